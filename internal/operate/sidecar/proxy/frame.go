@@ -19,6 +19,7 @@ type framer struct {
 	covers   func(key []byte) bool
 
 	words   [][]byte // of the request that is looked at
+	looked  looked   // how far that is
 	args    int64    // words of the passing request that are still to come
 	body    int64    // bytes of its present word, with the line break, that are still to come
 	watched *watched // a passing request that was too long to hold has keys that nobody has looked at
@@ -154,50 +155,66 @@ func (f *framer) command(name []byte) (Keys, bool) {
 	return keys, known
 }
 
-// look reads a request that begins b, word by word. It returns its length with request; with nothing how much of it can
-// pass, 0 for not yet.
+// looked is how far a request has been read whose end has not come yet: a long one that comes in many pieces is read once.
+type looked struct {
+	i       int   // bytes
+	j, last int64 // words; the last one that can be a key
+	covered bool
+}
+
+// look reads a request that begins b, word by word, from where it stopped before. It returns its length with request; with nothing how much
+// of it can pass, 0 for not yet.
 func (f *framer) look(b []byte, head int, count int64, keys Keys) (int, finding) {
-	f.words = f.words[:0]
-	last, covered, i := keys.last(count), keys.First == 0, head
-	for j := int64(0); j < count; j++ {
-		if j > last && !covered {
-			f.args = count - j
-			return i, nothing
+	l := f.looked
+	if l.j == 0 {
+		l = looked{i: head, last: keys.last(count), covered: keys.First == 0}
+	}
+	f.looked = looked{}
+	for ; l.j < count; l.j++ {
+		if l.j > l.last && !l.covered {
+			f.args = count - l.j
+			return l.i, nothing
 		}
-		n, size, state := number(b[i:], '$')
+		n, size, state := number(b[l.i:], '$')
 		if state == bad || n < 0 || n > maxWord {
 			return 0, violated
 		}
-		if state == more || int64(len(b)-i-size) < n+2 {
+		if state == more || int64(len(b)-l.i-size) < n+2 {
 			switch {
 			case len(b) < maxHeld:
+				f.looked = l
 				return 0, nothing
-			case covered:
+			case l.covered:
 				return 0, cut
 			default:
 				f.args, f.watched = count, &watched{keys: keys, last: keys.last(count)}
 				return head, nothing
 			}
 		}
-		word := b[i+size : i+size+int(n)]
-		f.words = append(f.words, word)
-		i += size + int(n) + 2
-		if keys.at(j, last) {
+		word := b[l.i+size : l.i+size+int(n)]
+		l.i += size + int(n) + 2
+		if keys.at(l.j, l.last) {
 			if n > maxHeld {
 				return 0, cut
 			}
-			covered = covered || f.covers(word)
-		} else if keys.Counted && j == int64(keys.First)-1 {
-			last = keys.counted(word, count)
+			l.covered = l.covered || f.covers(word)
+		} else if keys.Counted && l.j == int64(keys.First)-1 {
+			l.last = keys.counted(word, count)
 		}
 	}
 	switch {
-	case !covered:
-		return i, nothing
-	case i > maxHeld:
+	case !l.covered:
+		return l.i, nothing
+	case l.i > maxHeld:
 		return 0, cut
 	}
-	return i, request
+	f.words = f.words[:0]
+	for i := head; i < l.i; {
+		n, size, _ := number(b[i:], '$')
+		f.words = append(f.words, b[i+size:i+size+int(n)])
+		i += size + int(n) + 2
+	}
+	return l.i, request
 }
 
 // watch looks at one word of a request that is passed on in pieces.

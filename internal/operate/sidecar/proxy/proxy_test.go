@@ -351,3 +351,30 @@ func TestHold(t *testing.T) {
 	assert.Equal(t, "1", server.Value("lock.a"), "a client that has gone is not held")
 	wake <- struct{}{}
 }
+
+// A long request that comes in many pieces is read once, and not from its beginning with each piece.
+func TestLongRequestIsReadOnce(t *testing.T) {
+	asked := 0
+	f := framer{commands: passing.Commands(), covers: func(key []byte) bool { asked++; return string(key) == "lock" }}
+	const pairs = 20_000
+	words := []string{"MSET"}
+	for range pairs - 1 {
+		words = append(words, "a", "b")
+	}
+	for _, last := range []string{"a", "lock"} {
+		asked = 0
+		b := AppendCommand(nil, append(words, last, "b")...)
+		for n := 100; n < len(b); n += 100 {
+			pass, found, _ := f.next(b[:n])
+			require.Zero(t, pass)
+			require.Equal(t, nothing, found)
+		}
+		pass, found, length := f.next(b)
+		if last == "lock" {
+			require.Equal(t, []any{request, len(b), 2*pairs + 1}, []any{found, length, len(f.words)})
+		} else {
+			require.Equal(t, []any{nothing, len(b)}, []any{found, pass})
+		}
+		assert.Equal(t, pairs, asked)
+	}
+}
