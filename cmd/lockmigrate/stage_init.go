@@ -170,6 +170,5 @@ func (f *stageFlags) measured() (why []string, err error) {
 	}
 	f.dialect, f.shortest = cmp.Or(f.dialect, old.Dialect), cmp.Or(f.shortest, old.Shortest)
 	f.lag, f.delay, f.yield = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay), cmp.Or(f.yield, old.Yield)
-	f.longest = cmp.Or(f.longest, old.Longest)
 	return old.Why, nil
 }

@@ -178,7 +178,7 @@ func (p Profile) OldClients() (OldClients, error) {
 		o.Why = append(o.Why, fmt.Sprintf("yield %v: %s looks at a held key each %v", o.Yield, idle.Name, ms(idle.PollMS).Round(time.Millisecond)))
 	}
 	o.Longest = up(ms(long.ms), time.Second)
-	o.Why = append(o.Why, fmt.Sprintf("longest silence %v: the longest %s, %v of %s; a job that runs more rarely was not seen", o.Longest, long.what, ms(long.ms).Round(time.Millisecond), long.who))
+	o.Why = append(o.Why, fmt.Sprintf("longest silence at least %v: the longest %s, %v of %s; a job that runs more rarely was not seen, so the record takes only --longest-silence", o.Longest, long.what, ms(long.ms).Round(time.Millisecond), long.who))
 	if len(missing) > 0 {
 		return o, fmt.Errorf("the profile of %.0f s does not show %s", p.Seconds(), strings.Join(missing, "; "))
 	}
