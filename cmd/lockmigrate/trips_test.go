@@ -6,6 +6,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -69,14 +70,14 @@ func TestEachRoundTripMayFail(t *testing.T) {
 						direct.runs(exitDone, args...)
 					}
 					link := redistest.NewProxy(t, s)
-					count := 0
+					var count atomic.Int64 // each connection counts in a goroutine of its own
 					link.Before(func([]string) {
-						if count++; count == n {
+						if count.Add(1) == int64(n) {
 							arm(s, link)
 						}
 					})
 					code, stdout, stderr := lockmigrateIn(t.Context(), false, append(slices.Clone(c.args), "--redis", "redis://op:x@"+link.Addr)...)
-					met = count >= n
+					met = count.Load() >= int64(n)
 					heal(s)
 					is := strconv.Itoa(n) + " " + fault + ": " + stdout + stderr
 					said := "failed"
