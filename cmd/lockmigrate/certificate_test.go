@@ -24,10 +24,10 @@ func TestAdvanceOnACertificate(t *testing.T) {
 		return stdout + stderr
 	}
 	verify := []string{"verify", "--namespace", "orders", "--for", "1100ms", "--longest", "1s", "--monitor", "--out", file}
-	advance := []string{"stage", "advance", "--namespace", "orders", "--execute", "--certificate", file}
+	advance := []string{"stage", "advance", "--namespace", "orders", "--to", "modern", "--execute", "--certificate", file}
 	do(exitDone, "stage", "init", "--namespace", "orders", "--match", "lock.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute")
 	do(exitDone, verify...) // in stage legacy: a certificate of the wrong epoch
-	do(exitDone, "stage", "advance", "--namespace", "orders", "--execute")
+	do(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
 	assert.Contains(t, do(exitUnsafe, advance...), "another epoch")
 	s.Do("SETNX", "lock.a", "1")
 	s.Do("DEL", "lock.a")
@@ -37,6 +37,6 @@ func TestAdvanceOnACertificate(t *testing.T) {
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	require.NoError(t, os.WriteFile(file, []byte(strings.Replace(string(text), "none-seen", "seen", 1)), 0o600))
-	do(exitDone, "stage", "rollback", "--namespace", "orders", "--execute")
+	do(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "bridge", "--execute")
 	do(exitUnsafe, advance...)
 }

@@ -37,7 +37,7 @@ func TestALostReply(t *testing.T) {
 		expect(t, exitDone, "stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "2s", "--execute", "--redis", s.URL())
 		for n := 1; ; n++ { // first the attempts that change nothing
 			require.Less(t, n, 10, "no reply was lost")
-			code, _, stderr := lockmigrateIn(t.Context(), false, "stage", "advance", "--namespace", "orders", "--execute", "--redis", lose(n, "to stage bridge"))
+			code, _, stderr := lockmigrateIn(t.Context(), false, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute", "--redis", lose(n, "to stage bridge"))
 			require.Equal(t, exitFailed, code, stderr)
 			if out, _ := expect(t, exitDone, "stage", "--namespace", "orders", "--redis", s.URL()); strings.Contains(out, "stage      bridge") {
 				assert.Contains(t, stderr, "no reply came: it may be done")

@@ -227,7 +227,7 @@ func TestReservedWithoutARecord(t *testing.T) {
 	o := operator{t, s.URL()}
 	o.creates("orders", "lock:*")
 	s.Do("DEL", stages.RecordKey("orders"))
-	for _, args := range [][]string{{"stage", "--namespace", "orders"}, {"stage", "advance", "--namespace", "orders", "--execute"}} {
+	for _, args := range [][]string{{"stage", "--namespace", "orders"}, {"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"}} {
 		_, stderr := o.runs(exitFailed, args...)
 		assert.Contains(t, stderr, "its keys are reserved: a stage init or stage delete was stopped, or the record was lost")
 		assert.NotContains(t, stderr, "did you mean")

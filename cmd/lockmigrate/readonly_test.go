@@ -37,7 +37,7 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 	s.Do("SET", "lock:token", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
 	s.Do("HSET", "lock:hash", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30:41", "1")
 	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
-	for _, args := range [][]string{{"init", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "30s"}, {"advance"}} {
+	for _, args := range [][]string{{"init", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "30s"}, {"advance", "--to", "bridge"}} {
 		code, _, stderr := lockmigrateIn(context.Background(), false, append(append([]string{"stage"}, args...), "--namespace", "orders", "--execute", "--redis", s.URL())...)
 		require.Equal(t, exitDone, code, stderr)
 	}

@@ -227,6 +227,8 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 		return at.follow(ctx)
 	case !stages.Valid(to):
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
+	case flags.execute && flags.to == "" && flags.epoch == 0: // run twice, or by two operators, it would make two steps
+		return usageError(fmt.Sprintf("add --to %v", to), "--execute needs --to or --epoch; namespace %s is at %v", store.Namespace, from)
 	case (to > from) != (step > 0):
 		other := map[stages.Stage]string{+1: "rollback", -1: "advance"}[step]
 		return usageError(fmt.Sprintf("\"lockmigrate stage %s --namespace %s --to %v\" goes there", other, store.Namespace, to), "%v lies in the other direction from %v", to, from)
@@ -241,7 +243,7 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 		return err
 	}
 	what := fmt.Sprintf("move namespace %s from %v to %v, epoch %d to %d", store.Namespace, from, to, view.Record.Epoch, view.Record.Epoch+1)
-	p := plan{what: what, record: view.Record, know: whatToKnow(from, to), blockers: blockers, by: "waits", refused: refused}
+	p := plan{what: what, record: view.Record, know: whatToKnow(from, to), blockers: blockers, by: "waits", refused: refused, name: "--to " + to.String() + " "}
 	return at.carryOut(p, func() error { return at.run(ctx, view.Record.Epoch, to, looked, cmp.Or(note, flags.forced())) })
 }
 

@@ -20,6 +20,7 @@ type plan struct {
 	blockers []stages.Blocker
 	by       string // what is said of a blocker
 	refused  error  // why it would be refused
+	name     string // the flag that --execute needs beside it
 }
 
 // carryOut is the only way to a change: without --execute the plan is printed, a refusal ends it, and else it is done.
@@ -58,7 +59,7 @@ func (at *place) plan(p plan) error {
 		}
 	})
 	if err == nil && p.refused == nil && !at.env.global.json {
-		at.env.note("nothing was written; add --execute to do it")
+		at.env.note("nothing was written; add %s--execute to do it", p.name)
 	}
 	if err != nil {
 		return err

@@ -123,9 +123,9 @@ func TestRollbackUnderAFence(t *testing.T) {
 	// Rules that are no fence, and a reason to go on.
 	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
 	s.Do("ACL", "SETUSER", "app", "-getset")
-	_, stderr = o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--execute")
+	_, stderr = o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--execute")
 	assert.Contains(t, stderr, "GETSET to user app")
-	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--force", "it is night", "--execute")
+	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--force", "it is night", "--execute")
 	stdout, _ = o.runs(exitDone, "stage", "--namespace", "orders")
 	assert.Contains(t, stdout, "forced: it is night")
 }
@@ -150,7 +150,7 @@ func TestAfterAMove(t *testing.T) {
 	assert.NotContains(t, stdout, "change over")
 	assert.Equal(t, 2, strings.Count(stdout, "  bridge  "), stdout)
 
-	_, stderr = o.runs(exitInconclusive, "stage", "rollback", "--namespace", "orders", "--wait", "--timeout", "1ms", "--execute")
+	_, stderr = o.runs(exitInconclusive, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--wait", "--timeout", "1ms", "--execute")
 	assert.Contains(t, stderr, "namespace orders is at legacy")
 	assert.Contains(t, stderr, "the move is made")
 }
@@ -320,7 +320,7 @@ func TestPlansWriteNothing(t *testing.T) {
 	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
 	o.creates("orders", "lock.order.*")
 	o.creates("bills", "lock.bill.*")
-	o.runs(exitDone, "stage", "advance", "--namespace", "bills", "--execute")
+	o.runs(exitDone, "stage", "advance", "--namespace", "bills", "--to", "bridge", "--execute")
 	s.Do("SET", "lock.order.ghost", at(-48*time.Hour))
 	s.Do("SET", "lock.bill.ghost", at(-48*time.Hour))
 	s.Do("SET", "lock.bill.live", at(time.Hour))
@@ -408,7 +408,7 @@ func TestRollbackWhereRulesCannotBeRead(t *testing.T) {
 	s.Do("ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-acl")
 	o := operator{t, s.URL()}
 	o.creates("orders", "lock.order.*")
-	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--execute")
+	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
 	service(t, as(t, s, "app"))
 	service(t, as(t, s, "mute"))
 	o.reported(2)

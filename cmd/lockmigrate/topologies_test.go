@@ -24,7 +24,7 @@ func TestStageAndScanOverManyServers(t *testing.T) {
 		}
 		code, out := lines("stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute")
 		require.Equal(t, 0, code, out)
-		code, out = lines("stage", "advance", "--namespace", "orders", "--execute")
+		code, out = lines("stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
 		require.Equal(t, 0, code, out)
 		code, out = lines("stage", "--namespace", "orders", "--json")
 		require.Equal(t, 0, code, out)

@@ -250,7 +250,7 @@ func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
 	}
 	for _, args := range [][]string{
 		{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute"},
-		{"stage", "advance", "--namespace", "orders", "--execute"},
+		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
 	} {
 		code, text := do(args...)
 		require.Equal(t, exitDone, code, text)
@@ -386,7 +386,7 @@ func TestVerifyOutlivesAKill(t *testing.T) {
 		return stdout + stderr
 	}
 	do(exitDone, "stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute")
-	do(exitDone, "stage", "advance", "--namespace", "orders", "--execute")
+	do(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
 	t.Chdir(dir)
 	cmd := program(t, "verify", "--namespace", "orders", "--for", "4s", "--longest", "4s", "--monitor", "--out", file, "--redis", s.URL())
 	require.NoError(t, cmd.Start())
