@@ -1,7 +1,6 @@
 package modern
 
 import (
-	"context"
 	"sync/atomic"
 
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
@@ -41,12 +40,6 @@ func (h *hold) GivingBack(queued bool) protocol.Machine {
 	}
 	return &m
 }
-
-// More implements lockers.Kind: the server knows one hold.
-func (h *hold) More(context.Context) error { return nil }
-
-// Fewer implements lockers.Kind.
-func (h *hold) Fewer(context.Context) error { return nil }
 
 // releaseOf returns the machine that gives a hold's key back.
 func (l *locker) releaseOf(h *hold) protocol.ModernRelease {

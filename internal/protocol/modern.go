@@ -18,8 +18,7 @@ const (
 
 	RedissonTake    // modern_redisson_take.lua: nil taken, else the remaining ms
 	RedissonExtend  // modern_redisson_extend.lua: 1 extended, 0 not ours
-	RedissonRelease // modern_redisson_release.lua: 1 released, 0 holds remain, nil not ours
-	RedissonCount   // HGET key value: the hold count or nil
+	RedissonRelease // modern_redisson_release.lua: 1 deleted, 0 not ours
 )
 
 // The further reply kinds of a queued wait, which may come instead of Woke.

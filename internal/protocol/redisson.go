@@ -2,7 +2,6 @@ package protocol
 
 import (
 	"fmt"
-	"strconv"
 	"time"
 )
 
@@ -45,17 +44,14 @@ func (c *ModernConfirm) Says() string {
 	return fmt.Sprintf("%d of %d replicas had it within %v", c.have, c.Replicas, c.Timeout)
 }
 
-// AcquireRedisson is Redisson's RLock.tryLock: it counts a hold of ours, the first or one more.
-//
-// Counting twice is not counting once, so a lost reply is settled by reading the count. A command that
-// was lost on its way may still arrive after that and count once too often; the lease then has to run out.
+// AcquireRedisson is Redisson's RLock.tryLock. Each run has a holder of its own, and the release takes away whatever was counted. So
+// a command without a reply is sent again: to be counted twice does no harm. A command that was lost on its way may still arrive
+// after the release; the lease then has to run out.
 type AcquireRedisson struct {
 	Key    string
 	Holder string
 	TTL    time.Duration
-	Holds  int // the count that this makes
 
-	at    modernState
 	tries int
 	sent  Instant
 	left  time.Duration
@@ -70,25 +66,18 @@ func (a *AcquireRedisson) Left() time.Duration { return a.left }
 // Next implements Machine.
 func (a *AcquireRedisson) Next(now Instant, reply Reply) Step {
 	switch {
-	case a.at == modernBegin:
-		return a.take(now)
-	case reply.Kind == Silence && a.tries < 2 && a.at == modernAsked:
-		a.at = modernAskedAgain
-		return send(Command{Op: RedissonCount, Key: a.Key, Value: a.Holder})
+	case a.tries == 0, reply.Kind == Silence && a.tries < 2:
+		a.tries++
+		a.sent = now
+		return send(Command{Op: RedissonTake, Key: a.Key, Value: a.Holder, TTL: a.TTL})
 	case reply.Kind == Silence:
 		return done(Unsure)
+	case reply.Kind == Fault && wrongType(reply):
+		return done(Foreign)
+	case reply.Kind == Fault && (reply.withinScript() || a.tries > 1): // it says nothing about the command whose reply was lost
+		return done(Unsure)
 	case reply.Kind == Fault:
-		if wrongType(reply) {
-			return done(Foreign)
-		}
-		if reply.withinScript() || a.at == modernAskedAgain || a.tries > 1 { // it says nothing about the command whose reply was lost
-			return done(Unsure)
-		}
 		return done(Failed)
-	case a.at == modernAskedAgain && reply.Kind == Text && reply.Text == strconv.Itoa(a.Holds):
-		return done(Acquired)
-	case a.at == modernAskedAgain:
-		return a.take(now)
 	case reply.Kind == Nil:
 		return done(Acquired)
 	}
@@ -96,53 +85,28 @@ func (a *AcquireRedisson) Next(now Instant, reply Reply) Step {
 	return done(Busy)
 }
 
-func (a *AcquireRedisson) take(now Instant) Step {
-	a.at, a.sent = modernAsked, now
-	a.tries++
-	return send(Command{Op: RedissonTake, Key: a.Key, Value: a.Holder, TTL: a.TTL})
-}
-
-// ReleaseRedisson is Redisson's RLock.unlock: it takes one hold of ours away, and with the last of them
-// the key, which it announces.
+// ReleaseRedisson deletes the key, if it is the holder's, and announces that as Redisson's RLock.unlock does with the last hold.
 type ReleaseRedisson struct {
-	Key       string
-	Channel   string
-	Holder    string
-	TTL       time.Duration
-	Remaining int // the count that this leaves
+	Key     string
+	Channel string
+	Holder  string
 
-	at    modernState
 	tries int
 }
 
 // Next implements Machine.
 func (r *ReleaseRedisson) Next(_ Instant, reply Reply) Step {
 	switch {
-	case r.at == modernBegin:
-		return r.give()
-	case reply.Kind == Silence && r.tries < 2 && r.at == modernAsked:
-		r.at = modernAskedAgain
-		return send(Command{Op: RedissonCount, Key: r.Key, Value: r.Holder})
-	case reply.Kind == Silence, reply.Kind == Fault && (r.at == modernAskedAgain || r.tries > 1):
+	case r.tries == 0, reply.Kind == Silence && r.tries < 2:
+		r.tries++
+		return send(Command{Op: RedissonRelease, Key: r.Key, Value: r.Holder, Channel: r.Channel})
+	case reply.Kind == Silence, reply.Kind == Fault && r.tries > 1:
 		return done(Unsure)
 	case reply.Kind == Fault:
 		return done(Failed)
-	case r.at == modernAskedAgain:
-		if n, err := strconv.Atoi(reply.Text); reply.Kind == Nil || err != nil || n <= r.Remaining {
-			return done(Released)
-		}
-		return r.give()
-	case reply.Kind == Nil:
+	case reply.is(0) && r.tries == 1:
 		return done(NotOurs)
-	case reply.is(0) && r.Remaining == 0 && r.tries < 3:
-		return r.give() // a hold too many, of a command that was lost and came after all
-	default:
+	default: // not ours any more after a question that was lost: by our doing, or by the end of the lease
 		return done(Released)
 	}
-}
-
-func (r *ReleaseRedisson) give() Step {
-	r.at = modernAsked
-	r.tries++
-	return send(Command{Op: RedissonRelease, Key: r.Key, Value: r.Holder, Channel: r.Channel, TTL: r.TTL})
 }

@@ -83,14 +83,14 @@ func (r *BridgeRelease) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (a *AcquireRedisson) AppendState(b []byte) []byte {
-	b = append(b, byte(a.at), byte(a.tries), byte(a.Holds))
+	b = append(b, byte(a.tries))
 	b = appendTimes(b, time.Duration(a.sent), a.left)
 	return appendTexts(b, a.Holder)
 }
 
 // AppendState implements the explorer's view of the machine.
 func (r *ReleaseRedisson) AppendState(b []byte) []byte {
-	b = append(b, byte(r.at), byte(r.tries), byte(r.Remaining))
+	b = append(b, byte(r.tries))
 	return appendTexts(b, r.Holder)
 }
 

@@ -11,4 +11,5 @@ if redis.call('hexists', key, holder) == 1 then
   redis.call('pexpire', key, ttl)
   return 1
 end
-return replica(key, redis.call('exists', key) == 1) or 0
+local there = redis.pcall('exists', key) -- a user who may not ask is not told of a replica
+return type(there) == 'number' and replica(key, there == 1) or 0

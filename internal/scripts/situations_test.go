@@ -27,7 +27,7 @@ const (
 	mayFree  = `for i = 1, ARGV[2] do local k = KEYS[i]; redis.call('GET', k); redis.call('DEL', k) end return 1`
 	mayKeep  = `for i = 1, ARGV[2] do local k = KEYS[i]; redis.call('GET', k); redis.call('PEXPIRE', k, 10000) end return 1`
 	mayPut   = `for i = 1, ARGV[2] do local k = KEYS[i]; redis.call('GET', k); redis.call('PTTL', k); redis.pcall('PERSIST', k); redis.call('SET', k, ARGV[1]) end return 1`
-	mayHFree = `redis.call('HGET', KEYS[1], ARGV[1]); redis.call('DEL', KEYS[1]); return 1`
+	mayHFree = `redis.call('HEXISTS', KEYS[1], ARGV[1]); redis.call('DEL', KEYS[1]); return 1`
 	mayHKeep = `redis.call('HEXISTS', KEYS[1], ARGV[1]); redis.call('PEXPIRE', KEYS[1], 10000); return 1`
 )
 
@@ -216,8 +216,8 @@ func situations() []situation {
 		one(scripts.RedissonTake, "free", "<nil>", "", nil, []string{key}, ttl, ours),
 		one(scripts.RedissonTake, "once more", "<nil>", "", hash, []string{key}, ttl, ours),
 		one(scripts.RedissonExtend, "held", "1", mayHKeep, hash, []string{key}, ttl, ours),
-		one(scripts.RedissonRelease, "the last hold", "1", mayHFree, hash, []string{key}, ttl, ours, channel),
-		one(scripts.RedissonRelease, "one of two", "0", "", twice, []string{key}, ttl, ours, channel),
+		one(scripts.RedissonRelease, "held", "1", mayHFree, hash, []string{key}, ours, channel),
+		one(scripts.RedissonRelease, "counted twice", "1", mayHFree, twice, []string{key}, ours, channel),
 
 		one(scripts.CompareDel, "held", "1", mayFree, []string{"SET lock " + ours}, []string{key}, ours),
 		one(scripts.CompareDel, "held, with a TTL", "1", mayFree, []string{set(key, ours)}, []string{key}, ours),

@@ -257,8 +257,6 @@ func (r *Request) Of(c *protocol.Command) error {
 			break
 		}
 		r.plain("DELEX", c.Key, "IFEQ", c.Value)
-	case protocol.RedissonCount:
-		r.plain("HGET", c.Key, c.Value)
 	case protocol.Unqueue:
 		r.plain("ZREM", c.Queue, c.TokenEntry())
 	case protocol.WaitReplicas:

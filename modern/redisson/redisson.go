@@ -25,10 +25,12 @@
 //
 // # Wire format
 //
-//   - key: a hash with one field, "<client uuid>:<number>", that holds the hold count, and a TTL.
+//   - key: a hash with one field, "<client uuid>:<number>", and a TTL. The field's value is 1, the hold count: each hold has a
+//     number of its own.
 //   - redisson_lock__channel:{key}: a release is announced there.
 //
-// The lock is reentrant for an owner in the context, see modern.WithOwner; the server counts the holds, as Redisson does.
+// The lock is reentrant for an owner in the context, see modern.WithOwner. The Locks of one hold are counted here and not on the
+// server: a release that arrives late, or twice, could otherwise take away a hold that is still in use.
 package redisson
 
 import (
@@ -93,17 +95,17 @@ func (l *locker) newHold(ctx context.Context, key string) *lockers.Hold {
 	return &h.Hold
 }
 
-func (h *hold) taking(holds int) *protocol.AcquireRedisson {
-	return &protocol.AcquireRedisson{Key: h.Key(), Holder: h.Token, TTL: h.locker.TTL, Holds: holds}
+func (h *hold) taking() *protocol.AcquireRedisson {
+	return &protocol.AcquireRedisson{Key: h.Key(), Holder: h.Token, TTL: h.locker.TTL}
 }
 
 func (h *hold) releasing() *protocol.ReleaseRedisson {
-	return &protocol.ReleaseRedisson{Key: h.Key(), Channel: protocol.RedissonChannel(h.Key()), Holder: h.Token, TTL: h.locker.TTL}
+	return &protocol.ReleaseRedisson{Key: h.Key(), Channel: protocol.RedissonChannel(h.Key()), Holder: h.Token}
 }
 
 // Attempt implements lockers.Kind.
 func (h *hold) Attempt(ctx context.Context) error {
-	_, err := h.Try(ctx, h.taking(1))
+	_, err := h.Try(ctx, h.taking())
 	return err
 }
 
@@ -112,7 +114,7 @@ func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
 	if err := turn.Subscribe(ctx, protocol.RedissonChannel(h.Key())); err != nil {
 		return lockers.Left(h.Key(), err)
 	}
-	return h.Compete(ctx, turn, func() lockers.Taking { return h.taking(1) })
+	return h.Compete(ctx, turn, func() lockers.Taking { return h.taking() })
 }
 
 // Confirm implements lockers.Kind.
@@ -128,51 +130,3 @@ func (h *hold) Releasing() protocol.Machine { return h.releasing() }
 
 // GivingBack implements lockers.Kind.
 func (h *hold) GivingBack(bool) protocol.Machine { return h.releasing() }
-
-// More implements lockers.Kind: the server counts. On an error the Lock is counted off again, once it is clear what has become of the command.
-func (h *hold) More(ctx context.Context) error {
-	outcome, err := h.Commands().Advance(ctx, h.taking(h.Count()), protocol.Reply{}, func(o lockers.Outcome) {
-		h.Uncount(o.Step.Verdict == protocol.Acquired)
-	})
-	verdict := outcome.Step.Verdict
-	if err == nil && verdict == protocol.Acquired {
-		return nil
-	}
-	if err == nil || verdict == protocol.Failed { // nothing goes on
-		defer h.Uncount(false)
-	}
-	switch {
-	case err != nil:
-		return h.Fail("acquire", lockmigrate.ErrNotAcquired, err)
-	case verdict == protocol.Busy:
-		return h.TakenBy(protocol.Lost, "acquire")
-	default:
-		return h.unsure("acquire", outcome)
-	}
-}
-
-// Fewer implements lockers.Kind.
-func (h *hold) Fewer(ctx context.Context) error {
-	m := h.releasing()
-	m.Remaining = h.Count()
-	outcome, err := h.Commands().Advance(ctx, m, protocol.Reply{}, func(lockers.Outcome) {})
-	if err != nil {
-		outcome.Err = err
-	}
-	switch outcome.Step.Verdict {
-	case protocol.Released:
-		return nil
-	case protocol.NotOurs:
-		return h.TakenBy(protocol.NotOurs, "release")
-	default:
-		return h.unsure("release", outcome)
-	}
-}
-
-// unsure is the error of a count that failed, or whose outcome nobody knows.
-func (h *hold) unsure(op string, outcome lockers.Outcome) error {
-	if outcome.Step.Verdict == protocol.Unsure {
-		return h.Fail(op, lockmigrate.ErrUnknownOutcome, outcome.Err)
-	}
-	return h.Fail(op, nil, outcome.Err)
-}

@@ -28,8 +28,8 @@ func newLocker(t *testing.T, pool lockmigrate.Pool, opts modern.Options) lockmig
 	return locker
 }
 
-// What stands on the key is what RLock writes: one field, "<uuid>:<number>", with the hold count, and a TTL of 30 s. Each
-// hold of an owner counts on the server, and only the last release deletes the key.
+// What stands on the key is what RLock writes: one field, "<uuid>:<number>", with the hold count, and a TTL of 30 s. An
+// owner's Locks are one hold there, and only the last release deletes the key.
 func TestLeasesOfRedissonsFormat(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		locker := newLocker(t, s.Pool(), modern.Options{})
@@ -47,7 +47,7 @@ func TestLeasesOfRedissonsFormat(t *testing.T) {
 		assert.WithinDuration(t, time.Now().Add(30*time.Second), first.Expiry(), time.Second)
 		second, err := locker.TryAcquire(owner, key)
 		require.NoError(t, err)
-		assert.Equal(t, map[string]string{first.Token(): "2"}, holds())
+		assert.Equal(t, map[string]string{first.Token(): "1"}, holds())
 
 		_, err = newLocker(t, s.Pool(), modern.Options{}).TryAcquire(t.Context(), key)
 		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)

@@ -5,5 +5,5 @@
 // `lockmigrate doctor` tries them. This text is made from internal/operate/rights, and a test compares it.
 //
 //   - redisson. Keys: KEY. Channels: [redisson_lock__channel:*] [lockmigrate:wake:*] [__redis__:invalidate].
-//     Commands: exists hexists hincrby hget pexpire pttl del [publish] [spublish] [unsubscribe] eval evalsha [subscribe] [client|id] [client|tracking] [ping].
+//     Commands: exists hexists hincrby pexpire pttl del [publish] [spublish] [unsubscribe] eval evalsha [subscribe] [client|id] [client|tracking] [ping].
 package redisson

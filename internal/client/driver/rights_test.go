@@ -132,7 +132,7 @@ func TestAnErrorWithinAScriptIsUnsure(t *testing.T) {
 		{"no clock, in the queue", "-time", &protocol.ModernQueue{
 			Key: "lock", Token: token, TTL: wait, Queue: "queue", Channel: "c", Claim: wait, QueueTTL: wait, Fence: "fence", FenceTTL: wait,
 		}, protocol.Unsure},
-		{"no count", "-hincrby", &protocol.AcquireRedisson{Key: "lock", Holder: token, TTL: wait, Holds: 1}, protocol.Unsure},
+		{"no count", "-hincrby", &protocol.AcquireRedisson{Key: "lock", Holder: token, TTL: wait}, protocol.Unsure},
 		{"no clock, a bridge", "-time", &protocol.BridgeAcquire{Dialect: protocol.JedisMS, Key: "lock", Guard: "guard", Value: token, TTL: wait, NotAfter: protocol.InstantOf(time.Now().Add(time.Hour))}, protocol.Failed},
 		{"no scripts", "-@scripting", &protocol.ModernAcquire{Key: "lock", Token: token, TTL: wait, Fence: "fence", FenceTTL: wait}, protocol.Failed},
 	} {

@@ -34,11 +34,6 @@ type Kind interface {
 	Renewing() protocol.ModernRenew
 	Releasing() protocol.Machine
 	GivingBack(queued bool) protocol.Machine
-
-	// More says that an owner has one Lock of the hold more, Fewer that it has one fewer. The last one is Releasing's.
-	// Count has changed already.
-	More(ctx context.Context) error
-	Fewer(ctx context.Context) error
 }
 
 // Hold is what is on the server, or is to be. The lock of each kind embeds it, and calls Init and Begin before anything else.
@@ -251,7 +246,7 @@ func (k *lock) Release(ctx context.Context) error {
 		if h.last() {
 			return h.Life.Release(ctx)
 		}
-		return h.fewer(ctx)
+		return lost(h.Over()) // the work under an inner Lock is told of a loss like that under the outermost
 	}
 	if h.Count() > 0 { // others of the hold are not released
 		return k.over("release")

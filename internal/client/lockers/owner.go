@@ -5,7 +5,6 @@ import (
 	"errors"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 type ownerKey struct{}
@@ -42,9 +41,6 @@ func (l *Locker) reenter(ctx context.Context, key string) (lockmigrate.Lock, err
 	}
 	h.count++
 	h.mu.Unlock()
-	if err := h.kind.More(ctx); err != nil {
-		return nil, err
-	}
 	return &lock{hold: h}, nil
 }
 
@@ -72,41 +68,6 @@ func (l *Locker) disown(h *Hold) {
 	if l.owned[h.owner] == h {
 		delete(l.owned, h.owner)
 	}
-}
-
-// fewer gives back one of several Locks of a hold. The work under an inner Lock is told of a loss like that under the outermost.
-func (h *Hold) fewer(ctx context.Context) error {
-	if over := h.Over(); over != nil {
-		return lost(over)
-	}
-	if err := h.kind.Fewer(ctx); err != nil {
-		return err
-	}
-	return lost(h.Over())
-}
-
-// Uncount takes back a Lock that was not to be, and gives the key back if all others have been released meanwhile. OnServer
-// tells that it was counted there.
-func (h *Hold) Uncount(onServer bool) {
-	if h.last() {
-		_ = h.Life.Release(over) // in the background; what fails is told to the observer
-	} else if onServer {
-		_ = h.fewer(context.Background())
-	}
-}
-
-// over is a context that has ended.
-var over = func() context.Context {
-	ctx, cancel := context.WithCancel(context.Background())
-	cancel()
-	return ctx
-}()
-
-// TakenBy ends the hold because the server said, with a verdict, that the key is not ours any more, and returns the loss.
-func (h *Hold) TakenBy(v protocol.Verdict, op string) error {
-	h.locker.Renewer.Remove(&h.Lease)
-	h.LoseTo(v, op)
-	return h.Over()
 }
 
 // lost returns why a hold is over if it was lost. That the last of its Locks was released meanwhile is no error.

@@ -42,7 +42,6 @@ var operations = [...]Operation{
 	protocol.RedissonTake:    redissonTake,
 	protocol.RedissonExtend:  redissonExtend,
 	protocol.RedissonRelease: redissonRelease,
-	protocol.RedissonCount:   redissonCount,
 }
 
 const wrongType = "WRONGTYPE Operation against a key holding the wrong kind of value"

@@ -113,7 +113,8 @@ func (s *Session) beginRelease() {
 		}
 	default:
 		if s.Redisson {
-			s.giveBack()
+			s.running = runsRedissonRelease
+			s.redissonRelease = protocol.ReleaseRedisson{Key: s.Key, Holder: s.Value, Channel: protocol.RedissonChannel(s.Key)}
 			return
 		}
 		s.running = runsModernRelease
@@ -164,39 +165,11 @@ func (s *Session) prolonged() {
 	}
 }
 
-// holdsWanted is how often a Redisson client takes its lock before it works.
-const holdsWanted = 2
-
-// giveBack begins to give one hold of Redisson's lock back.
-func (s *Session) giveBack() {
-	s.running = runsRedissonRelease
-	s.redissonRelease = protocol.ReleaseRedisson{
-		Key: s.Key, Holder: s.Value, TTL: s.Lease, Remaining: max(int(s.holds), 1) - 1,
-		Channel: protocol.RedissonChannel(s.Key),
-	}
-}
-
-// nest goes on with the next hold after one has been taken or given back; ok is false after the last.
-func (s *Session) nest(now Reading, verdict protocol.Verdict) (step protocol.Step, ok bool) {
-	switch {
-	case s.running == runsRedissonAcquire && verdict == protocol.Acquired:
-		if s.holds++; s.holds < holdsWanted {
-			s.tryModern()
-			return s.advanceModern(now, protocol.Reply{}), true
-		}
-	case s.running == runsRedissonRelease && verdict == protocol.Released && s.holds > 1:
-		s.holds--
-		s.giveBack()
-		return s.advanceModern(now, protocol.Reply{}), true
-	}
-	return step, false
-}
-
 // tryModern begins one attempt, or the wait in the queue.
 func (s *Session) tryModern() {
 	if s.Redisson {
 		s.running = runsRedissonAcquire
-		s.redissonAcquire = protocol.AcquireRedisson{Key: s.Key, Holder: s.Value, TTL: s.Lease, Holds: int(s.holds) + 1}
+		s.redissonAcquire = protocol.AcquireRedisson{Key: s.Key, Holder: s.Value, TTL: s.Lease}
 		return
 	}
 	if s.Member.Queue {
@@ -231,11 +204,6 @@ func (s *Session) advanceModern(now Reading, reply protocol.Reply) protocol.Step
 		reply.Kind = protocol.Changed
 	}
 	step := s.machine().Next(now.Mono, reply)
-	if step.Kind == protocol.Done {
-		if next, ok := s.nest(now, step.Verdict); ok {
-			return next
-		}
-	}
 	if step.Kind == protocol.Done && step.Verdict == protocol.Busy && polls {
 		if s.patience -= s.Poll; s.patience >= 0 {
 			return protocol.Step{Kind: protocol.Sleep, Sleep: s.Poll}

@@ -74,7 +74,7 @@ type Member struct {
 	// NotAfter is the server's time after which the member's commands are refused: the end of its lease on
 	// the namespace's stage; 0 is none.
 	NotAfter protocol.Instant
-	// Redisson makes a modern client take Redisson's lock, twice over: it is reentrant.
+	// Redisson makes a modern client take Redisson's lock.
 	Redisson bool
 	// Queue makes modern and bridge clients wait in the server's queue instead of asking again and again.
 	Queue bool

@@ -60,7 +60,7 @@ var families = [][]protocol.Op{
 	{protocol.SetToken, protocol.Take, protocol.Extend, protocol.CompareDel, protocol.SetNX, protocol.GetSet, protocol.Get},
 	{protocol.Queue, protocol.Queue, protocol.Queue, protocol.QueueRelease, protocol.Extend, protocol.Take},
 	{protocol.Queue, protocol.Queue, protocol.QueueRelease, protocol.QueueRelease, protocol.SetNX, protocol.GetSet},
-	{protocol.RedissonTake, protocol.RedissonTake, protocol.RedissonExtend, protocol.RedissonRelease, protocol.RedissonCount, protocol.Get, protocol.Del},
+	{protocol.RedissonTake, protocol.RedissonTake, protocol.RedissonExtend, protocol.RedissonRelease, protocol.Get, protocol.Del},
 	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop, protocol.Del},
 	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.BridgeDrop, protocol.SetNX, protocol.GetSet, protocol.Del, protocol.SetToken},
 	{protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeTake, protocol.BridgeDrop, protocol.BridgeDrop, protocol.Del},

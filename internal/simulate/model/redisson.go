@@ -2,7 +2,6 @@ package model
 
 import (
 	"slices"
-	"strconv"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -21,7 +20,7 @@ func redissonTake(c *call) protocol.Reply {
 		c.Put(Entry{Key: key, Kind: Hash, Writer: c.writer})
 		i = c.find(key)
 	}
-	c.add(i, holder, 1)
+	c.add(i, holder)
 	c.expire(key, c.command.TTL)
 	return protocol.Reply{Kind: protocol.Nil}
 }
@@ -46,30 +45,11 @@ func redissonRelease(c *call) protocol.Reply {
 	case i >= 0 && c.entries[i].Kind != Hash:
 		return fault(wrongType)
 	case i < 0 || c.count(i, c.command.Value) < 0:
-		return protocol.Reply{Kind: protocol.Nil}
-	}
-	if c.add(i, c.command.Value, -1) > 0 {
-		c.expire(c.command.Key, c.command.TTL)
 		return integer(0)
 	}
 	c.remove(c.command.Key)
 	c.publish(c.command.Channel, "0")
 	return integer(1)
-}
-
-// redissonCount is HGET key holder.
-func redissonCount(c *call) protocol.Reply {
-	i := c.find(c.command.Key)
-	switch {
-	case i < 0:
-		return protocol.Reply{Kind: protocol.Nil}
-	case c.entries[i].Kind != Hash:
-		return fault(wrongType)
-	}
-	if n := c.count(i, c.command.Value); n >= 0 {
-		return text(strconv.FormatInt(n, 10))
-	}
-	return protocol.Reply{Kind: protocol.Nil}
 }
 
 // count returns a holder's hold count, -1 if it holds nothing.
@@ -82,17 +62,16 @@ func (c *call) count(i int, holder string) int64 {
 	return -1
 }
 
-// add is HINCRBY.
-func (c *call) add(i int, holder string, n int64) int64 {
+// add is HINCRBY holder 1.
+func (c *call) add(i int, holder string) {
 	e := &c.entries[i]
 	c.touch(e.Key)
 	e.Fields = slices.Clone(e.Fields)
 	for j := range e.Fields {
 		if e.Fields[j].Name == holder {
-			e.Fields[j].N += n
-			return e.Fields[j].N
+			e.Fields[j].N++
+			return
 		}
 	}
-	e.Fields = append(e.Fields, Field{holder, n})
-	return n
+	e.Fields = append(e.Fields, Field{holder, 1})
 }

@@ -79,7 +79,6 @@ type Session struct {
 	// that is left to the release, so that it stands there for as long as it ever can.
 	entryLeft bool
 
-	holds  uint8  // of Redisson's lock
 	keeper keeper // of the sidecar
 
 	asks bool             // the sidecar asks for the attempt that it holds back
@@ -136,7 +135,7 @@ func (s *Session) Reset() { *s = NewSession(int(s.ID), s.Member) }
 func (s *Session) Acquire(now Reading) protocol.Step {
 	s.Phase = Acquiring
 	s.Turn++
-	s.Value, s.Expiry, s.Deadline, s.Fence, s.holds, s.entryLeft = "", 0, 0, 0, 0, false
+	s.Value, s.Expiry, s.Deadline, s.Fence, s.entryLeft = "", 0, 0, 0, false
 	s.pending, s.pendingExpiry = "", 0
 	s.beginAcquire()
 	return s.Next(now, protocol.Reply{})
@@ -287,7 +286,7 @@ func (s *Session) mustUndo(verdict protocol.Verdict) bool {
 
 // forget makes an idle client remember nothing.
 func (s *Session) forget() {
-	s.Value, s.Expiry, s.Deadline, s.Fence, s.asked, s.holds, s.entryLeft = "", 0, 0, 0, 0, 0, false
+	s.Value, s.Expiry, s.Deadline, s.Fence, s.asked, s.entryLeft = "", 0, 0, 0, 0, false
 	s.pending, s.pendingExpiry = "", 0
 }
 

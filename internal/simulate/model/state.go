@@ -4,11 +4,11 @@ import "encoding/binary"
 
 // AppendState writes what tells this session from another of the same client.
 func (s *Session) AppendState(b []byte) []byte {
-	holds := s.holds
+	left := byte(0)
 	if s.entryLeft {
-		holds |= 1 << 7
+		left = 1
 	}
-	b = append(b, byte(s.Phase), byte(s.running), byte(s.sent.Op), holds)
+	b = append(b, byte(s.Phase), byte(s.running), byte(s.sent.Op), left)
 	b = binary.AppendUvarint(b, uint64(s.Turn))
 	b = binary.AppendVarint(b, int64(s.Expiry))
 	b = binary.AppendVarint(b, s.Fence)
