@@ -279,8 +279,9 @@ func (c *routed) receive() {
 		raw, err := readReply(in)
 		c.mu.Lock()
 		h := Happening{}
-		if err == nil && !c.pushes && len(c.pending) > 0 {
-			h, c.pending = c.pending[0], c.pending[1:]
+		answers := err == nil && !c.pushes && len(c.pending) > 0
+		if answers {
+			h = c.pending[0] // it stays there until the reply has arrived: a refusal must not overtake it
 		}
 		c.mu.Unlock()
 		if h.LateReply > 0 {
@@ -306,6 +307,9 @@ func (c *routed) receive() {
 			return
 		}
 		c.mu.Lock()
+		if answers {
+			c.pending = c.pending[1:]
+		}
 		c.lostBack = c.lostBack || h.LoseReply
 		if !c.lostBack {
 			c.arrive(raw)

@@ -100,8 +100,8 @@ func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.S
 	}
 }
 
-// The hold count is on the server where Redisson looks for it.
-func TestRedissonCountsOurHolds(t *testing.T) {
+// The Locks of one hold are one hold for Redisson too: the key is free with the last of them.
+func TestRedissonWaitsForAllOfOurLocks(t *testing.T) {
 	const key = "orders"
 	server := redistest.Real(t)
 	locker, err := redisson.New(server.Pool(), modern.Options{})
@@ -112,7 +112,7 @@ func TestRedissonCountsOurHolds(t *testing.T) {
 	require.NoError(t, err)
 	second, err := locker.Acquire(ctx, key)
 	require.NoError(t, err)
-	assert.Equal(t, "2", string(server.Do("HGET", key, first.Token()).([]byte)))
+	assert.Equal(t, "1", string(server.Do("HGET", key, first.Token()).([]byte)))
 	require.NoError(t, first.Release(t.Context()))
 	assert.Equal(t, "1", string(server.Do("HGET", key, first.Token()).([]byte)))
 	java := holders.Start(t, holders.Redisson, server.URL())

@@ -126,14 +126,14 @@ var plants = []plant{
 	{
 		name: "a bridge lock is extended by SET",
 		files: map[string][2]string{"internal/scripts/bridge_renew.lua": {
-			"if missing ~= key then redis.call('PEXPIRE', key, ttl) end", "if missing ~= key then redis.call('SET', key, value, 'PX', ttl) end",
+			"  redis.call('PEXPIRE', key, ttl)\n  redis.call('PEXPIRE', guard, ttl)\n", "  redis.call('SET', key, value, 'PX', ttl)\n  redis.call('PEXPIRE', guard, ttl)\n",
 		}},
 		kinds: "compat-bridge,compat-modern", finds: `a renew was refused: .*OOM.*`,
 	},
 	{
 		name: "a bridge lock's release writes before it deletes",
 		files: map[string][2]string{"internal/scripts/bridge_release.lua": {
-			"local function free()\n", "local function free()\n  redis.call('SET', KEYS[3], '0 0', 'PX', 1000)\n",
+			"if others == unwanted and not breathes then\n", "if others == unwanted and not breathes then\n  redis.call('SET', KEYS[3], '0 0', 'PX', 1000)\n",
 		}},
 		kinds: "compat-bridge", finds: `a release was refused: .*OOM.*`,
 	},
