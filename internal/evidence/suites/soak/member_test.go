@@ -28,8 +28,8 @@ import (
 // The Go locks of a soak.
 const (
 	follower  = "compat"   // compat.Locker, follows the namespace's stage
-	token     = "modern"   // modern.Locker, in line on the server
-	redissons = "redisson" // modern.Locker in the layout of Redisson
+	token     = "modern"   // package modern, in line on the server
+	redissons = "redisson" // package modern/redisson
 	planted   = "planted"  // the bug
 
 	sidecarred = "sidecar" // no Go lock: of a service behind a sidecar

@@ -1,0 +1,111 @@
+package links
+
+import (
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+)
+
+// exported are the folders of the packages that people import.
+var exported = []string{".", "legacy", "modern", "modern/redisson", "modern/quorum", "compat", "prommetrics", "pool/cluster", "pool/sentinel", "pool/rawconn"}
+
+// inPackage is a name as the texts give it: modern.New, compat.Options.Member, or Options.Member of any package.
+var inPackage = regexp.MustCompile(`(?:^|[^\w./])(lockmigrate|legacy|modern|redisson|quorum|compat|prommetrics|cluster|sentinel|rawconn|Options)\.([A-Z]\w*)(?:\.([A-Z]\w*))?`)
+
+// TestTextsNameWhatExists: what a document, or a comment, names of the public packages is there.
+func TestTextsNameWhatExists(t *testing.T) {
+	names := map[string]bool{} // lockmigrate.Error, lockmigrate.Error.Reason, Options.TTL
+	for _, folder := range exported {
+		files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+		require.NoError(t, err)
+		for _, file := range files {
+			if !strings.HasSuffix(file, "_test.go") {
+				declared(t, file, names)
+			}
+		}
+	}
+	texts := map[string]string{}
+	for _, file := range append(tracked(t, "*.md"), tracked(t, "*.go")...) {
+		if strings.HasSuffix(file, ".go") {
+			texts[file] = comments(t, filepath.Join(root, file))
+			continue
+		}
+		texts[file] = read(t, file)
+	}
+	found := 0
+	for file, text := range texts {
+		for _, m := range inPackage.FindAllStringSubmatch(text, -1) {
+			if m[1] == "Options" && (strings.HasPrefix(file, "internal/") || strings.HasPrefix(file, "cmd/") || strings.HasPrefix(file, "bench/")) {
+				continue // those of an inner package
+			}
+			found++
+			name := m[1] + "." + m[2]
+			assert.True(t, names[name] && (m[3] == "" || names[name+"."+m[3]]), "%s: there is no%s", file, " "+strings.TrimSpace(m[0]))
+		}
+	}
+	assert.Greater(t, found, 50)
+}
+
+// declared adds what a file declares for others.
+func declared(t *testing.T, file string, names map[string]bool) {
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, 0)
+	require.NoError(t, err)
+	add := func(words ...string) { names[strings.Join(words, ".")] = true }
+	pkg := parsed.Name.Name
+	for _, d := range parsed.Decls {
+		switch d := d.(type) {
+		case *ast.FuncDecl:
+			if d.Recv == nil {
+				add(pkg, d.Name.Name)
+				continue
+			}
+			of := d.Recv.List[0].Type
+			if star, ok := of.(*ast.StarExpr); ok {
+				of = star.X
+			}
+			add(pkg, of.(*ast.Ident).Name, d.Name.Name)
+			add(of.(*ast.Ident).Name, d.Name.Name)
+		case *ast.GenDecl:
+			for _, s := range d.Specs {
+				switch s := s.(type) {
+				case *ast.ValueSpec:
+					for _, name := range s.Names {
+						add(pkg, name.Name)
+					}
+				case *ast.TypeSpec:
+					add(pkg, s.Name.Name)
+					fields := &ast.FieldList{}
+					switch kind := s.Type.(type) {
+					case *ast.StructType:
+						fields = kind.Fields
+					case *ast.InterfaceType:
+						fields = kind.Methods
+					}
+					for _, f := range fields.List {
+						for _, name := range f.Names {
+							add(pkg, s.Name.Name, name.Name)
+							add(s.Name.Name, name.Name)
+						}
+					}
+				}
+			}
+		}
+	}
+}
+
+func comments(t *testing.T, file string) string {
+	parsed, err := parser.ParseFile(token.NewFileSet(), file, nil, parser.ParseComments)
+	require.NoError(t, err)
+	var b strings.Builder
+	for _, group := range parsed.Comments {
+		b.WriteString(group.Text())
+	}
+	return b.String()
+}
