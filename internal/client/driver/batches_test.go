@@ -28,8 +28,7 @@ func TestClientAndServerWorkAtOnce(t *testing.T) {
 				defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
 				writes := writesForARound(t, callers)
 				if procs == 1 { // several run the callers at once: how many meet in a write is chance
-					// Four but for a caller that was interrupted: the next ones find its command, and two quarters are one.
-					require.GreaterOrEqual(t, writes, 3.0, "writes for each round")
+					require.GreaterOrEqual(t, writes, 4.0, "writes for each round")
 				}
 				require.LessOrEqual(t, writes, max(8, float64(callers)/4), "writes for each round")
 			})
@@ -97,8 +96,8 @@ func ping() *call {
 func TestWritesStayApart(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1))
 	for _, callers := range []int{4, 8} {
-		// A reply that comes while the others are still handed out makes one write more now and then, and an interruption one less.
-		require.InDelta(t, 4, writesForARound(t, callers), 1, "writes for each round of %d callers", callers)
+		// A reply that comes while the others are still handed out makes one write more now and then.
+		require.InDelta(t, 4, writesForARound(t, callers), 0.4, "writes for each round of %d callers", callers)
 	}
 }
 

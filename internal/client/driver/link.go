@@ -48,12 +48,12 @@ type link struct {
 	room  chan struct{} // a baton among the callers without a place; capacity 1
 	over  chan struct{} // closed with err
 	spare func() bool   // ends the watch over a retired link; guarded by mu
-	batch []*call       // the writer's
+	batch []*call       // of the one who is writing
 }
 
-// What a caller writes itself at most. Its write never blocks: no more bytes than that are unanswered, and the send buffers of
-// systems in use have as many or more.
-const ownBytes, ownCalls = 8192, 32
+// ownBytes are unanswered at most where a caller writes itself. Its write never blocks: the send buffers of systems in use have as
+// many or more.
+const ownBytes = 8192
 
 // ticks is how finely the watchdog divides the reply timeout.
 const ticks = 4
@@ -123,13 +123,12 @@ func (k *link) flush() {
 		k.mu.Unlock()
 		return
 	}
-	if k.writing || k.tail-k.next > ownCalls || k.bytes > ownBytes {
+	if k.writing || k.bytes > ownBytes {
 		k.rouse()
 		k.mu.Unlock()
 		return
 	}
-	var own [ownCalls]*call
-	k.send(own[:0])
+	k.send()
 }
 
 // count keeps crowd. Called with mu held.
@@ -258,25 +257,25 @@ func (k *link) write() {
 			k.mu.Unlock()
 			continue
 		}
-		k.batch = k.send(k.batch[:0])
-		clear(k.batch)
+		k.send()
 	}
 }
 
 // send writes what is queued, as one batch. Called with mu held; it releases mu.
-func (k *link) send(batch []*call) []*call {
+func (k *link) send() {
 	first := k.next
-	batch = k.take(batch)
+	k.take()
 	k.writing = true
 	k.mu.Unlock()
-	k.transmit(first, batch...)
+	k.transmit(first)
+	clear(k.batch)
 	k.mu.Lock()
 	k.wrote()
-	return batch
 }
 
 // take moves what is queued to the batch, and drops what was withdrawn. Called with mu held.
-func (k *link) take(batch []*call) []*call {
+func (k *link) take() {
+	k.batch = k.batch[:0]
 	to := k.next
 	for i := k.next; i != k.tail; i++ {
 		c := *k.slot(i)
@@ -289,18 +288,17 @@ func (k *link) take(batch []*call) []*call {
 		c.at = sent
 		*k.slot(to) = c
 		to++
-		batch = append(batch, c)
+		k.batch = append(k.batch, c)
 	}
 	k.next, k.tail = to, to
 	k.offerRoom()
-	return batch
 }
 
-// transmit writes calls. The first one has a number in the ring. Once it is encoded, a call can be
+// transmit writes the batch. The first call of it has a number in the ring. Once it is encoded, a call can be
 // answered and used again at any moment, so nothing looks at it afterwards.
-func (k *link) transmit(first uint32, batch ...*call) {
-	for i, c := range batch {
-		c.last = i == len(batch)-1
+func (k *link) transmit(first uint32) {
+	for i, c := range k.batch {
+		c.last = i == len(k.batch)-1
 		if err := k.conn.Send(c.request.Name, c.request.Args()...); err != nil {
 			k.fail(err)
 			return
