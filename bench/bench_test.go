@@ -3,10 +3,11 @@ package main
 import (
 	"bufio"
 	"os"
-	"os/exec"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
 // TestMain is a worker process too: the tests measure with what they are made of.
@@ -23,9 +24,7 @@ func TestMain(m *testing.M) {
 
 // A small run of everything: every contestant excludes, releases and reports, and the document comes out.
 func TestSmoke(t *testing.T) {
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip("left out: there is no redis-server on the PATH, and this measures one")
-	}
+	redistest.Need(t, redistest.Redis) // it measures one: where the run asks for it and there is none, it fails
 	plan := Plan{Rounds: 1, Stretch: 20 * time.Millisecond, Contended: 400 * time.Millisecond, Idle: 500 * time.Millisecond, Held: 500, Waiters: 50, After: time.Millisecond}
 	results, err := measure(plan, func(line string) { t.Log(line) })
 	if err != nil {
@@ -102,9 +101,7 @@ func TestFigures(t *testing.T) {
 // Fleets work on one server and in a cluster, without the rights that the Go clients would use, beside another application: both
 // kinds of clients get turns, and each wait is counted once.
 func TestFleets(t *testing.T) {
-	if _, err := exec.LookPath("redis-server"); err != nil {
-		t.Skip("left out: there is no redis-server on the PATH, and this measures one")
-	}
+	redistest.Need(t, redistest.Redis)
 	for name, begin := range map[string]func() ([]*server, error){
 		"one server": func() ([]*server, error) { s, err := startServer(); return []*server{s}, err },
 		"a cluster":  startCluster,

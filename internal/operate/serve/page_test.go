@@ -257,7 +257,7 @@ func TestCountsWhileAMasterIsDown(t *testing.T) {
 		redistest.Await(t, fmt.Sprint(n, " calls"), 10*time.Second, func() bool { return c.State().Totals["setnx"] == n })
 	}
 	setnx := func(s *redistest.Server, times int) {
-		for range times { // to whoever the slot belongs
+		for range times { // to the node that has the slot
 			_, _ = s.Try("EVAL", "return redis.pcall('SETNX', KEYS[1], 1)", 1, map[*redistest.Server]string{there: "{b}", back: "{a}"}[s])
 		}
 	}

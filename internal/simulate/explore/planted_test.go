@@ -197,7 +197,7 @@ func plantedBugs() []planted {
 			}
 			return next
 		})},
-		{"modern-fence-not-drawn-anew", claim("BM-fence"), reply(func(_ *model.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"modern-fence-stands-still", claim("BM-fence"), reply(func(_ *model.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
 			if sent.Op == protocol.Take && heard.Int == 1 {
 				heard.Int2 = int64(Epoch) / 1000
 			}
