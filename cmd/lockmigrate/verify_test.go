@@ -8,12 +8,10 @@ import (
 	"io"
 	"net"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -305,123 +303,6 @@ func TestTheRecordKnowsTheLongestSilence(t *testing.T) {
 	o.runs(exitDone, "stage", "set", "--namespace", "orders", "--longest-silence", "30s", "--execute")
 	_, stderr = o.runs(exitUsage, append(look, "--for", "20s")...)
 	assert.Equal(t, "lockmigrate: the window of 20s is shorter than the longest silence of 30s, which the record says: give a longer --for\n", stderr, "docs/operator.md")
-}
-
-// TestHangupKeepsTheCertificate sends the signals that end a window early to the program itself.
-func TestHangupKeepsTheCertificate(t *testing.T) {
-	s := redistest.Real(t)
-	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
-		t.Run(signal.String(), func(t *testing.T) {
-			t.Parallel()
-			dir := t.TempDir()
-			file := filepath.Join(dir, "c.json")
-			cmd := program(t, "verify", "--for", "1h", "--longest", "1h", "--out", file, "--redis", s.URL())
-			out := &buffer{}
-			cmd.Stdout, cmd.Stderr = out, out
-			require.NoError(t, cmd.Start())
-			redistest.Await(t, "a state", 20*time.Second, func() bool { _, err := os.Stat(file + ".state"); return err == nil })
-			require.NoError(t, cmd.Process.Signal(signal))
-			_ = cmd.Wait()
-			assert.Equal(t, exitInconclusive, cmd.ProcessState.ExitCode(), out.String())
-			text, err := os.ReadFile(file)
-			require.NoError(t, err, out.String())
-			var v verified
-			require.NoError(t, json.Unmarshal(text, &v))
-			assert.Equal(t, "inconclusive", v.Verdict)
-			assert.Contains(t, v.Why, "interrupted")
-			assert.FileExists(t, file+".state", "it can be resumed")
-		})
-	}
-	t.Run("observe", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Real(t) // the others' bursts are MONITORs too
-		file := filepath.Join(t.TempDir(), "fleet.json")
-		cmd := program(t, "observe", "--for", "1h", "--profile", file, "--redis", s.URL())
-		out := &buffer{}
-		cmd.Stdout, cmd.Stderr = out, out
-		require.NoError(t, cmd.Start())
-		redistest.Await(t, "MONITOR", 20*time.Second, func() bool {
-			list, _ := redis.String(s.Try("CLIENT", "LIST"))
-			return strings.Contains(list, "cmd=monitor")
-		})
-		time.Sleep(300 * time.Millisecond) // beyond the beginning
-		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
-		_ = cmd.Wait()
-		assert.FileExists(t, file, out.String())
-		assert.Contains(t, out.String(), "commands")
-	})
-	t.Run("nohup", func(t *testing.T) {
-		t.Parallel()
-		own := program(t, "verify", "--for", "2s", "--match", "x:*", "--burst", "0", "--longest", "1s", "--redis", s.URL())
-		cmd := exec.Command("sh", append([]string{"-c", `trap '' HUP; exec "$@"`, "sh"}, own.Args...)...)
-		out := &buffer{}
-		cmd.Stdout, cmd.Stderr = out, out
-		require.NoError(t, cmd.Start())
-		time.Sleep(500 * time.Millisecond)
-		require.NoError(t, cmd.Process.Signal(syscall.SIGHUP))
-		_ = cmd.Wait()
-		assert.NotContains(t, out.String(), "interrupted")
-	})
-}
-
-// TestCertificateOutlivesTheTerminal has a standard output that is gone, as after a hang-up.
-func TestCertificateOutlivesTheTerminal(t *testing.T) {
-	s := redistest.Real(t)
-	file := filepath.Join(t.TempDir(), "c.json")
-	code := run(context.Background(), surroundings(gone{}, gone{}, false), []string{"verify", "--for", "200ms", "--longest", "100ms", "--out", file, "--redis", s.URL()})
-	assert.Equal(t, exitFailed, code)
-	assert.FileExists(t, file)
-}
-
-// TestVerifyOutlivesAKill ends the program itself in the middle, asks how far it was, goes on with it, and takes the step to modern
-// on its certificate.
-func TestVerifyOutlivesAKill(t *testing.T) {
-	s := redistest.Real(t)
-	dir := t.TempDir()
-	file := filepath.Join(dir, "orders.certificate.json")
-	do := func(want int, args ...string) string {
-		t.Helper()
-		code, stdout, stderr := lockmigrateIn(context.Background(), false, append(args, "--redis", s.URL())...)
-		require.Equal(t, want, code, stdout+stderr)
-		return stdout + stderr
-	}
-	do(exitDone, "stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute")
-	do(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
-	t.Chdir(dir)
-	cmd := program(t, "verify", "--namespace", "orders", "--for", "4s", "--longest", "4s", "--monitor", "--out", file, "--redis", s.URL())
-	require.NoError(t, cmd.Start())
-	redistest.Await(t, "a state", 20*time.Second, func() bool { _, err := os.Stat(file + ".state"); return err == nil })
-	assert.Contains(t, do(exitDone, "next", "--namespace", "orders"), "lockmigrate verify --ask orders.certificate.json.state")
-	require.NoError(t, cmd.Process.Kill())
-	_ = cmd.Wait()
-	assert.NoFileExists(t, file)
-	assert.Contains(t, do(exitDone, "verify", "--ask", file+".state"), "of 4s, last saved at")
-	assert.Contains(t, do(exitUsage, "verify", "--resume", file+".state", "--for", "1s"), "cannot be given together")
-	assert.Contains(t, do(exitFailed, "verify", "--resume", filepath.Join(dir, "nothing")), "FILE.state")
-
-	saved, err := os.ReadFile(file + ".state")
-	require.NoError(t, err)
-	assert.Contains(t, do(exitDone, "verify", "--resume", file+".state"), "1 gap of")
-	assert.NoFileExists(t, file+".state")
-	assert.Contains(t, do(exitDone, "next", "--namespace", "orders"), "--to modern")
-	assert.Contains(t, do(exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--execute"), "modern")
-
-	require.NoError(t, os.WriteFile(file+".state", saved, 0o600)) // the record is at another epoch by now
-	assert.Contains(t, do(exitFailed, "verify", "--resume", file+".state"), "namespace orders has changed since")
-}
-
-type gone struct{}
-
-func (gone) Write([]byte) (int, error) { return 0, syscall.EIO }
-
-// program is the command line as a process of its own.
-func program(t *testing.T, args ...string) *exec.Cmd {
-	t.Helper()
-	self, err := os.Executable()
-	require.NoError(t, err)
-	name := filepath.Join(t.TempDir(), "lockmigrate") // the name tells the test binary what to be
-	require.NoError(t, os.Symlink(self, name))
-	return exec.Command(name, args...)
 }
 
 // infoProxy stands in front of a server and edits the lines of INFO, as servers and services differ in what they

@@ -37,7 +37,8 @@ func (b *Background) Begin() bool {
 // caller.
 func (b *Background) Extend() { b.state.Add(1) }
 
-// End counts off what Begin or Extend has counted in.
+// End counts off what Begin or Extend has counted in. One too many is a fault of the program and panics, as in sync.WaitGroup: Close could
+// no longer tell what it waits for.
 func (b *Background) End() {
 	switch b.state.Add(-1) {
 	case -1, closed - 1:

@@ -115,13 +115,13 @@ func (b *watched) hold(span, every, most time.Duration) *leased {
 
 func within[T any](t *testing.T, what string, from <-chan T) T {
 	t.Helper()
+	var v T
 	select {
-	case v := <-from:
-		return v
+	case v = <-from:
 	case <-time.After(time.Minute):
 		t.Fatalf("never came: %s", what)
-		panic("unreachable")
 	}
+	return v
 }
 
 // TestDueRenewalsGoTogether: what is due, and what soon will be, is one pipeline.

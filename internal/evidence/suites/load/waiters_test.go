@@ -5,6 +5,7 @@ package load
 import (
 	"context"
 	"fmt"
+	"log"
 	"os"
 	"os/exec"
 	"regexp"
@@ -34,14 +35,14 @@ var kinds = map[string]func(pool lockmigrate.Pool) (acquire, func()){
 	"modern": func(pool lockmigrate.Pool) (acquire, func()) {
 		l, err := modern.New(pool, modern.Options{})
 		if err != nil {
-			panic(err)
+			log.Fatal(err)
 		}
 		return func(ctx context.Context) (lockmigrate.Lock, error) { return l.Acquire(ctx, key) }, func() { l.Close() }
 	},
 	"compat": func(pool lockmigrate.Pool) (acquire, func()) {
 		l, err := compat.New(pool, compat.Options{})
 		if err != nil {
-			panic(err)
+			log.Fatal(err)
 		}
 		return func(ctx context.Context) (lockmigrate.Lock, error) { return l.Acquire(ctx, key) }, func() { l.Close() }
 	},
@@ -65,7 +66,7 @@ func wait(kind, addr string) {
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
 	get, _ := kinds[kind](pool)
 	if _, err := get(context.Background()); err != nil {
-		panic(err)
+		log.Fatal(err)
 	}
 	before := fromSystem()
 	ctx, cancel := context.WithCancel(context.Background()) // as callers have it
@@ -73,7 +74,7 @@ func wait(kind, addr string) {
 	for range waiters {
 		go func() {
 			if _, err := get(ctx); err == nil {
-				panic("a waiter got the key")
+				log.Fatal("a waiter got the key that another one holds")
 			}
 		}()
 	}

@@ -1,0 +1,157 @@
+package verify_test
+
+import (
+	"context"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
+)
+
+// TestHolesAreInconclusive breaks the evidence, and wants the obligation that it leaves open.
+func TestHolesAreInconclusive(t *testing.T) {
+	s := redistest.Real(t)
+	lock := verify.Options{Match: []string{"lock:*"}, Census: true}
+
+	c := during(t, s, lock, func() { s.Do("CONFIG", "RESETSTAT") })
+	assert.Equal(t, []string{"counters"}, open(c))
+	assert.Contains(t, c.Why, "reset")
+
+	c = during(t, s, lock, func() { s.Kill(); s.Start() })
+	assert.Equal(t, verify.Inconclusive, c.Verdict)
+	assert.Contains(t, open(c), "counters")
+
+	other := redistest.Real(t) // a failover there and back within one look: clients lock on the other server
+	c = during(t, s, lock, func() {
+		host, port, _ := strings.Cut(other.Addr, ":")
+		s.Do("REPLICAOF", host, port)
+		redistest.Await(t, "a replica that follows", 10*time.Second, func() bool {
+			info, _ := redis.String(s.Do("INFO", "replication"), nil)
+			return strings.Contains(info, "master_link_status:up")
+		})
+		s.Do("REPLICAOF", "NO", "ONE")
+	})
+	assert.Equal(t, []string{"counters"}, open(c), c.Why)
+
+	expiry := fmt.Sprint(time.Now().Add(time.Minute).UnixMilli())
+	for _, write := range [][]any{{"SET", "lock:a", expiry}, {"SETEX", "lock:a", 60, expiry}, {"PSETEX", "lock:a", 60000, expiry}, {"MSET", "lock:a", expiry}, {"MSETNX", "lock:a", expiry}} {
+		c = during(t, s, lock, func() { s.Do(write[0].(string), write[1:]...); s.Do("DEL", "lock:a") })
+		assert.Equal(t, []string{"commands"}, open(c), "%v without MONITOR: %s", write, c.Why)
+	}
+
+	o := lock
+	o.Longest = time.Hour
+	c = during(t, s, o, func() {})
+	assert.Equal(t, []string{"window"}, open(c))
+
+	s.Do("SET", "lock:held", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))
+	o = lock
+	var mu sync.Mutex
+	var warnings []string
+	o.Warn = func(text string) { mu.Lock(); defer mu.Unlock(); warnings = append(warnings, text) }
+	c = during(t, s, o, func() {})
+	assert.Equal(t, []string{"values"}, open(c), "a live legacy value that does not change")
+	assert.Contains(t, c.Why, "lock:held")
+	assert.Len(t, warnings, 1, "it is said at the start")
+
+	c = during(t, s, lock, func() { s.Do("DEL", "lock:held") })
+	assert.Equal(t, verify.Seen, c.Verdict, "a live value that is deleted")
+
+	s.Do("SETNX", "lock:flag", "1")
+	c = during(t, s, lock, func() {})
+	assert.Equal(t, []string{"values"}, open(c), "a value without TTL, which no modern client writes")
+	s.Do("DEL", "lock:flag")
+
+	c = during(t, s, lock, func() { s.Do("SET", "lock:odd", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()), "NX") })
+	assert.Equal(t, verify.Seen, c.Verdict, "a legacy value set by SET NX shows in the census")
+	s.Do("DEL", "lock:odd")
+
+	s.Do("SET", "lock:over", fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli()))
+	c = during(t, s, lock, func() {})
+	assert.Equal(t, verify.NoneSeen, c.Verdict, "%s: a value that was over before", c.Why)
+
+	ctx, cancel := context.WithCancel(context.Background())
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	time.AfterFunc(100*time.Millisecond, cancel)
+	began := time.Now()
+	c, err = verify.Run(ctx, end, verify.Options{Window: time.Hour})
+	require.NoError(t, err)
+	assert.Less(t, time.Since(began), time.Second)
+	assert.Equal(t, verify.Inconclusive, c.Verdict)
+	assert.Contains(t, c.Why, "interrupted")
+}
+
+// TestGapsOfMonitor has commands run within bursts of MONITOR, beside them, and while a broken MONITOR comes back.
+func TestGapsOfMonitor(t *testing.T) {
+	s := redistest.Real(t)
+	other := func() { s.Do("SETNX", "cache:a", "1") }
+	lock := verify.Options{Match: []string{"lock:*"}, Window: 1600 * time.Millisecond, Look: 50 * time.Millisecond}
+
+	o := lock
+	o.Whole = true
+	step := 0
+	o.Progress = func(time.Duration, int) {
+		switch step++; step {
+		case 1: // before a look that MONITOR shows
+			other()
+		case 2:
+			s.Do("CLIENT", "KILL", "TYPE", "normal")
+			other()
+		}
+	}
+	o.Longest = o.Window
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	c, err := verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	if assert.Contains(t, open(c), "commands", "the second one ran while MONITOR was broken") {
+		assert.Contains(t, c.Why, "1 of 2 SETNX ran while MONITOR was off")
+	}
+	c = during(t, s, o, func() { s.Do("CLIENT", "KILL", "TYPE", "normal") })
+	assert.NotContains(t, open(c), "commands", "nothing ran while MONITOR was broken")
+	assert.NotContains(t, open(c), "counters", "a broken connection is no hole in the counters")
+
+	o = lock
+	o.Burst, o.Every = 800*time.Millisecond, time.Minute
+	c = during(t, s, o, other)
+	assert.NotContains(t, open(c), "commands", "%s: it ran within the burst at the start", c.Why)
+	o.Burst = 10 * time.Millisecond
+	done := false
+	warned := false
+	o.Warn = func(text string) { warned = warned || strings.Contains(text, "--monitor") }
+	o.Progress = func(left time.Duration, _ int) {
+		if !done && left < o.Window/2 {
+			done = true
+			other()
+		}
+	}
+	c, err = verify.Run(context.Background(), end, o)
+	require.NoError(t, err)
+	assert.Contains(t, open(c), "commands", "it ran long after the burst")
+	assert.True(t, warned, "it is said as soon as it is known")
+	assert.Empty(t, c.Evidence.Seen)
+}
+
+// TestLongLines has values that are too long to be read: on other keys they do not matter, on lock keys the form of
+// the command is not known.
+func TestLongLines(t *testing.T) {
+	s := redistest.Real(t)
+	long := strings.Repeat("x", 100_000)
+	o := verify.Options{Match: []string{"lock:*"}, Whole: true}
+	c := during(t, s, o, func() { s.Do("SET", "cache:a", long, "NX"); s.Do("SETNX", "cache:b", long) })
+	assert.NotContains(t, open(c), "commands", c.Why)
+	c = during(t, s, o, func() { s.Do("SET", "lock:a", long, "NX"); s.Do("DEL", "lock:a") })
+	assert.Contains(t, open(c), "commands", c.Why)
+	c = during(t, s, o, func() { s.Do("SETNX", "lock:a", long); s.Do("DEL", "lock:a") })
+	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+}

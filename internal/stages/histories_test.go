@@ -1,0 +1,238 @@
+package stages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// TestNoHistoryReachesLegacyBesideModern plays random histories of members and operators against the
+// scripts, with a naive model of what each member may have in use, and checks after every step that no
+// two stages but neighbours can be.
+func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
+	s := redistest.Mini(t)
+	rng := rand.New(rand.NewPCG(11, 12))
+	moves := map[Stage]int{}
+	for history := range redistest.Rounds(15, 60) {
+		s.Do("FLUSHALL")
+		clock := time.Now().Truncate(time.Millisecond)
+		s.Mini.SetTime(clock)
+		store := &Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
+		create(t, store)
+		type actor struct {
+			*fake
+			ends  time.Time
+			locks map[Stage]time.Time // until when a lock of a stage is held at most
+			dead  bool
+		}
+		var actors []*actor
+		lives := 0
+		for i := range 3 {
+			actors = append(actors, &actor{fake: newFake(t, store, fmt.Sprint(i)), locks: map[Stage]time.Time{}})
+		}
+		var log []string
+		for range 160 {
+			a := actors[rng.IntN(3)] // those behind them are dead
+			switch rng.IntN(80) {
+			case 0: // dies, with what it holds, and comes back under the same name
+				dead := *a
+				actors = append(actors, &dead)
+				lives++
+				a.fake = newFake(t, store, fmt.Sprint(strings.Split(a.ID, "/")[0], "/", lives))
+				a.ends, a.locks = time.Time{}, map[Stage]time.Time{}
+				dead.dead = true
+				log = append(log, dead.ID+" dies, "+a.ID+" follows")
+			case 1: // an operator changes what the namespace is
+				view, err := store.Show(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				to := view.Record
+				to.Shortest += time.Second
+				if blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil || len(blockers) > 0 {
+					t.Fatal(blockers, err)
+				}
+				log = append(log, "set")
+			}
+			switch rng.IntN(10) {
+			case 0, 1, 7, 8, 9: // reports; one time in four the reply is lost, and it goes on as before
+				a.holds(-1, -1)
+				for stage := Legacy; stage <= Modern; stage++ {
+					if a.locks[stage].After(clock) {
+						if a.Lowest < 0 {
+							a.Lowest = stage
+						}
+						a.Highest = stage
+					}
+				}
+				if !a.ends.After(clock) {
+					a.Epoch, a.Stage = -1, -1
+				}
+				before := a.Report
+				order := a.report()
+				if rng.IntN(4) == 0 {
+					a.Epoch, a.Stage = before.Epoch, before.Stage
+				} else {
+					a.ends = order.Ends
+				}
+				log = append(log, a.ID+" reports")
+			case 2: // takes a lock, if its lease allows
+				if a.Stage >= 0 && a.ends.After(clock) {
+					a.locks[a.Stage] = clock.Add(a.Longest)
+					log = append(log, fmt.Sprint(a.ID, " takes ", a.Stage))
+				}
+			case 3: // renews what it holds, if its lease allows
+				for stage, until := range a.locks {
+					if until.After(clock) && a.ends.After(clock) {
+						a.locks[stage] = clock.Add(a.Longest)
+					}
+				}
+			case 4:
+				clear(a.locks)
+			case 5:
+				clock = clock.Add(time.Duration(rng.IntN(40)) * time.Second)
+				s.Mini.SetTime(clock)
+				log = append(log, "time passes")
+			case 6:
+				view, err := store.Show(t.Context())
+				if err != nil {
+					t.Fatal(err)
+				}
+				to := view.Record.Stage + Stage(1-2*rng.IntN(2))
+				if Valid(to) {
+					if blockers, err := store.Move(t.Context(), view.Record.Epoch, to, true); err == nil && len(blockers) == 0 {
+						moves[to]++
+						log = append(log, fmt.Sprint("moved to ", to))
+					}
+				}
+			}
+			inUse := map[Stage]bool{}
+			for _, a := range actors {
+				if !a.dead && a.Stage >= 0 && a.ends.After(clock) {
+					inUse[a.Stage] = true
+				}
+				for stage, until := range a.locks {
+					if until.After(clock) {
+						inUse[stage] = true
+					}
+				}
+			}
+			if inUse[Legacy] && inUse[Modern] {
+				t.Fatalf("history %d: legacy beside modern:\n%s", history, strings.Join(log, "\n"))
+			}
+		}
+	}
+	for stage := Legacy; stage <= Modern; stage++ {
+		if moves[stage] < redistest.Rounds(3, 10) {
+			t.Errorf("only %d moves to %v in all histories: they prove little", moves[stage], stage)
+		}
+	}
+}
+
+// TestOperatorCrashesAtEveryRoundTrip: the operator's command dies before its n-th request is executed,
+// or after it and before the reply; whatever is left is a legal stage, and the command, run again,
+// finishes.
+func TestOperatorCrashesAtEveryRoundTrip(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		for crash := 1; ; crash++ {
+			for _, executed := range []bool{false, true} {
+				s.Do("FLUSHALL")
+				healthy := newStore(s)
+				create(t, healthy)
+				a := newFake(t, healthy, "a")
+				a.report()
+				a.report()
+
+				wire := &crashing{at: crash, executed: executed, addr: s.Addr}
+				broken := &Store{Pool: wire, Namespace: "orders", ReplyTimeout: 5 * time.Second}
+				mover := Mover{Store: broken, Look: time.Millisecond}
+				err := mover.Run(t.Context(), Bridge, func(View, []Blocker) {})
+				wire.close()
+				if wire.count.Load() < int64(crash) {
+					if err != nil {
+						t.Fatal(err)
+					}
+					if crash < 3 {
+						t.Fatalf("the command has only %d round trips", crash-1)
+					}
+					return // it finished before the crash: every round trip has had its turn
+				}
+				if err == nil {
+					t.Fatalf("crash at %d (executed %v) went unnoticed", crash, executed)
+				}
+				view, err := healthy.Show(t.Context())
+				if err != nil || view.Record.Stage != Legacy && view.Record.Stage != Bridge {
+					t.Fatalf("crash at %d (executed %v) left %+v, %v", crash, executed, view.Record, err)
+				}
+				if err := (&Mover{Store: healthy, Look: time.Millisecond}).Run(t.Context(), Bridge, func(View, []Blocker) {}); err != nil {
+					t.Fatalf("crash at %d (executed %v), run again: %v", crash, executed, err)
+				}
+				view, err = healthy.Show(t.Context())
+				if err != nil || view.Record.Stage != Bridge || view.Record.Epoch != 2 {
+					t.Fatalf("crash at %d (executed %v), run again: %+v, %v", crash, executed, view.Record, err)
+				}
+			}
+		}
+	})
+}
+
+// crashing is a pool whose n-th request from all of its connections ends them all.
+type crashing struct {
+	addr     string
+	at       int
+	executed bool
+	count    atomic.Int64
+	conns    []net.Conn
+}
+
+func (c *crashing) close() {
+	for _, conn := range c.conns {
+		_ = conn.Close()
+	}
+}
+
+func (c *crashing) GetContext(ctx context.Context) (redis.Conn, error) {
+	if c.count.Load() >= int64(c.at) {
+		return nil, errors.New("the operator's process is gone")
+	}
+	raw, err := net.Dial("tcp", c.addr)
+	if err != nil {
+		return nil, err
+	}
+	c.conns = append(c.conns, raw)
+	return redis.NewConn(&crashingConn{raw, c}, 0, 0), nil
+}
+
+// crashingConn counts requests as writes: redigo flushes each of these scripts in one.
+type crashingConn struct {
+	net.Conn
+	pool *crashing
+}
+
+func (c *crashingConn) Write(b []byte) (int, error) {
+	n := c.pool.count.Add(1)
+	if n == int64(c.pool.at) && !c.pool.executed || n > int64(c.pool.at) {
+		_ = c.Conn.Close()
+		return 0, errors.New("the operator's process is gone")
+	}
+	return c.Conn.Write(b)
+}
+
+func (c *crashingConn) Read(b []byte) (int, error) {
+	n, err := c.Conn.Read(b)
+	if c.pool.count.Load() >= int64(c.pool.at) { // the request was executed, its reply never arrives
+		_ = c.Conn.Close()
+		return 0, errors.New("the operator's process is gone")
+	}
+	return n, err
+}
