@@ -42,19 +42,25 @@ func fetch(url string) (code int, text string) {
 	return reply.StatusCode, string(b)
 }
 
+// ordersAtBridge makes a namespace and advances it.
+func ordersAtBridge(t *testing.T, s *redistest.Server) {
+	t.Helper()
+	for _, args := range [][]string{
+		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"},
+		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
+	} {
+		code, _, stderr := lockmigrateIn(t.Context(), false, append(args, "--redis", s.URL())...)
+		require.Equal(t, exitDone, code, stderr)
+	}
+}
+
 // TestSidecar runs the command: an old client's SETNX becomes a token with a TTL, the namespace lists the sidecar, a second process
 // takes the listener over while the first serves its connection to the end, and an interrupt ends it well.
 func TestSidecar(t *testing.T) {
 	s := redistest.Real(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	for _, args := range [][]string{
-		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"},
-		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
-	} {
-		code, _, stderr := lockmigrateIn(ctx, false, append(args, "--redis", s.URL())...)
-		require.Equal(t, exitDone, code, stderr)
-	}
+	ordersAtBridge(t, s)
 	addr, status := freePort(t), freePort(t)
 	type result struct {
 		code   int
@@ -353,13 +359,7 @@ func TestSidecarLogStaysShort(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
 	ctx, cancel := context.WithCancel(t.Context())
-	for _, args := range [][]string{
-		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"},
-		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
-	} {
-		code, _, stderr := lockmigrateIn(ctx, false, append(args, "--redis", s.URL())...)
-		require.Equal(t, exitDone, code, stderr)
-	}
+	ordersAtBridge(t, s)
 	addr, status := freePort(t), freePort(t)
 	log := make(chan string, 1)
 	go func() {

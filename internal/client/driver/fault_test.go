@@ -76,12 +76,19 @@ func TestCancelledCallerIsAccountedFor(t *testing.T) {
 	assert.EqualValues(t, 1, dials.Load(), "the connection survives")
 }
 
-func TestCallerThatLeavesTheQueueHasNotSent(t *testing.T) {
-	f := newFake()
+// busyWriter returns a connection whose writer is stuck in the write of the first command.
+func busyWriter(t *testing.T) (f *fake, l *Conn, first <-chan error) {
+	t.Helper()
+	f = newFake()
 	f.gate = make(chan struct{})
-	l := over(t, f, nil)
-	first := ask(t.Context(), l, "FIRST")
+	l = over(t, f, nil)
+	first = ask(t.Context(), l, "FIRST")
 	eventually(t, "the writer is busy", func() bool { return f.sent() == 1 })
+	return f, l, first
+}
+
+func TestCallerThatLeavesTheQueueHasNotSent(t *testing.T) {
+	f, l, first := busyWriter(t)
 
 	ctx, cancel := context.WithCancel(t.Context())
 	second := ask(ctx, l, "SECOND")
@@ -138,11 +145,7 @@ func TestAnswerLast(t *testing.T) {
 
 // The caller of such a command leaves: what stays behind disturbs nobody.
 func TestAnswerLastWithdrawn(t *testing.T) {
-	f := newFake()
-	f.gate = make(chan struct{})
-	l := over(t, f, nil)
-	first := ask(t.Context(), l, "FIRST")
-	eventually(t, "the writer is busy", func() bool { return f.sent() == 1 })
+	f, l, first := busyWriter(t)
 	ctx, cancel := context.WithCancel(t.Context())
 	wanted := wire.Plain("RELEASE")
 	wanted.AnswerLast = true

@@ -60,18 +60,7 @@ func TestThreeSourcesSeeOneFleet(t *testing.T) {
 		return listening.Tap(conn), nil
 	})
 
-	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
-	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stages.Bridge, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second}))
-	member, err := sidecar.New(t.Context(), sidecar.Options{Pool: s.Pool(), Namespace: "orders", Name: "billing", MemberLease: 2 * time.Second})
-	require.NoError(t, err)
-	running, leave := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	go func() { left <- member.Run(running) }()
-	t.Cleanup(func() { leave(); <-left })
-	require.NoError(t, member.Joined(t.Context()))
-	dialect, err := member.ParseDialect("")
-	require.NoError(t, err)
-	behind := served(t, member.Rewriter(dialect), func() (net.Conn, error) { return net.Dial("tcp", watched) })
+	behind := behindASidecar(t, s, stages.Bridge, watched)
 
 	stop := tcpdump(t, s.Addr)
 	var fleet []*holders.Holder
@@ -123,6 +112,23 @@ func TestThreeSourcesSeeOneFleet(t *testing.T) {
 	}
 }
 
+// behindASidecar has a namespace at a stage, and a sidecar of it before an address. It returns the sidecar's.
+func behindASidecar(t *testing.T, s *redistest.Server, stage stages.Stage, to string) string {
+	t.Helper()
+	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second}))
+	member, err := sidecar.New(t.Context(), sidecar.Options{Pool: s.Pool(), Namespace: "orders", Name: "billing", MemberLease: 2 * time.Second})
+	require.NoError(t, err)
+	running, leave := context.WithCancel(t.Context())
+	left := make(chan error, 1)
+	go func() { left <- member.Run(running) }()
+	t.Cleanup(func() { leave(); <-left })
+	require.NoError(t, member.Joined(t.Context()))
+	dialect, err := member.ParseDialect("")
+	require.NoError(t, err)
+	return served(t, member.Rewriter(dialect), func() (net.Conn, error) { return net.Dial("tcp", to) })
+}
+
 // A service behind a sidecar is told with the sidecar's name. At bridge and modern it is of a kind of its own: neither an old client nor a
 // member. At stage legacy it locks the old way. By name its connections are one row.
 func TestAServiceBehindASidecar(t *testing.T) {
@@ -130,18 +136,7 @@ func TestAServiceBehindASidecar(t *testing.T) {
 	for _, stage := range []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern} {
 		t.Run(stage.String(), func(t *testing.T) {
 			s := redistest.Real(t)
-			store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
-			require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second}))
-			member, err := sidecar.New(t.Context(), sidecar.Options{Pool: s.Pool(), Namespace: "orders", Name: "billing", MemberLease: 2 * time.Second})
-			require.NoError(t, err)
-			running, leave := context.WithCancel(t.Context())
-			left := make(chan error, 1)
-			go func() { left <- member.Run(running) }()
-			t.Cleanup(func() { leave(); <-left })
-			require.NoError(t, member.Joined(t.Context()))
-			dialect, err := member.ParseDialect("")
-			require.NoError(t, err)
-			behind := served(t, member.Rewriter(dialect), func() (net.Conn, error) { return net.Dial("tcp", s.Addr) })
+			behind := behindASidecar(t, s, stage, s.Addr)
 			kind := observe.Sidecar
 			if stage == stages.Legacy {
 				kind = observe.Legacy
@@ -169,18 +164,7 @@ func TestAServiceBehindASidecar(t *testing.T) {
 func TestHandOversOfASidecar(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	s := redistest.Real(t)
-	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
-	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stages.Bridge, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second}))
-	member, err := sidecar.New(t.Context(), sidecar.Options{Pool: s.Pool(), Namespace: "orders", Name: "billing"})
-	require.NoError(t, err)
-	running, leave := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	go func() { left <- member.Run(running) }()
-	t.Cleanup(func() { leave(); <-left })
-	require.NoError(t, member.Joined(t.Context()))
-	dialect, err := member.ParseDialect("")
-	require.NoError(t, err)
-	java, err := redis.Dial("tcp", served(t, member.Rewriter(dialect), func() (net.Conn, error) { return net.Dial("tcp", s.Addr) }))
+	java, err := redis.Dial("tcp", behindASidecar(t, s, stages.Bridge, s.Addr))
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = java.Close() })
 	locker, err := compat.New(s.Pool(), compat.Options{Namespace: "orders"})

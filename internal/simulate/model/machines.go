@@ -11,7 +11,13 @@ import (
 // This file says which machine does what for which scheme. A case for each: no table, since the
 // machines are values of different types, and values are what makes a session copyable.
 
-func (s *Session) machine() protocol.Machine {
+// machine is what runs. The explorer tells two of them apart by what AppendState writes.
+type machine interface {
+	protocol.Machine
+	AppendState(b []byte) []byte
+}
+
+func (s *Session) machine() machine {
 	switch s.running {
 	case runsLegacyAcquire:
 		return &s.legacyAcquire

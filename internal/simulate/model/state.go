@@ -28,35 +28,12 @@ func (s *Session) AppendState(b []byte) []byte {
 	if s.asks {
 		b = append(append(b, s.held.Value...), 0)
 	}
-	switch s.running {
-	case runsLegacyAcquire:
-		b = s.legacyAcquire.AppendState(b)
-	case runsLegacyRenew:
-		b = s.legacyRenew.AppendState(b)
-	case runsLegacyRelease:
-		b = s.legacyRelease.AppendState(b)
-	case runsBridgeAcquire:
-		b = s.bridgeAcquire.AppendState(b)
-	case runsBridgeRenew:
-		b = s.bridgeRenew.AppendState(b)
-	case runsBridgeRelease:
-		b = s.bridgeRelease.AppendState(b)
-	case runsModernAcquire:
-		b = binary.AppendVarint(s.modernAcquire.AppendState(b), int64(s.patience))
-	case runsModernQueue:
-		b = s.modernQueue.AppendState(b)
-	case runsModernRenew:
-		b = s.modernRenew.AppendState(b)
-	case runsModernRelease:
-		b = s.modernRelease.AppendState(b)
-	case runsRedissonAcquire:
-		b = binary.AppendVarint(s.redissonAcquire.AppendState(b), int64(s.patience))
-	case runsRedissonRelease:
-		b = s.redissonRelease.AppendState(b)
-	case runsSidecarKeep:
-		if s.keeper.asked {
-			b = append(b, 1)
-		}
+	if s.running == noMachine {
+		return b
+	}
+	b = s.machine().AppendState(b)
+	if s.running == runsModernAcquire || s.running == runsRedissonAcquire {
+		b = binary.AppendVarint(b, int64(s.patience))
 	}
 	return b
 }

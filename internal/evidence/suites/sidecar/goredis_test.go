@@ -2,7 +2,6 @@ package sidecar
 
 import (
 	"encoding/json"
-	"encoding/xml"
 	"flag"
 	"fmt"
 	"os"
@@ -10,7 +9,6 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
@@ -40,17 +38,13 @@ func ginkgo(t *testing.T, source, program, addr string) outcomes {
 	command := exec.Command(program, args...)
 	command.Dir = source
 	command.Env = append(os.Environ(), "RE_CLUSTER=true", "REDIS_ENDPOINTS_CONFIG_PATH="+config, "REDIS_VERSION=7.0")
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, _ := command.CombinedOutput() // some tests fail directly as well
-	text, err := os.ReadFile(report)
-	require.NoError(t, err, "%s", out)
 	var suites struct {
 		Cases []struct {
 			Name   string `xml:"name,attr"`
 			Status string `xml:"status,attr"`
 		} `xml:"testsuite>testcase"`
 	}
-	require.NoError(t, xml.Unmarshal(text, &suites))
+	runSuite(t, command, report, &suites)
 	all := outcomes{}
 	for _, c := range suites.Cases {
 		if c.Status != "skipped" { // those of the other files are among them

@@ -60,6 +60,16 @@ func (o outcomes) differ(other outcomes) (ids []string) {
 	return ids
 }
 
+// runSuite runs another project's tests and reads the report that they leave, in JUnit's form.
+func runSuite(t *testing.T, command *exec.Cmd, report string, suites any) {
+	t.Helper()
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, _ := command.CombinedOutput() // some tests fail directly as well
+	text, err := os.ReadFile(report)
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, xml.Unmarshal(text, suites))
+}
+
 // pytest runs tests of redis-py's suite against an address.
 func pytest(t *testing.T, addr, protocol string, tests []string) outcomes {
 	t.Helper()
@@ -74,10 +84,6 @@ func pytest(t *testing.T, addr, protocol string, tests []string) outcomes {
 	command := exec.Command(python, args...)
 	command.Dir = filepath.Join(dir, "source")
 	command.Env = append(os.Environ(), "PYTHONDONTWRITEBYTECODE=1")
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, _ := command.CombinedOutput() // some tests fail directly as well
-	text, err := os.ReadFile(report)
-	require.NoError(t, err, "%s", out)
 	var suites struct {
 		Cases []struct {
 			Class   string    `xml:"classname,attr"`
@@ -87,7 +93,7 @@ func pytest(t *testing.T, addr, protocol string, tests []string) outcomes {
 			Skipped *struct{} `xml:"skipped"`
 		} `xml:"testsuite>testcase"`
 	}
-	require.NoError(t, xml.Unmarshal(text, &suites))
+	runSuite(t, command, report, &suites)
 	all := outcomes{}
 	for _, c := range suites.Cases {
 		outcome := "passed"
