@@ -30,7 +30,7 @@ func TestClientAndServerWorkAtOnce(t *testing.T) {
 				if procs == 1 { // several run the callers at once: how many meet in a write is chance
 					require.GreaterOrEqual(t, writes, 4.0, "writes for each round")
 				}
-				require.LessOrEqual(t, writes, max(8, float64(callers)/4), "writes for each round")
+				require.LessOrEqual(t, writes, max(7, float64(callers)/8), "writes for each round") // each alone: as many as callers
 			})
 		}
 	}
