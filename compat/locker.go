@@ -186,7 +186,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 			w.watch.Listen() // to the old client that takes the key, and gives it back
 			continue
 		}
-		if cause := l.sleep(ctx, changed, w, key, met.take(err, next)); cause != nil {
+		if cause := l.sleep(ctx, changed, w, met.take(err, next)); cause != nil {
 			return nil, true, met.end(ctx, key, err, cause)
 		}
 	}
@@ -307,7 +307,7 @@ type retryHint struct {
 }
 
 // sleep sleeps until it is worth to look at the key again.
-func (l *locker) sleep(ctx, changed context.Context, w *wait, key string, next retryHint) error {
+func (l *locker) sleep(ctx, changed context.Context, w *wait, next retryHint) error {
 	d := next.after
 	if d < 0 || d > longestWait {
 		d = longestWait

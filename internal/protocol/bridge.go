@@ -204,7 +204,7 @@ func (a *BridgeAcquire) next(now Instant, reply Reply) Step {
 	case a.at == bridgeTakes:
 		return a.taken(reply)
 	default:
-		return a.confirmed(now, reply)
+		return a.confirmed(reply)
 	}
 }
 
@@ -272,7 +272,7 @@ func (a *BridgeAcquire) settle() Step {
 	return sleep(a.Settle)
 }
 
-func (a *BridgeAcquire) confirmed(now Instant, reply Reply) Step {
+func (a *BridgeAcquire) confirmed(reply Reply) Step {
 	switch reply.Int {
 	case SettleDone:
 		return done(Acquired)

@@ -87,7 +87,7 @@ func (d *Dialect) Written(value string) (Instant, bool) {
 	if len(whole) != d.Unit.digits() || d.Unit == FloatSeconds && (!point || part == "") {
 		return 0, false
 	}
-	n, ok := d.Syntax.parse(number, d.Unit)
+	n, ok := d.Syntax.parse(number)
 	return d.Unit.instant(n), ok
 }
 

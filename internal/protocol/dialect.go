@@ -269,7 +269,7 @@ func (d *Dialect) Read(value string) (expiry Number, ok bool) {
 	if !ok {
 		return Number{}, false
 	}
-	return d.Syntax.parse(text, d.Unit)
+	return d.Syntax.parse(text)
 }
 
 // Judge says what a reader whose clock reads now makes of a value.

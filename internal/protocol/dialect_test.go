@@ -127,11 +127,7 @@ func TestNumbersAsTheLanguagesReadThem(t *testing.T) {
 		{DotNetLong, " 5\t", 5}, {DotNetLong, "+5", 5}, {DotNetLong, "5\x00\x00", 5}, {DotNetLong, "5.0", no}, {DotNetLong, "", no},
 		{PlainInteger, "+5", 5}, {PlainInteger, " 5", no}, {PlainInteger, "1_0", no},
 	} {
-		unit := Milliseconds
-		if c.syntax == PythonFloat || c.syntax == RubyFloat {
-			unit = FloatSeconds
-		}
-		n, ok := c.syntax.parse(c.text, unit)
+		n, ok := c.syntax.parse(c.text)
 		got := float64(n.Whole)
 		if n.Float {
 			got = n.Real
@@ -141,7 +137,7 @@ func TestNumbersAsTheLanguagesReadThem(t *testing.T) {
 		}
 		assert.Equal(t, c.want, got, "syntax %d reads %q", c.syntax, c.text)
 	}
-	nan, ok := PythonFloat.parse("+NaN", FloatSeconds)
+	nan, ok := PythonFloat.parse("+NaN")
 	assert.True(t, ok && math.IsNaN(nan.Real))
 	assert.Equal(t, Live, RedisPyFloat.Judge("nan", noon, ""), "not a number is not smaller than anything")
 	assert.Equal(t, 550.0, RubyFloat.prefix("550e", FloatSeconds).Real)

@@ -22,7 +22,7 @@ const (
 )
 
 // parse reads the whole text or nothing.
-func (s Syntax) parse(text string, u Unit) (Number, bool) {
+func (s Syntax) parse(text string) (Number, bool) {
 	switch s {
 	case PythonFloat:
 		f, ok := pythonFloat(text)

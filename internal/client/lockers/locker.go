@@ -32,8 +32,8 @@ type Locker struct {
 
 // TryAcquire makes one attempt.
 func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	if again, err := l.reenter(ctx, key); again != nil || err != nil {
-		return again, err
+	if again := l.reenter(ctx, key); again != nil {
+		return again, nil
 	}
 	start := l.Clock.Now()
 	h, err := l.attempt(ctx, key)
@@ -42,14 +42,14 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, 
 
 // Acquire waits until the lock is ours, Wait is over or ctx ends.
 func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	if again := l.reenter(ctx, key); again != nil {
+		return again, nil
+	}
 	bounded, cancel := ctx, context.CancelFunc(func() {})
 	if l.Wait > 0 {
 		bounded, cancel = context.WithTimeoutCause(ctx, l.Wait, lifetime.ErrWaitOver)
 	}
 	defer cancel()
-	if again, err := l.reenter(bounded, key); again != nil || err != nil {
-		return again, err
-	}
 	start := l.Clock.Now()
 	if l.Hub.Waiting(key) == 0 && !l.Contended.Lately(key, l.Clock.Now) { // else the key is hardly free
 		h, err := l.attempt(bounded, key)

@@ -23,25 +23,24 @@ func ownerOf(ctx context.Context) string {
 type ownership struct{ key, owner string }
 
 // reenter takes another Lock of a hold that the context's owner has; nil where it has none.
-func (l *Locker) reenter(ctx context.Context, key string) (lockmigrate.Lock, error) {
+func (l *Locker) reenter(ctx context.Context, key string) lockmigrate.Lock {
 	owner := ownerOf(ctx)
 	if owner == "" {
-		return nil, nil
+		return nil
 	}
 	l.mu.Lock()
 	h := l.owned[ownership{key, owner}]
 	l.mu.Unlock()
 	if h == nil {
-		return nil, nil
+		return nil
 	}
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.count == 0 || h.Over() != nil || l.Clock.Now() >= h.Lease.Until() { // a process that was stopped may come here before its watch
-		h.mu.Unlock()
-		return nil, nil
+		return nil
 	}
 	h.count++
-	h.mu.Unlock()
-	return &lock{hold: h}, nil
+	return &lock{hold: h}
 }
 
 // own notes what the context's owner holds.

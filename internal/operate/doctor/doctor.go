@@ -173,12 +173,12 @@ func (p *patient) number(name string) (int64, bool) {
 }
 
 // may asks whether this user may run a command; unknown where the server cannot tell (before 7.0).
-func (p *patient) may(ctx context.Context, command ...any) (allowed, known bool, reason string) {
+func (p *patient) may(ctx context.Context, command ...any) (allowed, known bool) {
 	reply, err := redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", p.user}, command...)...))
 	if err != nil || p.user == "" {
-		return false, false, ""
+		return false, false
 	}
-	return reply == "OK", true, reply
+	return reply == "OK", true
 }
 
 // Outcome is what an examination comes to.

@@ -126,7 +126,7 @@ func (p *patient) gone(ctx context.Context, command string) bool {
 	}
 	gone := !p.exists(ctx, command)
 	if !gone && command == "MONITOR" {
-		allowed, known, _ := p.may(ctx, command)
+		allowed, known := p.may(ctx, command)
 		gone = known && !allowed
 	}
 	p.missing[command] = gone

@@ -305,7 +305,7 @@ func monitorRight(ctx context.Context, p *patient) (Verdict, string, string) {
 			others++
 		}
 	}
-	allowed, known, _ := p.may(ctx, "MONITOR")
+	allowed, known := p.may(ctx, "MONITOR")
 	switch {
 	case !p.exists(ctx, "MONITOR"):
 		return Warn, "MONITOR is renamed or disabled", "observe cannot work there, and verify has its counters only"

@@ -190,7 +190,7 @@ func (m *Model) take(c *Client, a *actor, what act, tick Ticks) {
 		a.pending, a.heard, a.reply = false, false, protocol.Reply{}
 		m.follow(c, a, s.Next(now, protocol.Reply{Kind: protocol.Silence}), tick)
 	}
-	m.normalise(c, a)
+	m.normalise(a)
 }
 
 // receive gives the client the reply of its pending command, or sends it on its way.
@@ -201,7 +201,7 @@ func (m *Model) receive(c *Client, a *actor, reply protocol.Reply, tick Ticks) {
 		return
 	}
 	m.follow(c, a, a.session.Next(m.reading(c, a, tick), reply), tick)
-	m.normalise(c, a)
+	m.normalise(a)
 }
 
 func (m *Model) follow(c *Client, a *actor, step protocol.Step, tick Ticks) {
@@ -244,7 +244,7 @@ func (m *Model) leaseEnd(c *Client, a *actor, tick Ticks) Ticks {
 }
 
 // normalise forgets what no longer matters, so that states that behave alike are equal.
-func (m *Model) normalise(c *Client, a *actor) {
+func (m *Model) normalise(a *actor) {
 	s := &a.session
 	if !a.pending && !a.heard {
 		a.due = 0

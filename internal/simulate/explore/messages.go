@@ -87,7 +87,7 @@ func (m *Model) read(c *Client, a *actor, n int, tick Ticks) {
 	letter.Text = ""
 	a.sleeps = false
 	m.follow(c, a, a.session.Next(m.reading(c, a, tick), letter), tick)
-	m.normalise(c, a)
+	m.normalise(a)
 }
 
 func sayLetter(letter *protocol.Reply) string {

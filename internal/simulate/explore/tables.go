@@ -258,7 +258,7 @@ func (t *tables) moved(client int, id uint32, what act, reply uint32, tick Ticks
 		a.post(t.replies[reply])
 	case reports:
 		t.model.reports(c, a, reply == 1, tick)
-		t.model.normalise(c, a)
+		t.model.normalise(a)
 	default:
 		t.model.take(c, a, what, tick)
 	}

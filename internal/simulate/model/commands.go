@@ -178,18 +178,16 @@ func (c *call) pttl(key string) int64 {
 }
 
 // expire is PEXPIRE.
-func (c *call) expire(key string, ttl time.Duration) bool {
+func (c *call) expire(key string, ttl time.Duration) {
 	i := c.find(key)
-	if i < 0 {
-		return false
-	}
-	if ttl < time.Millisecond {
+	switch {
+	case i < 0:
+	case ttl < time.Millisecond:
 		c.remove(key)
-		return true
+	default:
+		c.touch(key)
+		c.entries[i].ExpireMS = c.ms + ttl.Milliseconds()
 	}
-	c.touch(key)
-	c.entries[i].ExpireMS = c.ms + ttl.Milliseconds()
-	return true
 }
 
 // forget drops the connection's watches.

@@ -109,7 +109,7 @@ func (w *World) execute(e event) {
 		w.publish(store.Published, f.back)
 		f = &w.flights[e.flight] // publishing may have moved them
 	}
-	if w.invalidate(m, f, &reply) {
+	if w.invalidate(m, f) {
 		f = &w.flights[e.flight]
 	}
 	w.referee.executes(w, m, f, &reply)

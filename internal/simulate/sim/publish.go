@@ -47,7 +47,7 @@ func (w *World) message(m *member, reply protocol.Reply, delay time.Duration) {
 
 // invalidate tells those who track the key that it has changed, each once; a waiter that has looked at the key is one of them
 // from then on. It returns whether flights may have moved. A key whose TTL is over changes when a command finds that out.
-func (w *World) invalidate(m *member, f *flight, reply *protocol.Reply) (moved bool) {
+func (w *World) invalidate(m *member, f *flight) (moved bool) {
 	room := &w.rooms[f.room]
 	if last := &room.store.Last; (last.Wrote || last.Removed) && len(room.watchers) > 0 {
 		back := f.back
