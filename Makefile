@@ -6,7 +6,7 @@ ACTIONLINT = github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # What the full suite uses; see internal/evidence/redistest for what each name means, and scripts/suites for what a machine has.
 SUITES ?= $(or $(shell ./scripts/suites),all)
 
-.PHONY: test quick setup check size fuzz bench bench-smoke soak lifecycle faults pictures image
+.PHONY: test quick setup check fuzz bench bench-smoke soak lifecycle faults pictures image
 
 test: setup check ## everything, on real servers and with the real holders
 	LOCKMIGRATE_SUITES=$(SUITES) ./scripts/test
@@ -23,9 +23,6 @@ check: ## formatting, vet, staticcheck, the GitHub workflows
 	$(GO) run $(STATICCHECK) work
 	cd bench && $(GO) vet ./...
 	$(GO) run $(ACTIONLINT)
-
-size: ## what somebody has to read: lines, packages, names, options; of this tree and of COMMITS
-	$(GO) run ./internal/evidence/size $(COMMITS)
 
 fuzz: ## each parser for FUZZTIME
 	./scripts/fuzz $(or $(FUZZTIME),20s)

@@ -3,18 +3,14 @@ package stages
 import (
 	"testing"
 	"time"
-
-	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 )
 
 // FuzzRecord reads what somebody else may have written into the record and the members of a namespace.
 func FuzzRecord(f *testing.F) {
-	corpus := mutate.New(f)
-	corpus.Add(`["lock:*"]`, `{"seq":1,"epoch":1,"stage":1,"lo":1,"hi":1,"seen":1,"ends":2,"longest":3,"skew":4,"info":"{}"}`, `{"dialect":"jedis-ms","shortest_ms":1000}`, "lock:1", int64(1))
-	corpus.Add(`[]`, `{}`, `{"lag_ms":-1}`, "", int64(-1))
-	corpus.Add(`["*","?",""]`, `{"epoch":1e308,"ends":-1e308,"info":"\u0000"}`, `{"shortest_ms":9e18}`, "a*b", int64(99))
-	corpus.Add(`null`, `[]`, `null`, "\xff", int64(2))
-	corpus.Grow(2000)
+	f.Add(`["lock:*"]`, `{"seq":1,"epoch":1,"stage":1,"lo":1,"hi":1,"seen":1,"ends":2,"longest":3,"skew":4,"info":"{}"}`, `{"dialect":"jedis-ms","shortest_ms":1000}`, "lock:1", int64(1))
+	f.Add(`[]`, `{}`, `{"lag_ms":-1}`, "", int64(-1))
+	f.Add(`["*","?",""]`, `{"epoch":1e308,"ends":-1e308,"info":"\u0000"}`, `{"shortest_ms":9e18}`, "a*b", int64(99))
+	f.Add(`null`, `[]`, `null`, "\xff", int64(2))
 	f.Fuzz(func(t *testing.T, patterns, entry, clients, key string, stage int64) {
 		s := &Store{Namespace: "n"}
 		r, err := s.record(1, stage, 0, patterns, clients)

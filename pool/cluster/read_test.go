@@ -12,7 +12,6 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
@@ -39,12 +38,10 @@ var longLength = regexp.MustCompile(`[*$][+-]?[0-9]{5,}`)
 
 // FuzzSlots reads what a server, or whoever is in between, answers to CLUSTER SLOTS.
 func FuzzSlots(f *testing.F) {
-	corpus := mutate.New(f)
-	corpus.Add([]byte("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:6379\r\n"))
-	corpus.Add([]byte("*1\r\n*3\r\n:0\r\n:99999\r\n*2\r\n$0\r\n\r\n:0\r\n"))
-	corpus.Add([]byte("*0\r\n"))
-	corpus.Add([]byte("*1\r\n*1\r\n:1\r\n"))
-	corpus.Grow(2000)
+	f.Add([]byte("*1\r\n*3\r\n:0\r\n:16383\r\n*2\r\n$9\r\n127.0.0.1\r\n:6379\r\n"))
+	f.Add([]byte("*1\r\n*3\r\n:0\r\n:99999\r\n*2\r\n$0\r\n\r\n:0\r\n"))
+	f.Add([]byte("*0\r\n"))
+	f.Add([]byte("*1\r\n*1\r\n:1\r\n"))
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		if len(raw) > 4096 || longLength.Match(raw) {
 			return

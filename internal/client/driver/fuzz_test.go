@@ -10,7 +10,6 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -19,12 +18,10 @@ var longLength = regexp.MustCompile(`[*$][+-]?[0-9]{5,}`)
 
 // FuzzReplies answers with any bytes. Every caller gets a reply or an error, and the line ends.
 func FuzzReplies(f *testing.F) {
-	corpus := mutate.New(f)
-	corpus.Add([]byte("+OK\r\n:1\r\n$3\r\nabc\r\n*2\r\n:1\r\n$-1\r\n-ERR no\r\n"))
-	corpus.Add([]byte("-NOSCRIPT No matching script.\r\n-NOSCRIPT again\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n"))
-	corpus.Add([]byte("+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+one too many\r\n"))
-	corpus.Add([]byte("*-1\r\n$5\r\nab"))
-	corpus.Grow(300)
+	f.Add([]byte("+OK\r\n:1\r\n$3\r\nabc\r\n*2\r\n:1\r\n$-1\r\n-ERR no\r\n"))
+	f.Add([]byte("-NOSCRIPT No matching script.\r\n-NOSCRIPT again\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n"))
+	f.Add([]byte("+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+OK\r\n+one too many\r\n"))
+	f.Add([]byte("*-1\r\n$5\r\nab"))
 	f.Fuzz(func(t *testing.T, replies []byte) {
 		if longLength.Match(replies) {
 			t.Skip("redigo allocates what a length says, before anything of it has come; see SECURITY.md")

@@ -81,7 +81,6 @@ var folderName = regexp.MustCompile("`([^`]+)`")
 // TestEveryPackageHasARow wants a row of ARCHITECTURE.md for each folder that holds Go code of the workspace, and a
 // folder for each row.
 func TestEveryPackageHasARow(t *testing.T) {
-	root := filepath.Join("..", "..", "..")
 	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
 	require.NoError(t, err)
 	_, table, found := strings.Cut(string(text), "| folder |")

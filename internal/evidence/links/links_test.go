@@ -4,6 +4,7 @@ package links
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"regexp"
 	"strings"
@@ -12,6 +13,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
+
+// root is the module.
+const root = "../../.."
 
 var (
 	link  = regexp.MustCompile(`\[((?:(?:,\s+)?(?:Test|Fuzz)[A-Za-z0-9_]+)+)(?:: ([^\]]+))?\]\(([^)]+_test\.go)\)`)
@@ -54,7 +58,6 @@ var testName = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z][A-Za-z0-9_]+`)
 
 // TestPackageDocumentationNamesTestsThatExist is about the guarantees of the public packages.
 func TestPackageDocumentationNamesTestsThatExist(t *testing.T) {
-	root := filepath.Join("..", "..", "..")
 	exists := map[string]bool{}
 	for _, folder := range packagesOf(t, root) {
 		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
@@ -88,7 +91,6 @@ var (
 
 // TestLinksBetweenDocumentsLead wants a file behind each relative link, and a heading behind each anchor.
 func TestLinksBetweenDocumentsLead(t *testing.T) {
-	root := filepath.Join("..", "..", "..")
 	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	require.NoError(t, err)
 	top, err := filepath.Glob(filepath.Join(root, "*.md"))
@@ -119,4 +121,23 @@ func TestLinksBetweenDocumentsLead(t *testing.T) {
 			assert.True(t, anchors[m[2]], "%s: no heading behind %s", document, m[0])
 		}
 	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(root, file))
+	require.NoError(t, err)
+	return string(text)
+}
+
+// tracked lists the files that git knows.
+func tracked(t *testing.T, pattern string) []string {
+	t.Helper()
+	command := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", pattern)
+	command.Dir = root
+	output, err := command.Output()
+	require.NoError(t, err)
+	files := strings.Fields(string(output))
+	require.NotEmpty(t, files)
+	return files
 }

@@ -13,7 +13,6 @@ import (
 
 // TestReadmesProgramsCompile vets each whole program of the README, as a reader would copy it.
 func TestReadmesProgramsCompile(t *testing.T) {
-	root := filepath.Join("..", "..", "..")
 	text, err := os.ReadFile(filepath.Join(root, "README.md"))
 	require.NoError(t, err)
 	programs := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindAllStringSubmatch(string(text), -1)

@@ -18,7 +18,6 @@ var walkStep = regexp.MustCompile("`([a-z0-9_/]+\\.(?:go|lua|txt)):? ?([^`]*)`")
 // TestTheWalksLeadThroughTheCode keeps the walks of ARCHITECTURE.md true: each file exists and has the function, type or table
 // that the walk names, and no walk is longer than the bound that the code was built for.
 func TestTheWalksLeadThroughTheCode(t *testing.T) {
-	root := filepath.Join("..", "..", "..")
 	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
 	require.NoError(t, err)
 	_, walks, found := strings.Cut(string(text), "## Three walks")
@@ -67,7 +66,6 @@ func isThere(t *testing.T, root string, step []string) {
 
 // TestTheProtocolsPageLeadsToTheCode wants the file and the function behind each block of docs/protocol.md.
 func TestTheProtocolsPageLeadsToTheCode(t *testing.T) {
-	root := filepath.Join("..", "..", "..")
 	text, err := os.ReadFile(filepath.Join(root, "docs", "protocol.md"))
 	require.NoError(t, err)
 	steps := walkStep.FindAllStringSubmatch(string(text), -1)

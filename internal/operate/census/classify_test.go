@@ -9,7 +9,6 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -248,11 +247,9 @@ func TestChosenKeysCountAsLocks(t *testing.T) {
 
 // FuzzClassify: no key, value or TTL makes the classifier panic or contradict itself.
 func FuzzClassify(f *testing.F) {
-	corpus := mutate.New(f)
 	for _, v := range []string{ms(0), sec(0), nano(0), float(0), aUUID, aUUID + ":" + ms(0), `"` + ms(0) + `"`, "6123456789012345678", "1-2-3", "\x00\x01\x02\x03\x04\x05\x06\x07"} {
-		corpus.Add([]byte("lock"), []byte(v), int64(-1), []byte("f"), false)
+		f.Add([]byte("lock"), []byte(v), int64(-1), []byte("f"), false)
 	}
-	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, key, value []byte, ttl int64, field []byte, chosen bool) {
 		ttl = max(ttl, NoTTL)
 		judge := Judge{Now: protocol.InstantOf(noon), GhostAfter: time.Hour, Chosen: chosen}

@@ -23,7 +23,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
-	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 )
@@ -286,11 +285,9 @@ func TestCaptureLearnsFromReplies(t *testing.T) {
 
 // FuzzCapture reads files that somebody else wrote.
 func FuzzCapture(f *testing.F) {
-	corpus := mutate.New(f)
-	corpus.Add(pcap(f, nil, false, conversation{client: 4000, pieces: turn()}))
-	corpus.Add([]byte("\x0a\x0d\x0d\x0a\x1c\x00\x00\x00\x4d\x3c\x2b\x1a"))
-	corpus.Add([]byte("\xd4\xc3\xb2\xa1"))
-	corpus.Grow(2000)
+	f.Add(pcap(f, nil, false, conversation{client: 4000, pieces: turn()}))
+	f.Add([]byte("\x0a\x0d\x0d\x0a\x1c\x00\x00\x00\x4d\x3c\x2b\x1a"))
+	f.Add([]byte("\xd4\xc3\xb2\xa1"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		o := observe.New(observe.Options{MaxKeys: 100, MaxClients: 100})
 		_, _ = observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o, observe.Wire{})

@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 )
 
@@ -172,11 +171,9 @@ func TestSeenAsJSON(t *testing.T) {
 
 // FuzzRead reads files that somebody else wrote.
 func FuzzRead(f *testing.F) {
-	corpus := mutate.New(f)
 	var text bytes.Buffer
 	require.NoError(f, seen("10.0.0.1:1", 100, hold(1000, 1100, 5000, 5100, 7)).Write(&text))
-	corpus.Add(text.Bytes())
-	corpus.Grow(1000)
+	f.Add(text.Bytes())
 	f.Fuzz(func(t *testing.T, data []byte) {
 		if s, err := overlaps.Read(bytes.NewReader(data)); err == nil {
 			_, _ = overlaps.Find([]string{"a", "b"}, []overlaps.Seen{s, s})

@@ -3,21 +3,17 @@ package verify
 import (
 	"encoding/json"
 	"testing"
-
-	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 )
 
 // FuzzTraffic reads lines of MONITOR. Clients choose every part of them but the frame.
 func FuzzTraffic(f *testing.F) {
-	corpus := mutate.New(f)
 	for _, words := range []string{
 		`"SETNX" "lock:1" "1700000030000"`, `"set" "lock:1" "x" "NX" "PX" "10"`, `"MSETNX" "a" "1" "lock:1" "\xf6"`, `"RENAMENX" "a" "lock:1"`,
 		`"EVAL" "return 1" "0"`, `"ECHO" "mine-1"`, `"INFO" "all"`, `"SETEX" "lock:1" "1"`, `"SET"`, `"SETNX" "lock:1"`,
 	} {
-		corpus.Add("+1700000000.123456 [0 127.0.0.1:5000] " + words + "\r\n")
-		corpus.Add("+1700000000.123456 [0 lua] " + words + "\r\n")
+		f.Add("+1700000000.123456 [0 127.0.0.1:5000] " + words + "\r\n")
+		f.Add("+1700000000.123456 [0 lua] " + words + "\r\n")
 	}
-	corpus.Grow(3000)
 	f.Fuzz(func(t *testing.T, text string) {
 		for _, cut := range []bool{false, true} {
 			seen := 0
@@ -41,14 +37,12 @@ func FuzzTraffic(f *testing.F) {
 // FuzzJudge judges evidence from files that anybody may have written: it never fails, and never says none-seen
 // beside an open obligation.
 func FuzzJudge(f *testing.F) {
-	corpus := mutate.New(f)
 	text, err := json.Marshal(clean())
 	if err != nil {
 		f.Fatal(err)
 	}
-	corpus.Add(string(text))
-	corpus.Add(`{"masters":[{}],"finished":true}`)
-	corpus.Grow(3000)
+	f.Add(string(text))
+	f.Add(`{"masters":[{}],"finished":true}`)
 	f.Fuzz(func(t *testing.T, text string) {
 		var e Evidence
 		if json.Unmarshal([]byte(text), &e) != nil {

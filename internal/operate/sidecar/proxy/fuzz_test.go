@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
-
-	"github.com/lockmigrate/lockmigrate/internal/evidence/mutate"
 )
 
 // frame feeds a framer with pieces of a stream, as conn.pass does. It returns what passed, the requests that it found, and how it
@@ -37,16 +35,14 @@ func frame(stream []byte, pieces func() int) (passed []byte, requests []string, 
 
 // FuzzFramer: however a stream is cut, all of it passes in its order, and the same requests are found.
 func FuzzFramer(f *testing.F) {
-	corpus := mutate.New(f)
 	for seed := range uint64(20) {
-		corpus.Add(seeded(seed, 6), seed)
+		f.Add(seeded(seed, 6), seed)
 	}
 	for _, text := range []string{"", "*", "*3\r\n$3\r\nSET\r\n$6\r\nlock.a\r\n$1\r\nx\r\n", "*1\rX$4\rXMULTIX\r\n", "*-1\r\n*0\r\n*00\r\n", "*+1\r\n", "*2\r\n$3\r\nGET\r\n$-1\r\n",
 		"get lock.a\n", "get \"lock.a\r\n", "\x00\n", "*9223372036854775807\r\n$3\r\nGET\r\n", "*99999999999999999999\r\n", "*3\r\n$3\r\nDEL\r\n$1\r\na\r\n$6\r\nlock.b\r\n",
 		"*4\r\n$4\r\nEVAL\r\n$1\r\nx\r\n$1\r\n1\r\n$6\r\nlock.a\r\n", "*2\r\n$40\r\nxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\r\n$1\r\na\r\n"} {
-		corpus.Add([]byte(text), uint64(1))
+		f.Add([]byte(text), uint64(1))
 	}
-	corpus.Grow(2000)
 	f.Fuzz(func(t *testing.T, stream []byte, seed uint64) {
 		passed, whole, end := frame(stream, func() int { return len(stream) })
 		if !bytes.Equal(passed, stream) {
