@@ -23,7 +23,7 @@ func TestAdvanceOnACertificate(t *testing.T) {
 		require.Equal(t, want, code, "%q: %s", args, stderr)
 		return stdout + stderr
 	}
-	verify := []string{"verify", "--namespace", "orders", "--for", "1100ms", "--longest", "1s", "--monitor", "--out", file}
+	verify := []string{"verify", "--namespace", "orders", "--for", "1100ms", "--longest-silence", "1s", "--monitor", "--out", file}
 	advance := []string{"stage", "advance", "--namespace", "orders", "--to", "modern", "--execute", "--certificate", file}
 	do(exitDone, "stage", "init", "--namespace", "orders", "--match", "lock.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute")
 	do(exitDone, verify...) // in stage legacy: a certificate of the wrong epoch

@@ -170,7 +170,7 @@ func TestVerifyOverACluster(t *testing.T) {
 		name = fmt.Sprint("orders-", n)
 	}
 	expect(t, exitDone, "stage", "init", "--namespace", name, "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "2s", "--execute", "--redis", c.URL())
-	verify := []string{"verify", "--for", "2500ms", "--namespace", name, "--longest", "2s", "--monitor", "--redis", c.URL()}
+	verify := []string{"verify", "--for", "2500ms", "--namespace", name, "--longest-silence", "2s", "--monitor", "--redis", c.URL()}
 	// Another application locks as modern clients do, and asks the wrong master first.
 	first := start(t, append(verify, "--json")...)
 	wrong, right := c.Masters[0].Conn(), c.Masters[1].Conn()

@@ -33,9 +33,9 @@ var (
 	}
 	// The lines that end otherwise than with 0, as the documents say of them.
 	endings = map[string]int{
-		"doctor --match 'lock:*' --user orders --use 'modern FenceTTL'": exitUnsafe, // rights are missing
-		"verify --match 'lock:*' --for 4s --longest 3s --monitor":       exitUnsafe, // it sees the old client
-		"verify --namespace orders --for 20s":                           exitUsage,  // shorter than the record's longest silence
+		"doctor --match 'lock:*' --user orders --use 'modern FenceTTL'":   exitUnsafe, // rights are missing
+		"verify --match 'lock:*' --for 4s --longest-silence 3s --monitor": exitUnsafe, // it sees the old client
+		"verify --namespace orders --for 20s":                             exitUsage,  // shorter than the record's longest silence
 	}
 )
 
@@ -228,7 +228,7 @@ func interruptedVerify(t *testing.T, s *redistest.Server) {
 	defer stop()
 	ended := make(chan int, 1)
 	go func() {
-		code, _, _ := lockmigrateIn(ctx, false, "verify", "--match", "quiet:*", "--for", "4s", "--longest", "1s", "--monitor", "--out", "orders.json", "--redis", s.URL())
+		code, _, _ := lockmigrateIn(ctx, false, "verify", "--match", "quiet:*", "--for", "4s", "--longest-silence", "1s", "--monitor", "--out", "orders.json", "--redis", s.URL())
 		ended <- code
 	}()
 	require.Eventually(t, func() bool { _, err := os.Stat("orders.json.state"); return err == nil }, 20*time.Second, 20*time.Millisecond)

@@ -9,6 +9,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -151,6 +152,19 @@ func (s *standing) unfinished(now time.Time, record stages.Record) {
 		return
 	}
 	s.saved, s.running = &saved, now.Sub(saved.At) < 5*time.Second || len(saved.Before) > 1000 && now.Sub(saved.At) < longestSaving
+	if host, _ := os.Hostname(); host == saved.Host {
+		s.running = s.running && lives(saved.PID)
+	}
+}
+
+// lives tells that there is such a process. One of another user lives too.
+func lives(pid int) bool {
+	p, err := os.FindProcess(pid)
+	if err != nil {
+		return false
+	}
+	err = p.Signal(syscall.Signal(0))
+	return !errors.Is(err, os.ErrProcessDone) && !errors.Is(err, syscall.ESRCH)
 }
 
 // next is the runbook as a function of the facts.
@@ -218,7 +232,7 @@ func (s *standing) begin() step {
 	}
 	match := s.match
 	if len(match) == 0 && s.profile != nil {
-		match = s.profile.Match
+		match = stages.UnescapeAll(s.profile.Match)
 	}
 	if len(match) == 0 {
 		match = []string{"PATTERN"}
@@ -266,7 +280,7 @@ func (s *standing) toModern(on *step) {
 	case s.saved != nil && s.certErr == nil && s.certificate != "": // an old state beside a newer certificate
 		s.certified(on)
 	case s.saved != nil && s.running:
-		on.Do = "a verify is looking. Wait for its end; this says how far it is"
+		on.Do = fmt.Sprintf("a verify is looking (process %d on %s). Wait for its end; this says how far it is", s.saved.PID, s.saved.Host)
 		on.Command = "lockmigrate verify --ask " + stateName(certificateName(s.namespace))
 		on.Read = "docs/runbook.md, step 5"
 	case s.saved != nil && len(s.saved.Known().Seen) == 0 && len(s.saved.Lost()) == 0:
@@ -295,7 +309,10 @@ func (s *standing) toModern(on *step) {
 		} else {
 			on.Do += "Prove"
 		}
-		on.Do += " that none is left; --longest is your statement of how long one may be silent"
+		on.Do += " that none is left"
+		if r.Longest == 0 {
+			on.Do += ". How long one may be silent you have to state: --longest-silence 25h where its job runs once a day, and --for longer than that"
+		}
 		if s.certErr != nil {
 			on.InWay = append(on.InWay, s.certErr.Error())
 		}
@@ -321,9 +338,14 @@ func (s *standing) oldClients() (n int) {
 
 const verifyCosts = "--monitor runs MONITOR for the whole window; docs/operator.md says when you can do without"
 
+// verify is the command that proves it. How long an old client may be silent is the operator's statement: where the record does not have it, the
+// command has a hole, so that it fails until somebody has thought.
 func (s *standing) verify() string {
-	longest := max(25*time.Hour, s.view.Record.Silence()+time.Hour-1).Truncate(time.Hour)
-	return fmt.Sprintf("lockmigrate verify --namespace %s --for %.0fh --longest %.0fh --monitor --out %s", s.namespace, (longest + time.Hour).Hours(), longest.Hours(), certificateName(s.namespace))
+	silence := "--longest-silence HOW-LONG --for LONGER"
+	if longest := s.view.Record.Longest; longest > 0 {
+		silence = "--for " + strings.TrimSuffix(strings.TrimSuffix((longest+max(longest/20, time.Minute)).Round(time.Second).String(), "0s"), "0m")
+	}
+	return fmt.Sprintf("lockmigrate verify --namespace %s %s --monitor --out %s", s.namespace, silence, certificateName(s.namespace))
 }
 
 // whatToDoAbout says who an old client is, and what to do about it.

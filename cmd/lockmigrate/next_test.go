@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -27,7 +28,7 @@ func TestNextLeadsThrough(t *testing.T) {
 	s := redistest.Real(t)
 	o := operator{t, s.URL()}
 	t.Chdir(t.TempDir())
-	impatient := strings.NewReplacer("--for 10m", "--for 3s", "--for 26h", "--for 5s", "--longest 25h", "--longest 4s")
+	impatient := strings.NewReplacer("--for 10m", "--for 3s", "--for LONGER", "--for 5s", "--longest-silence HOW-LONG", "--longest-silence 4s") // what a person thinks of
 
 	old, stopOld := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
@@ -141,16 +142,16 @@ func TestNext(t *testing.T) {
 			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "a is still on the previous epoch", false},
 		"bridge, old clients": {standing{view: at(stages.Bridge, lives), keys: held}, "lockmigrate observe --match 'lock.*' --for 10m", "old clients hold 1 lock", false},
 		"bridge, quiet": {standing{view: at(stages.Bridge, lives), keys: clean},
-			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", "your statement", false},
+			"lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json", "you have to state", false},
 		"bridge, old clients that hold nothing now": {standing{view: at(stages.Bridge, lives), keys: clean, profile: enough},
-			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", "Move the 1 old client that orders.profile.json names (docs/runbook.md, step 4). Then prove that none is left", false},
+			"lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json", "Move the 1 old client that orders.profile.json names (docs/runbook.md, step 4). Then prove that none is left", false},
 		"bridge, a certificate that is too old": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", certErr: assert.AnError},
-			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", assert.AnError.Error(), false},
+			"lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json", assert.AnError.Error(), false},
 		"bridge, a certificate that has seen clients": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", certErr: verify.ErrVerdict, seen: []verify.Client{
 			{Addr: "10.0.0.7:4711", Name: "billing", Evidence: "MONITOR: it sent SETNX (3)", Keys: []string{"lock.1"}},
 			{Evidence: "census: a legacy value was written within the window", Keys: []string{"lock.2"}},
 			{Addr: "host-1", Name: "id-1", Evidence: "a member of the namespace that runs stage legacy, or holds a lock of it"},
-		}}, "lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json",
+		}}, "lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json",
 			"10.0.0.7:4711 billing: MONITOR: it sent SETNX (3) on \"lock.1\". Put a sidecar beside this service (docs/sidecar.md), or port it\n" +
 				"nobody was named: census: a legacy value was written within the window on \"lock.2\". lockmigrate observe while it works names the client\n" +
 				"host-1 id-1: a member of the namespace that runs stage legacy, or holds a lock of it. Restart this Go service", false},
@@ -159,7 +160,7 @@ func TestNext(t *testing.T) {
 		"bridge, a verify that runs": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended(""), running: true},
 			"lockmigrate verify --ask orders.certificate.json.state", "how far", false},
 		"bridge, a verify that was ended and cannot come to anything": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended("its counters were reset")},
-			"lockmigrate verify --namespace orders --for 26h --longest 25h --monitor --out orders.certificate.json", "your statement", false},
+			"lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json", "you have to state", false},
 		"bridge, certified, an old state": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", saved: ended("")},
 			"lockmigrate stage advance --namespace orders --to modern --certificate x.json --wait --execute", "forgotten legacy client", false},
 		"bridge, certified, ghosts": {standing{view: at(stages.Bridge, lives), keys: dead, certificate: "x.json"},
@@ -254,5 +255,32 @@ func TestNextWaitsForMembersOfTheStageBefore(t *testing.T) {
 		return strings.Join(strings.Fields(stdout), " ")
 	}
 	assert.Contains(t, next(0), "wait: 1 member may still run stage legacy, or hold its locks (pay-7)")
-	assert.Contains(t, next(1), "lockmigrate verify --namespace orders --for 26h")
+	assert.Contains(t, next(1), "lockmigrate verify --namespace orders --longest-silence HOW-LONG")
+	o.runs(exitUsage, "verify", "--namespace", "orders", "--longest-silence", "HOW-LONG", "--for", "LONGER") // the hole is no value
+	s.Do("DEL", stages.MembersKey("orders"))
+	o.runs(exitDone, "stage", "set", "--namespace", "orders", "--longest-silence", "25h", "--execute")
+	stdout, _ := o.runs(exitDone, "next", "--namespace", "orders")
+	assert.Contains(t, stdout, "lockmigrate verify --namespace orders --for 26h15m --monitor") // the operator has stated it
+}
+
+// A verify that was killed looks no more, however lately it saved its state.
+func TestNextKnowsAVerifyThatWasKilled(t *testing.T) {
+	s := redistest.Real(t)
+	t.Chdir(t.TempDir())
+	o := operator{t, s.URL()}
+	o.creates("orders", "lock:*")
+	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+	looking := program(t, "verify", "--namespace", "orders", "--longest-silence", "1h", "--for", "2h", "--monitor", "--out", certificateName("orders"), "--redis", s.URL())
+	require.NoError(t, looking.Start())
+	redistest.Await(t, "a state", 20*time.Second, func() bool {
+		_, err := verify.LoadSaved(stateName(certificateName("orders")))
+		return err == nil
+	})
+	stdout, _ := o.runs(exitDone, "next", "--namespace", "orders")
+	assert.Contains(t, strings.Join(strings.Fields(stdout), " "), fmt.Sprintf("a verify is looking (process %d on", looking.Process.Pid))
+	require.NoError(t, looking.Process.Kill())
+	_ = looking.Wait()
+	stdout, _ = o.runs(exitDone, "next", "--namespace", "orders")
+	assert.NotContains(t, stdout, "is looking")
+	assert.Contains(t, stdout, "lockmigrate verify --resume orders.certificate.json.state")
 }

@@ -31,7 +31,7 @@ func afterObserve(p profile.Profile, file string) nextStep {
 			return nextStep{"lockmigrate next --namespace " + cmp.Or(fileNamespace(file), "NAME"), `members of a namespace lock here: "lockmigrate stage list" has its name`}
 		}
 	}
-	patterns := p.Patterns()
+	patterns := stages.UnescapeAll(p.Patterns())
 	if stages.CheckPatterns(patterns) != nil {
 		patterns = []string{"PATTERN"}
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // observeOutput prints what an observation found: a live table on a terminal, one report in a pipe.
@@ -114,7 +115,7 @@ func (o *observeOutput) final(f findings, err error) error {
 	if err != nil && !errors.As(err, &hole) { // with a hole it went on to its end
 		stopped = err.Error()
 	}
-	measured.Match = o.flags.match
+	measured.Match = stages.EscapeAll(o.flags.match)
 	measured.NotSeen = append(measured.NotSeen, notSeen(r, stopped, holes)...)
 	if o.flags.profile != "" {
 		if err := writeFile(o.flags.profile, measured.Write); err != nil {

@@ -56,7 +56,7 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 		{"observe", "--for", "200ms", "--json", "--follow", "--group", "host", "--lease", "30s", "--match", "lock:*", "--profile", filepath.Join(dir, "p.json"), "--max-load", "20", "--max-buffer", "1", "--max-commands", "100000", "--snapshot", "100"},
 		{"doctor", "--all"}, {"doctor", "--json", "--match", "lock:*", "--keys", "10"},
 		{"verify", "--for", "300ms", "--burst", "0", "--no-census"},
-		{"verify", "--for", "1s", "--json", "--longest", "1s", "--match", "lock:*", "--burst", "100ms", "--every", "200ms", "--out", filepath.Join(dir, "c.json")},
+		{"verify", "--for", "1s", "--json", "--longest-silence", "1s", "--match", "lock:*", "--burst", "100ms", "--every", "200ms", "--out", filepath.Join(dir, "c.json")},
 		{"fence", "--user", "old", "--lock", "lock:x", "--keep", "cache:*"}, {"fence", "--user", "old", "--remove", "--json"}, {"fence", "--watch", "250ms"},
 		{"sweep"}, {"sweep", "--match", "lock:*", "--tokens", "--ttl", "1m", "--json", "--ghost-after", "2m", "--rate", "1", "--scan-rate", "100000", "--limit", "3", "--journal", filepath.Join(dir, "j")},
 		{"stage", "--namespace", "orders"}, {"stage", "--namespace", "orders", "--json"},

@@ -143,9 +143,20 @@ func checkValues(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
-	if f := cmd.Flags().Lookup("match"); f != nil {
-		if list, ok := f.Value.(pflag.SliceValue); ok && slices.Contains(list.GetSlice(), "") {
-			return usageError("give a pattern such as 'lock:*'", "a --match pattern is empty")
+	for _, name := range []string{"match", "lock", "keep"} { // from here on each is a pattern of the server's
+		f := cmd.Flags().Lookup(name)
+		if f == nil {
+			continue
+		}
+		if list, ok := f.Value.(pflag.SliceValue); !ok {
+			err = f.Value.Set(stages.Unescape(f.Value.String()))
+		} else if texts := list.GetSlice(); slices.Contains(texts, "") {
+			err = usageError("give a pattern such as 'lock:*'", "a --%s pattern is empty", name)
+		} else if len(texts) > 0 {
+			err = list.Replace(stages.UnescapeAll(texts))
+		}
+		if err != nil {
+			return err
 		}
 	}
 	if f := cmd.Flags().Lookup("namespace"); f != nil && f.Value.String() != f.DefValue {

@@ -343,7 +343,7 @@ func TestVerifyBehindASidecar(t *testing.T) {
 		}
 	}
 	behind, direct := client(addr), client(s.Addr)
-	args := with(wholeWindow, "--namespace", "orders", "--longest", "1s")
+	args := with(wholeWindow, "--namespace", "orders", "--longest-silence", "1s")
 	found := verifyWhile(t, s.URL(), behind, args...)
 	assert.Equal(t, "none-seen", found.Verdict, "%v", found.open())
 	assert.Equal(t, "seen", verifyWhile(t, s.URL(), func() { behind(); direct() }, args...).Verdict)

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/user"
 	"slices"
 	"strings"
 	"time"
@@ -38,6 +39,7 @@ type stageFlags struct {
 	longest  time.Duration
 	profile  string
 	begin    stages.Stage
+	given    func(flag string) bool // it stands on the command line
 }
 
 // forced is what a record says of a step that was forced, empty if it was not.
@@ -112,6 +114,7 @@ func onStore(env *environment, flags *stageFlags, work func(at *place, ctx conte
 			}
 			defer pool.Close()
 			store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout, By: whoami(env)}
+			flags.given = func(name string) bool { return cmd.Flags().Changed(name) }
 			at := &place{env, end, store, *flags}
 			return at.explain(ctx, work(at, ctx))
 		})(cmd, args)
@@ -120,7 +123,14 @@ func onStore(env *environment, flags *stageFlags, work func(at *place, ctx conte
 
 // whoami is who runs this, and where, for the history of a record.
 func whoami(env *environment) string {
-	name := cmp.Or(env.getenv("LOCKMIGRATE_BY"), env.getenv("SUDO_USER"), env.getenv("USER"), env.getenv("USERNAME"), "somebody")
+	name := cmp.Or(env.getenv("LOCKMIGRATE_BY"), env.getenv("SUDO_USER"), env.getenv("USER"), env.getenv("USERNAME"))
+	if name == "" { // in a container, or by cron
+		if u, err := user.Current(); err == nil {
+			name = u.Username
+		} else {
+			name = fmt.Sprintf("uid %d", os.Getuid())
+		}
+	}
 	host, err := os.Hostname()
 	if err != nil {
 		host = "an unknown host"
@@ -178,7 +188,11 @@ func lastChange(r stages.Record) string {
 		return ""
 	}
 	c := r.History[len(r.History)-1]
-	return fmt.Sprintf(", by %s at %s", terminal.Safe(cmp.Or(c.By, "somebody")), c.At.Format(time.RFC3339))
+	by := ""
+	if c.By != "" {
+		by = " by " + terminal.Safe(c.By)
+	}
+	return fmt.Sprintf(", changed%s at %s", by, c.At.Format(time.RFC3339))
 }
 
 // whichNamespace is a hint for a store's namespace that does not exist. A user without the right to the list gets the hint alone.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -36,13 +35,13 @@ func newStageInitCommand(env *environment, flags *stageFlags) *cobra.Command {
 // describeFlags are the flags that say what a namespace is.
 func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f := cmd.Flags()
-	f.StringArrayVar(&flags.match, "match", nil, `a key `+"`PATTERN`"+` of the namespace, in which * and ? are special and \xHH is a byte; repeatable`)
+	f.StringArrayVar(&flags.match, "match", nil, `a key `+"`PATTERN`"+` of the namespace, in which * and ? are special, a backslash makes them ordinary, and \xHH is a byte; repeatable`)
 	f.StringVar(&flags.dialect, "dialect", "", "`NAME` of the dialect that the legacy clients speak: jedis-ms, redispy-float ...; \"lockmigrate observe\" tells")
 	f.DurationVar(&flags.shortest, "shortest-lease", 0, "the shortest lease of any legacy client: a `DURATION`")
-	f.DurationVar(&flags.lag, "clock-lag", 0, "how far a legacy client's clock may be behind the server's: a `DURATION`; 1s unless given")
-	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 250ms unless given")
-	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; unless given the dialect's pause and a fifth, 120ms for most")
-	f.DurationVar(&flags.longest, "longest-silence", 0, "the longest that a legacy client is silent, its lease or pause: a `DURATION`; verify takes it where --longest is missing; not known unless given")
+	f.DurationVar(&flags.lag, "clock-lag", 0, "how far a legacy client's clock may be behind the server's: a `DURATION`; 1s unless given, and with 0s")
+	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 250ms unless given, and with 0s")
+	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; unless given, and with 0s, the dialect's pause and a fifth, 120ms for most")
+	f.DurationVar(&flags.longest, "longest-silence", 0, "the longest `DURATION` that any legacy client is silent, its lease or the pause between two runs of its job; verify takes it where its own --longest-silence is missing; not known unless given, and with 0s")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
 	executeFlag(f, flags)
 	completes(cmd, "dialect", dialectNames)
@@ -50,7 +49,6 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 
 // checkedRecord turns what a command line says into a record, or says why there can be no such namespace.
 func checkedRecord(record stages.Record) (stages.Record, error) {
-	record.Patterns = stages.UnescapeAll(record.Patterns)
 	if err := stages.CheckPatterns(record.Patterns); err != nil {
 		return record, usageError("give --match 'lock.order.*', once for each pattern", "%w", err)
 	}
@@ -137,7 +135,7 @@ func (f *stageFlags) measured() (why []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if key, some := glob.Uncovered(stages.UnescapeAll(p.Match), stages.UnescapeAll(f.match)); some {
+	if key, some := glob.Uncovered(stages.UnescapeAll(p.Match), f.match); some {
 		return nil, inconclusiveError("observe them too; or leave --profile out, and give what is known of their clients",
 			"%s says nothing of the keys %s: it is about %s", f.profile, stages.Escape(key), shownPatterns(stages.UnescapeAll(p.Match)))
 	}
@@ -155,18 +153,18 @@ func (f *stageFlags) measured() (why []string, err error) {
 		switch {
 		case f.shortest > old.Shortest:
 			return nil, bold("--shortest-lease", f.shortest, old.Shortest, "longer")
-		case f.lag > 0 && f.lag < old.ClockLag:
+		case f.given("clock-lag") && f.lag < old.ClockLag:
 			return nil, bold("--clock-lag", f.lag, old.ClockLag, "shorter")
-		case f.delay > 0 && f.delay < old.CommandDelay:
+		case f.given("command-delay") && f.delay < old.CommandDelay:
 			return nil, bold("--command-delay", f.delay, old.CommandDelay, "shorter")
-		case f.yield > 0 && f.yield < old.Yield:
+		case f.given("yield") && f.yield < old.Yield:
 			return nil, bold("--yield", f.yield, old.Yield, "shorter")
-		case f.longest > 0 && f.longest < old.Longest:
+		case f.given("longest-silence") && f.longest < old.Longest:
 			return nil, bold("--longest-silence", f.longest, old.Longest, "shorter")
 		}
 	}
 	if len(f.match) == 0 {
-		f.match = slices.Clone(p.Match)
+		f.match = stages.UnescapeAll(p.Match)
 	}
 	f.dialect, f.shortest = cmp.Or(f.dialect, old.Dialect), cmp.Or(f.shortest, old.Shortest)
 	f.lag, f.delay, f.yield = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay), cmp.Or(f.yield, old.Yield)

@@ -227,7 +227,7 @@ func listKeys(values []legacyValue, states bool) string {
 func matchFlags(patterns []string) string {
 	text := ""
 	for _, p := range patterns {
-		text += " --match '" + stages.Escape(p) + "'"
+		text += " --match '" + strings.ReplaceAll(stages.Escape(p), "'", `'\\''`) + "'"
 	}
 	return text
 }

@@ -87,7 +87,7 @@ const oldestCertificate = 24 * time.Hour
 // form of its tokens stands between a forgotten legacy client and a lock. The certificate must be about the
 // record as it stands now, and its evidence is judged again: neither its verdict nor its patterns are trusted.
 func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFlags) (string, error) {
-	hint := fmt.Sprintf(`"lockmigrate verify --namespace %s --longest DURATION --out FILE" writes one; advance takes the newest one in the working folder, or --certificate FILE; or say why not with --force REASON`, record.Namespace)
+	hint := fmt.Sprintf(`"lockmigrate verify --namespace %s --longest-silence DURATION --out FILE" writes one; advance takes the newest one in the working folder, or --certificate FILE; or say why not with --force REASON`, record.Namespace)
 	switch {
 	case to != stages.Modern || record.Stage != stages.Bridge:
 		return "", nil

@@ -38,9 +38,19 @@ func (at *place) set(ctx context.Context) error {
 	if len(flags.match) > 0 {
 		to.Patterns = flags.match
 	}
-	to.Dialect, to.Shortest = cmp.Or(flags.dialect, to.Dialect), cmp.Or(flags.shortest, to.Shortest)
-	to.ClockLag, to.CommandDelay, to.Yield = cmp.Or(flags.lag, to.ClockLag), cmp.Or(flags.delay, to.CommandDelay), cmp.Or(flags.yield, to.Yield)
-	to.Longest = cmp.Or(flags.longest, to.Longest)
+	to.Dialect = cmp.Or(flags.dialect, to.Dialect)
+	for _, t := range []struct {
+		flag  string
+		given time.Duration
+		of    *time.Duration
+	}{
+		{"shortest-lease", flags.shortest, &to.Shortest}, {"clock-lag", flags.lag, &to.ClockLag}, {"command-delay", flags.delay, &to.CommandDelay},
+		{"yield", flags.yield, &to.Yield}, {"longest-silence", flags.longest, &to.Longest},
+	} {
+		if flags.given(t.flag) { // 0s too: it takes a figure back
+			*t.of = t.given
+		}
+	}
 	if to, err = checkedRecord(to); err != nil {
 		return err
 	}
@@ -90,10 +100,17 @@ func changed(from, to stages.Record) (changes []string) {
 	was := timesOf(from)
 	for i, t := range timesOf(to) {
 		if t.d != was[i].d {
-			changes = append(changes, fmt.Sprintf("%s %v (now %s)", t.name, t.d, map[bool]string{true: "not given", false: was[i].d.String()}[was[i].d == 0]))
+			changes = append(changes, fmt.Sprintf("%s %s (now %s)", t.name, orNotGiven(t.d), orNotGiven(was[i].d)))
 		}
 	}
 	return changes
+}
+
+func orNotGiven(d time.Duration) string {
+	if d == 0 {
+		return "not given"
+	}
+	return d.String()
 }
 
 // knownClients says what a record knows of the old clients.

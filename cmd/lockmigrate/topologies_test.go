@@ -83,7 +83,7 @@ func TestScanOfAClusterWithoutAMaster(t *testing.T) {
 func TestVerifyBesideSentinelsThatAreCutOff(t *testing.T) {
 	t.Parallel()
 	g := redistest.NewSentinels(t, 1, 3)
-	verify := []string{"verify", "--for", "1s", "--longest", "1s", "--match", "lock:*", "--burst", "1s", "--every", "1s", "--redis", g.URL()}
+	verify := []string{"verify", "--for", "1s", "--longest-silence", "1s", "--match", "lock:*", "--burst", "1s", "--every", "1s", "--redis", g.URL()}
 	expect(t, exitDone, verify...)
 	g.Sentinels[0].Kill()
 	g.Sentinels[1].Kill()

@@ -57,7 +57,7 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.DurationVar(&opts.Window, "for", 10*time.Minute, "look for this `DURATION`")
-	f.DurationVar(&opts.Longest, "longest", 0, "the longest lease, or pause between two runs of a job, of any legacy client: a `DURATION`; none-seen needs it; without it the record's")
+	f.DurationVar(&opts.Longest, "longest-silence", 0, "your statement: the longest `DURATION` that any legacy client is silent, its lease or the pause between two runs of its job; none-seen needs it; without it the record's")
 	f.StringVar(&opts.Namespace, "namespace", "", "`NAME` of the namespace: its patterns are the lock keys, its members are looked at")
 	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable; without it every key is one")
 	f.BoolVar(&opts.Whole, "monitor", false, "MONITOR for the whole window, in place of bursts")
@@ -110,7 +110,8 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 	}
 	if file != "" && !isDevice(file) && opts.Capture == nil { // a capture has a gap for good
 		opts.Save = func(s verify.Saved) {
-			s.Out = file
+			s.Out, s.PID = file, os.Getpid()
+			s.Host, _ = os.Hostname()
 			if err := writeFile(stateName(file), s.Write); err != nil {
 				opts.Warn("the state cannot be saved, so nothing can go on with this run: " + err.Error())
 			}

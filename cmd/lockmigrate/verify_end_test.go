@@ -26,7 +26,7 @@ func TestHangupKeepsTheCertificate(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			file := filepath.Join(dir, "c.json")
-			cmd := program(t, "verify", "--for", "1h", "--longest", "1h", "--out", file, "--redis", s.URL())
+			cmd := program(t, "verify", "--for", "1h", "--longest-silence", "1h", "--out", file, "--redis", s.URL())
 			out := &buffer{}
 			cmd.Stdout, cmd.Stderr = out, out
 			require.NoError(t, cmd.Start())
@@ -63,7 +63,7 @@ func TestHangupKeepsTheCertificate(t *testing.T) {
 	})
 	t.Run("nohup", func(t *testing.T) {
 		t.Parallel()
-		own := program(t, "verify", "--for", "2s", "--match", "x:*", "--burst", "0", "--longest", "1s", "--redis", s.URL())
+		own := program(t, "verify", "--for", "2s", "--match", "x:*", "--burst", "0", "--longest-silence", "1s", "--redis", s.URL())
 		cmd := exec.Command("sh", append([]string{"-c", `trap '' HUP; exec "$@"`, "sh"}, own.Args...)...)
 		out := &buffer{}
 		cmd.Stdout, cmd.Stderr = out, out
@@ -79,7 +79,7 @@ func TestHangupKeepsTheCertificate(t *testing.T) {
 func TestCertificateOutlivesTheTerminal(t *testing.T) {
 	s := redistest.Real(t)
 	file := filepath.Join(t.TempDir(), "c.json")
-	code := run(context.Background(), surroundings(gone{}, gone{}, false), []string{"verify", "--for", "200ms", "--longest", "100ms", "--out", file, "--redis", s.URL()})
+	code := run(context.Background(), surroundings(gone{}, gone{}, false), []string{"verify", "--for", "200ms", "--longest-silence", "100ms", "--out", file, "--redis", s.URL()})
 	assert.Equal(t, exitFailed, code)
 	assert.FileExists(t, file)
 }
@@ -99,7 +99,7 @@ func TestVerifyOutlivesAKill(t *testing.T) {
 	do(exitDone, "stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute")
 	do(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
 	t.Chdir(dir)
-	cmd := program(t, "verify", "--namespace", "orders", "--for", "4s", "--longest", "4s", "--monitor", "--out", file, "--redis", s.URL())
+	cmd := program(t, "verify", "--namespace", "orders", "--for", "4s", "--longest-silence", "4s", "--monitor", "--out", file, "--redis", s.URL())
 	require.NoError(t, cmd.Start())
 	redistest.Await(t, "a state", 20*time.Second, func() bool { _, err := os.Stat(file + ".state"); return err == nil })
 	assert.Contains(t, do(exitDone, "next", "--namespace", "orders"), "lockmigrate verify --ask orders.certificate.json.state")

@@ -107,7 +107,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 		t.Parallel()
 		s := redistest.Real(t)
 		s.Do("SET", "lock.order.1", inMS(time.Hour))
-		v := verifyWhile(t, s.URL(), bare(s), with(wholeWindow, "--match", "lock.order.*", "--longest", "25h")...)
+		v := verifyWhile(t, s.URL(), bare(s), with(wholeWindow, "--match", "lock.order.*", "--longest-silence", "25h")...)
 		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
 		assert.Equal(t, []string{"window", "values"}, v.open())
 	})
@@ -115,7 +115,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 		t.Parallel()
 		s := redistest.Real(t)
 		s.Do("SET", "lock.order.1", inMS(time.Hour))
-		v := verifyWhile(t, s.URL(), func() { s.Do("DEL", "lock.order.1") }, with(wholeWindow, "--match", "lock.order.*", "--longest", "1s")...)
+		v := verifyWhile(t, s.URL(), func() { s.Do("DEL", "lock.order.1") }, with(wholeWindow, "--match", "lock.order.*", "--longest-silence", "1s")...)
 		assert.Equal(t, "seen", v.Verdict, v.Why)
 	})
 	t.Run("SETNX and EXPIRE of 1", func(t *testing.T) {
@@ -127,7 +127,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 				s.Do("EXPIRE", "lock.order.17", 10)
 				s.Do("DEL", "lock.order.17")
 			}
-		}, with(wholeWindow, "--match", "lock.order.*", "--longest", "1s")...)
+		}, with(wholeWindow, "--match", "lock.order.*", "--longest-silence", "1s")...)
 		assert.Equal(t, "seen", v.Verdict, v.Why)
 	})
 	for name, words := range map[string][]any{
@@ -143,9 +143,9 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
 			act := func() { s.Do(words[0].(string), words[1:]...); s.Do("DEL", "lock.order.17") }
-			v := verifyWhile(t, s.URL(), act, with(wholeWindow, "--match", "lock.order.*", "--longest", "1s")...)
+			v := verifyWhile(t, s.URL(), act, with(wholeWindow, "--match", "lock.order.*", "--longest-silence", "1s")...)
 			assert.Equal(t, "seen", v.Verdict, v.Why)
-			v = verifyWhile(t, s.URL(), act, "--match", "lock.order.*", "--longest", "1s", "--burst", "0")
+			v = verifyWhile(t, s.URL(), act, "--match", "lock.order.*", "--longest-silence", "1s", "--burst", "0")
 			assert.Equal(t, "inconclusive", v.Verdict, v.Why)
 			assert.Equal(t, []string{"commands"}, v.open())
 		})
@@ -165,7 +165,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 			}
 			_, err := conn.Do("")
 			assert.NoError(t, err)
-		}, "--match", "lock.order.*", "--longest", "1s", "--burst", "0", "--no-census")
+		}, "--match", "lock.order.*", "--longest-silence", "1s", "--burst", "0", "--no-census")
 		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
 		assert.Contains(t, v.open(), "counters")
 	})
@@ -174,7 +174,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 		s := redistest.Real(t)
 		url := infoProxy(t, s, func(line string) string { return keepUnless(line, strings.HasPrefix(line, "cmdstat_")) })
 		v := verifyWhile(t, url, func() { s.Do("SETNX", "lock.order.1", "1"); s.Do("DEL", "lock.order.1") },
-			"--match", "lock.order.*", "--longest", "1s", "--burst", "0")
+			"--match", "lock.order.*", "--longest-silence", "1s", "--burst", "0")
 		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
 		assert.Contains(t, v.open(), "counters")
 	})
@@ -202,7 +202,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 		v := verifyWhile(t, url, func() {
 			_, err := legacy.Do("SETNX", "lock.order.1", "1")
 			assert.ErrorContains(t, err, "NOPERM")
-		}, "--match", "lock.order.*", "--longest", "1s", "--burst", "0")
+		}, "--match", "lock.order.*", "--longest-silence", "1s", "--burst", "0")
 		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
 		assert.Equal(t, []string{"denials"}, v.open())
 	})
@@ -216,7 +216,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 	t.Run("one node of a cluster", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Real(t, "--cluster-enabled", "yes")
-		v := verifyWhile(t, s.URL(), nil, "--match", "lock.order.*", "--longest", "1s", "--no-census")
+		v := verifyWhile(t, s.URL(), nil, "--match", "lock.order.*", "--longest-silence", "1s", "--no-census")
 		assert.Equal(t, []string{"masters", "values"}, v.open())
 	})
 	t.Run("a user who may not read the keys", func(t *testing.T) {
@@ -224,7 +224,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 		s := redistest.Real(t)
 		s.Do("SET", "lock.order.1", inMS(time.Hour))
 		s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~other", "+@all")
-		v := verifyWhile(t, strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), nil, "--match", "lock.order.*", "--longest", "1s")
+		v := verifyWhile(t, strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), nil, "--match", "lock.order.*", "--longest-silence", "1s")
 		assert.Equal(t, []string{"values"}, v.open())
 	})
 }
@@ -257,7 +257,7 @@ func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
 
 	// A client on a key that the certificate's patterns leave out.
 	v := verifyWhile(t, s.URL(), func() { s.Do("SETNX", "lock.order.5", "1"); s.Do("DEL", "lock.order.5") },
-		with(wholeWindow, "--namespace", "orders", "--match", "lock.order.9*", "--longest", "1s", "--out", file)...)
+		with(wholeWindow, "--namespace", "orders", "--match", "lock.order.9*", "--longest-silence", "1s", "--out", file)...)
 	assert.Equal(t, "inconclusive", v.Verdict, v.Why)
 	assert.Equal(t, []string{"keys"}, v.open())
 	code, text := do(advance...)
@@ -293,12 +293,12 @@ func TestTheRecordKnowsTheLongestSilence(t *testing.T) {
 	look := []string{"verify", "--namespace", "orders", "--burst", "0", "--out", "c.json"}
 	_, stderr = o.runs(exitUsage, append(look, "--for", "1s")...)
 	assert.Contains(t, stderr, "the window of 1s is shorter than the longest silence of 1.5s, which the record says")
-	_, stderr = o.runs(exitUsage, append(look, "--for", "2s", "--longest", "1200ms")...)
+	_, stderr = o.runs(exitUsage, append(look, "--for", "2s", "--longest-silence", "1200ms")...)
 	assert.Contains(t, stderr, "the longest silence of 1.2s is less than the 1.5s that the record knows of")
 	stdout, _ := o.runs(exitDone, append(look, "--for", "1600ms")...)
 	assert.Regexp(t, `which\s+the\s+record\s+of\s+namespace\s+orders\s+says\s+is\s+1.5s`, stdout)
 	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--certificate", "c.json") // the plan
-	stdout, _ = o.runs(exitDone, append(look, "--for", "2s", "--longest", "1700ms")...)
+	stdout, _ = o.runs(exitDone, append(look, "--for", "2s", "--longest-silence", "1700ms")...)
 	assert.Regexp(t, `said\s+to\s+be\s+1.7s`, stdout)
 	o.runs(exitDone, "stage", "set", "--namespace", "orders", "--longest-silence", "30s", "--execute")
 	_, stderr = o.runs(exitUsage, append(look, "--for", "20s")...)

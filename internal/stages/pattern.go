@@ -11,8 +11,11 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 )
 
+// special are the characters that a pattern has to write behind a backslash to name them.
+const special = `*?[]\`
+
 // Covers tells that a key belongs to the namespace. In a pattern * stands for any text, ? for one
-// character; CheckPatterns refuses what else is special for the server.
+// character, and a backslash makes the special character behind it an ordinary one.
 func (r Record) Covers(key string) bool { return glob.MatchAny(r.Patterns, key) }
 
 // CheckPatterns tells whether patterns can describe a namespace's keys.
@@ -21,8 +24,18 @@ func CheckPatterns(patterns []string) error {
 		return errors.New("a namespace needs at least one key pattern")
 	}
 	for _, p := range patterns {
-		if p == "" || strings.ContainsAny(p, `[]\`) {
-			return fmt.Errorf("pattern %q: only * and ? are special, and it must not be empty", p)
+		if p == "" {
+			return errors.New("a pattern is empty")
+		}
+		for i := 0; i < len(p); i++ {
+			switch {
+			case p[i] == '[' || p[i] == ']':
+				return fmt.Errorf(`pattern %s: the server reads %c as part of a class, which a namespace cannot have: write \%c or \x%02x for the character`, Escape(p), p[i], p[i], p[i])
+			case p[i] == '\\' && (i+1 == len(p) || strings.IndexByte(special, p[i+1]) < 0):
+				return fmt.Errorf(`pattern %s: a backslash stands before one of %s, or begins \xHH with two hexadecimal digits`, Escape(p), special)
+			case p[i] == '\\':
+				i++
+			}
 		}
 		if strings.Trim(p, "*?") == "" {
 			return fmt.Errorf("pattern %q covers every key of the server", p)
@@ -36,7 +49,7 @@ func CheckPatterns(patterns []string) error {
 	return nil
 }
 
-// Escape returns a pattern as text: bytes that are no UTF-8 become \xHH. A pattern has no backslash of its own.
+// Escape returns a pattern as text: bytes that are no UTF-8 become \xHH.
 func Escape(pattern string) string {
 	if utf8.ValidString(pattern) {
 		return pattern
@@ -54,25 +67,28 @@ func Escape(pattern string) string {
 	return b.String()
 }
 
-// Unescape undoes Escape. A backslash that does not begin \xHH stays as it is.
+// Unescape makes a pattern of a text. \xHH is that byte, and no wildcard whatever byte it is; all else stays as it is.
 func Unescape(text string) string {
 	var b strings.Builder
-	for {
-		before, after, found := strings.Cut(text, `\x`)
-		b.WriteString(before)
-		if !found {
-			return b.String()
+	for i := 0; i < len(text); i++ {
+		if text[i] != '\\' || i+1 == len(text) {
+			b.WriteByte(text[i])
+			continue
 		}
-		if len(after) >= 2 {
-			if n, err := strconv.ParseUint(after[:2], 16, 8); err == nil {
+		if i+4 <= len(text) && text[i+1] == 'x' {
+			if n, err := strconv.ParseUint(text[i+2:i+4], 16, 8); err == nil {
+				if strings.IndexByte(special, byte(n)) >= 0 {
+					b.WriteByte('\\')
+				}
 				b.WriteByte(byte(n))
-				text = after[2:]
+				i += 3
 				continue
 			}
 		}
-		b.WriteString(`\x`)
-		text = after
+		b.WriteString(text[i : i+2])
+		i++
 	}
+	return b.String()
 }
 
 // EscapeAll is Escape of each pattern.

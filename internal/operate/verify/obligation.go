@@ -65,7 +65,7 @@ func windowIsLongEnough(e *Evidence) (bool, string) {
 	case !e.Finished:
 		return false, fmt.Sprintf("the run was interrupted after %v of %v", window.Round(time.Second), seconds(e.AskedSeconds))
 	case longest <= 0:
-		return false, "nobody said how long a legacy client may be silent, and the record does not: give the longest lease or pause between two runs of a job with --longest"
+		return false, "nobody said how long a legacy client may be silent, and the record does not: give the longest lease or pause between two runs of a job with --longest-silence"
 	case window < longest:
 		return false, fmt.Sprintf("the window of %v is shorter than the longest silence of %v", window.Round(100*time.Millisecond), longest)
 	}

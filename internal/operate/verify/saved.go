@@ -17,7 +17,9 @@ import (
 type Saved struct {
 	Format   string           `json:"format"` // lockmigrate-verify-state-1
 	At       time.Time        `json:"saved"`  // this host's clock
-	Out      string           `json:"out"`    // where the certificate goes
+	Host     string           `json:"host"`   // where it ran
+	PID      int              `json:"pid"`
+	Out      string           `json:"out"` // where the certificate goes
 	Options  Options          `json:"options"`
 	Evidence Evidence         `json:"evidence"` // without the masters
 	Masters  []MasterSaved    `json:"masters"`

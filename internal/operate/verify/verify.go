@@ -287,7 +287,7 @@ func (q *inquiry) namespace(ctx context.Context) error {
 	if longest := q.opts.Longest; longest > 0 && longest < r.Silence() {
 		return &endpoint.Error{
 			What:   fmt.Sprintf("the longest silence of %v is less than the %v that the record knows of", longest, r.Silence()),
-			Advice: "say with --longest how long an old client may be silent: no step would rest on this certificate", BadInput: true,
+			Advice: "say with --longest-silence how long an old client may be silent: no step would rest on this certificate", BadInput: true,
 		}
 	}
 	if q.opts.Longest == 0 {

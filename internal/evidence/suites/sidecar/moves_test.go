@@ -144,7 +144,7 @@ func (s *site) moveUnderFaults(ctx context.Context, to stages.Stage) {
 // verdict is what verify says of the fleet at work. The server may be killed meanwhile: then it looks again.
 func verdict(ctx context.Context, program, url string, lease time.Duration) string {
 	for ctx.Err() == nil {
-		command := exec.CommandContext(ctx, program, "verify", "--redis", url, "--namespace", "orders", "--longest", lease.String(),
+		command := exec.CommandContext(ctx, program, "verify", "--redis", url, "--namespace", "orders", "--longest-silence", lease.String(),
 			"--for", (lease + time.Second).String(), "--monitor", "--json")
 		out, err := command.Output()
 		var found struct {

@@ -190,7 +190,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 				}
 				over := make(chan result, 1)
 				go func() {
-					code, out, stderr := commandBounded(context.Background(), t, server, append([]string{"verify", "--json", "--match", "lock.*", "--for", "1500ms", "--longest", "1s"}, c.args...)...)
+					code, out, stderr := commandBounded(context.Background(), t, server, append([]string{"verify", "--json", "--match", "lock.*", "--for", "1500ms", "--longest-silence", "1s"}, c.args...)...)
 					over <- result{code, out, stderr}
 				}()
 				watched := func() bool { // until verify has begun: it has run commands that no server has otherwise
