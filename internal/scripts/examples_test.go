@@ -17,6 +17,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
+func init() { redistest.Handmade = true }
+
 // TestExamples runs testdata/NAME.txt for each script NAME.lua. It is a list of commands to the server and calls of the
 // script, with the replies that are to come:
 //

@@ -25,14 +25,14 @@
 -- include replica.lua
 local held = redis.pcall('GET', key)
 if type(held) == 'table' and not string.find(held.err, 'WRONGTYPE', 1, true) then return redis.call('GET', key) end
-local popped
 if not fence_ttl then
   if held ~= token then return replica(key, held) or 0 end
-  popped = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES') -- see queue_grant.lua
-  if popped.err or not popped[1] or redis.pcall('ZREM', queue, popped[1]) ~= 1 then return redis.call('DEL', key) end
-  local claim, channel, waiter = string.match(popped[1], '^(%d+) 0 0 (%S+) (.+)$') -- a token client
+  local head = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES') -- see queue_grant.lua
+  if head.err or not head[1] then return redis.call('DEL', key) end
+  local claim, channel, waiter = string.match(head[1], '^(%d+) 0 0 (%S+) (.+)$') -- a token client
   if waiter and (redis.pcall('PUBSUB', 'NUMSUB', channel)[2] or 0) > 0 and not redis.pcall('SET', key, waiter, 'NX') then
-    local heard = redis.pcall('PUBLISH', channel, popped[2] .. ' 0 ' .. waiter)
+    if redis.pcall('ZREM', queue, head[1]) ~= 1 then return redis.call('DEL', key) end
+    local heard = redis.pcall('PUBLISH', channel, head[2] .. ' 0 ' .. waiter)
     if type(heard) == 'number' then
       redis.call('SET', key, waiter, 'PX', claim)
       return 2
@@ -47,8 +47,8 @@ local function free() -- somebody may wait who cannot be given the key, and has 
   first(queue)
   return 1
 end
-if popped then
-  if grant(key, queue, guard, key, '0', {value = token, head = popped}) then return 2 end
+if not fence_ttl then
+  if grant(key, queue, guard, key, '0', {value = token}) then return 2 end
   return free()
 end
 -- include modern_share.lua

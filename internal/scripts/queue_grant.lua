@@ -20,7 +20,6 @@
 -- tells whether there was one. by says who gives it:
 --   value    what the key holds, of a holder; nil where nobody has the key
 --   guarded  the guard holds that too, and is the caller's
---   head     a waiter that was taken out of the queue already
 --   own      a token that is not passed over and given nothing: it is the caller's turn
 -- A bridge client may be given a key that nobody had. It is told to look, and not that it has the key: an old client may have
 -- had the key a moment ago, and then the taker has to settle.
@@ -45,14 +44,11 @@ local function join(queue, ttl, entry, stood)
   local lives = redis.pcall('PEXPIRE', queue, ttl) -- before the ZADD: where it is refused, no queue is made
   if type(lives) == 'table' then return nil, lives end
   if not ticket then
-    ticket = stood and stood ~= '' and redis.pcall('ZSCORE', queue, stood)
-    if ticket then
-      redis.pcall('ZREM', queue, stood)
-    else
-      ticket = string.format('%.0f', after(tonumber(redis.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)))
-    end
+    local place = stood and stood ~= '' and redis.pcall('ZSCORE', queue, stood)
+    ticket = place or string.format('%.0f', after(tonumber(redis.pcall('ZRANGE', queue, -1, -1, 'WITHSCORES')[2] or 0)))
     local added = redis.pcall('ZADD', queue, ticket, entry)
     if type(added) == 'table' then return nil, added end
+    if place then redis.pcall('ZREM', queue, stood) end -- after the ZADD: a queue that loses its last member loses its TTL
     if lives == 0 then redis.pcall('PEXPIRE', queue, ttl) end
     before = redis.pcall('ZRANK', queue, entry)
   end
@@ -85,24 +81,28 @@ local function guard_for(guard, token, claim, guarded, ours)
 end
 
 local function grant(key, queue, guard, fence, fence_ttl, by)
-  local head = by.head
   while true do
-    if not head then
-      head = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES') -- and not ZPOPMIN, which servers have since Redis 5
-      if head.err or not head[1] or redis.pcall('ZREM', queue, head[1]) ~= 1 then return false end
-    end
+    local head = redis.pcall('ZRANGE', queue, 0, 0, 'WITHSCORES') -- and not ZPOPMIN, which servers have since Redis 5
+    if head.err or not head[1] then return false end
     local claim, last, guarded, channel, token = string.match(head[1], '^(%d+) (%d+) ([01]) (%S+) (.+)$')
-    if token and token == by.own then return false end
-    if token and in_time(last) and listens(channel) then
-      local drawn, n = pcall(next_fence, fence, fence_ttl)
+    local own = token and token == by.own
+    local gets = token and not own and in_time(last) and listens(channel)
+    local n, set = 0, false
+    if gets then
       -- A waiter that is told must get the key. So the right to set it is asked for first, by a SET that sets
       -- nothing: the key is there. (Where it is not, the caller has asked already.)
-      local may, set = drawn and not (by.value and redis.pcall('SET', key, token, 'NX')), false
+      local may
+      may, n = pcall(next_fence, fence, fence_ttl)
+      may = may and not (by.value and redis.pcall('SET', key, token, 'NX'))
       if may then may, set = guard_for(guard, token, claim, guarded, by.guarded) end
-      if not may then -- it has to find the key free, and ask
-        redis.pcall('ZADD', queue, head[2], head[1])
-        return false
-      end
+      if not may then return false end -- it keeps its place, and has to find the key free, and ask
+    end
+    if redis.pcall('ZREM', queue, head[1]) ~= 1 then
+      if set then redis.pcall('DEL', guard) end
+      return false
+    end
+    if own then return false end
+    if gets then
       local word = string.format('%s %.0f ', head[2], n)
       if guarded == '1' and not by.value then word = 'head ' end
       local heard = redis.pcall('PUBLISH', channel, word .. token)
@@ -113,7 +113,6 @@ local function grant(key, queue, guard, fence, fence_ttl, by)
       end
       if set then redis.pcall('DEL', guard) end
     end
-    head = nil
   end
 end
 

@@ -15,6 +15,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
+func init() { redistest.Handmade = true }
+
 const (
 	mine   = "5123456789012345678"
 	theirs = "6123456789012345678"

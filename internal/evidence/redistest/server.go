@@ -173,8 +173,38 @@ func newServer(t testing.TB, args ...string) *Server {
 			s.Password = args[i+1]
 		}
 	}
-	t.Cleanup(s.Kill)
+	t.Cleanup(func() {
+		s.endless()
+		s.Kill()
+	})
 	return s
+}
+
+// Handmade says that the tests of this process write keys beside a lock's by hand.
+var Handmade bool
+
+// endless wants no key beside a lock's without a TTL at the end of a test: nobody would ever remove it.
+func (s *Server) endless() {
+	if Handmade || s.PID() == 0 || s.sentinel != "" {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	defer cancel()
+	conn, err := s.dial(ctx)
+	if err != nil {
+		return // a test has taken it out of reach
+	}
+	defer conn.Close()
+	found, err := redis.Strings(redis.DoWithTimeout(conn, time.Second, "EVAL", `local all = {}
+		for _, name in ipairs({'guard', 'queue', 'fence', 'yield', 'share', 'sidecar'}) do
+			for _, key in ipairs(redis.call('KEYS', '*}:' .. name)) do
+				if redis.call('PTTL', key) == -1 then all[#all + 1] = key end
+			end
+		end
+		return all`, 0))
+	if err == nil && len(found) > 0 {
+		s.t.Errorf("keys beside a lock's without a TTL: %q", found)
+	}
 }
 
 // Each runs a test on the embedded server and, where the run asks for it, on a real one.

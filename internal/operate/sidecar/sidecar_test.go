@@ -173,7 +173,7 @@ func TestCommands(t *testing.T) {
 			}
 			says(t, one, "OK", "SET", "other", "x")
 			says(t, one, "x", "GET", "other")
-			says(t, one, "OK", "SET", protocol.GuardKey("lock:b"), "x") // a companion is no lock
+			says(t, one, "OK", "SET", protocol.GuardKey("lock:b"), "x", "PX", "60000") // a companion is no lock
 		})
 	}
 }

@@ -188,7 +188,7 @@ func (s *search) execute(n node, from origin, command uint32) {
 // enter visits a successor, after judging it.
 func (s *search) enter(before, next node, from origin) {
 	i := int(from.client)
-	if s.fenceFalls(&before, &next, i) || s.model.Property.Tolerate == 0 && s.violates(&next) || s.remains(&next) {
+	if s.fenceFalls(&before, &next, i) || s.model.Property.Tolerate == 0 && s.violates(&next) || s.remains(&next) || s.tables.endless[next.server] {
 		s.blame()
 	}
 	if s.model.Property.Tolerate > 0 {

@@ -21,6 +21,7 @@ type tables struct {
 	servers  []server
 	serverID map[string]uint32
 	owners   []uint8 // of each server: a bit for each client whose token or bridge value stands on a key
+	endless  []bool  // of each server: a key beside the lock's has no TTL
 
 	commands  []protocol.Command
 	commandID map[string]uint32
@@ -195,6 +196,7 @@ func (t *tables) server(s *server, tick Ticks) uint32 {
 		}
 	}
 	t.owners = append(t.owners, owners)
+	t.endless = append(t.endless, s.store.Endless(t.model.Clients[0].Key) != "")
 	return id
 }
 

@@ -102,7 +102,7 @@ func agree(t *testing.T, addr string, count int, noStats bool, known func([]ques
 // question is a command, or one of the things that only the test does.
 type question struct {
 	command protocol.Command
-	special byte // 'p' asks for the TTL, 'x' ends it, 'r' resets the server's counts, 'q' asks how many wait, 'g' reads the guard
+	special byte // 'p' asks for the TTL, 'x' ends it, 'r' resets the server's counts, 'q' asks how many wait, 'g' reads the guard, 't' which keys beside the lock have no TTL
 }
 
 func agreeBatch(t *testing.T, conn redis.Conn, first, n int, noStats bool, known func([]question) []question, seen coverage) int {
@@ -188,6 +188,8 @@ func ask(conn redis.Conn, q *question) error {
 		return conn.Send("ZCARD", q.command.Key+":q")
 	case 'g':
 		return conn.Send("GET", q.command.Key+":g")
+	case 't':
+		return conn.Send("EVAL", "local s = '' for _, name in ipairs(ARGV) do if redis.call('PTTL', KEYS[1] .. name) == -1 then s = s .. name end end return s", 1, q.command.Key, ":q", ":g", ":f", ":y", ":r")
 	case 'r':
 		return conn.Send("CONFIG", "RESETSTAT")
 	case 'x':
@@ -255,6 +257,14 @@ func answer(store *model.Store, now protocol.Instant, q *question) protocol.Repl
 			return protocol.Reply{Kind: protocol.Text, Text: e.Value}
 		}
 		return protocol.Reply{Kind: protocol.Nil}
+	case 't':
+		text := ""
+		for _, name := range []string{":q", ":g", ":f", ":y", ":r"} {
+			if e, ok := store.Look(now, q.command.Key+name); ok && e.ExpireMS == 0 {
+				text += name
+			}
+		}
+		return protocol.Reply{Kind: protocol.Text, Text: text}
 	case 'r':
 		return protocol.Reply{Kind: protocol.Text, Text: "OK"} // of a store that has counted nothing yet
 	case 'x':

@@ -44,13 +44,15 @@ func random(g *rand.Rand, key string) []question {
 			q.special = 'x'
 		case 2:
 			q.special = 'q'
+		case 3:
+			q.special = 't'
 		}
 
 		sequence = append(sequence, q)
 	}
 	return append(sequence, question{command: protocol.Command{Op: protocol.Unwatch}},
 		question{command: protocol.Command{Op: protocol.Get, Key: key}}, question{command: protocol.Command{Key: key}, special: 'p'},
-		question{command: protocol.Command{Key: key}, special: 'q'}, question{command: protocol.Command{Key: key}, special: 'g'})
+		question{command: protocol.Command{Key: key}, special: 'q'}, question{command: protocol.Command{Key: key}, special: 'g'}, question{command: protocol.Command{Key: key}, special: 't'})
 }
 
 // families are commands that meet on a key.

@@ -144,6 +144,16 @@ func (s *Store) Put(e Entry) {
 	s.entries = append(s.entries, e)
 }
 
+// Endless returns a key beside the lock's that has no TTL; empty: there is none. A companion that nobody removes must end by itself.
+func (s *Store) Endless(lock string) string {
+	for i := range s.entries {
+		if e := &s.entries[i]; e.ExpireMS == 0 && e.Key != lock {
+			return e.Key
+		}
+	}
+	return ""
+}
+
 // Lapse ends a key's TTL at once, if it has one.
 func (s *Store) Lapse(key string) {
 	for i := range s.entries {
