@@ -15,7 +15,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
-	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 )
 
 // observeFlags are the flags of observe.
@@ -25,7 +24,6 @@ type observeFlags struct {
 	match   []string
 	follow  bool
 	profile string
-	holds   string
 	from    string
 	pcap    string
 	port    uint16
@@ -39,12 +37,11 @@ func newObserveCommand(env *environment) *cobra.Command {
 		Short: "Watch live traffic: who locks what, and with which clock",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
-	cmd.AddCommand(newObserveMergeCommand(env), newObserveOverlapsCommand(env))
+	cmd.AddCommand(newObserveMergeCommand(env))
 	f := cmd.Flags()
 	f.DurationVar(&flags.limits.For, "for", 10*time.Second, "watch for this `DURATION`")
 	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")
 	f.StringVar(&flags.profile, "profile", "", "write the measured fleet to `FILE`, for simulate --profile")
-	f.StringVar(&flags.holds, "holds", "", "write the holds that --pcap or --listen saw to `FILE`, for observe overlaps")
 	f.StringVar(&flags.from, "from", "", "read a recorded MONITOR `FILE` instead of a server (- for stdin)")
 	f.StringVar(&flags.pcap, "pcap", "", "read a capture `FILE` of tcpdump (pcap or pcapng) instead of a server (- for stdin)")
 	f.Uint16Var(&flags.port, "pcap-port", 6379, "the server's `PORT` in the capture")
@@ -70,8 +67,6 @@ func (f *observeFlags) check() error {
 		return usageError("MONITOR is not meant to stay; verify looks for longer at less cost", "--for %v is too long", l.For)
 	case l.Commands <= 0:
 		return usageError("give a number of commands", "--max-commands %d must be positive", l.Commands)
-	case f.holds != "" && f.pcap == "" && len(f.listen) == 0:
-		return usageError("MONITOR shows all clients of a server: the report has their overlaps", "--holds is for --pcap and --listen")
 	case l.Load <= 0 || l.Buffer <= 0:
 		return usageError("give a share such as 0.9 and a number of MiB", "--max-load or --max-buffer is not above 0")
 	case f.from != "" && f.pcap != "":
@@ -79,16 +74,13 @@ func (f *observeFlags) check() error {
 	}
 	l.Buffer <<= 20
 	f.opts.Match = glob.Any(f.match)
-	if f.holds != "" {
-		f.opts.Holds = mostHolds
-	}
 	return nil
 }
 
 func runObserve(ctx context.Context, env *environment, flags observeFlags) error {
 	err := flags.check()
 	if err == nil {
-		err = writable(flags.profile, flags.holds)
+		err = writable(flags.profile)
 	}
 	if err != nil {
 		return err
@@ -117,7 +109,7 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
 	err = out.whileRunning(masters, ended, flags.limits.For)
-	found := findings{masters.Report(), masters.Profile(), masters.Cost(), masters.Holes(), nil}
+	found := findings{masters.Report(), masters.Profile(), masters.Cost(), masters.Holes()}
 	if printErr := out.final(found, err); printErr != nil {
 		return printErr
 	}
@@ -137,7 +129,6 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 	o := observe.New(flags.opts)
 	var err error
 	var holes []string
-	var held *overlaps.Seen
 	if flags.pcap != "" {
 		const how = "capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port is --pcap-port"
 		var seen *observe.Captured
@@ -148,13 +139,10 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 			return failedError(how, "%s: %d packets, %d connections to port %d, no command that was answered; %s",
 				flags.pcap, seen.Packets, seen.Connections, flags.port, strings.Join(append(holes, "nothing else is wrong")[:max(1, len(holes))], "; "))
 		}
-		if flags.holds != "" {
-			held = &seen.Holds
-		}
 	} else if err = observe.ReadFile(ctx, in, o); o.Commands() == 0 && err == nil {
 		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
 	}
-	found := findings{o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes, held}
+	found := findings{o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes}
 	if printErr := newObserveOutput(env, flags).final(found, err); printErr != nil {
 		return printErr
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
-	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 )
 
@@ -75,20 +74,10 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 	if err := out.whileRunning(listening, ended, limits.For); err != nil {
 		return failedError("choose another --listen ADDRESS", "%w", err)
 	}
-	var held *overlaps.Seen
-	if flags.holds != "" { // the window ends where the clocks are compared for the last time
-		last, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
-		if clocks, err := observe.ClocksOf(last, end, addr); err == nil {
-			listening.Compare(clocks)
-		}
-		cancel()
-		seen := listening.Holds()
-		held = &seen
-	}
 	listening.Finish()
 	early := ctx.Err()
 	commands, missing := listening.Seen()
-	found := findings{listening.Report(), listening.Profile(), observe.Cost{Commands: commands}, missing, held}
+	found := findings{listening.Report(), listening.Profile(), observe.Cost{Commands: commands}, missing}
 	if printErr := out.final(found, early); printErr != nil {
 		return printErr
 	}

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
-	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -79,7 +78,6 @@ type observeDocument struct {
 	Cost    observe.Cost `json:"cost"`
 	Stopped string       `json:"stopped,omitempty"` // why it ended before its time
 	Holes   []string     `json:"holes,omitempty"`   // what was not seen, because of a failover
-	Held    *heldSummary `json:"holds,omitempty"`
 	Next    nextStep     `json:"next"`
 }
 
@@ -89,7 +87,6 @@ type findings struct {
 	profile profile.Profile
 	cost    observe.Cost
 	holes   []string
-	held    *overlaps.Seen // nil where nobody asked for it
 }
 
 // verdict makes a failure of an early end, and of what was not seen.
@@ -104,10 +101,10 @@ func (f findings) verdict(err error) error {
 	case err != nil:
 		return err
 	}
-	return missingHolds(f.held)
+	return nil
 }
 
-// final prints the report, and writes the profile and the holds.
+// final prints the report, and writes the profile.
 func (o *observeOutput) final(f findings, err error) error {
 	r, measured, cost, holes := f.report, f.profile, f.cost, f.holes
 	stopped := ""
@@ -122,13 +119,9 @@ func (o *observeOutput) final(f findings, err error) error {
 			return err
 		}
 	}
-	held, err := writeHolds(o.flags, f.held, notSeen(r, stopped, holes))
-	if err != nil {
-		return err
-	}
 	next := afterObserve(measured, o.flags.profile)
 	if o.env.global.json {
-		doc := observeDocument{r, cost, stopped, holes, held, next}
+		doc := observeDocument{r, cost, stopped, holes, next}
 		out := json.NewEncoder(o.env.stdout)
 		if o.flags.follow {
 			return out.Encode(map[string]any{"summary": doc})
@@ -172,7 +165,6 @@ func (o *observeOutput) final(f findings, err error) error {
 		file := terminal.Quoted(o.flags.profile)
 		fmt.Fprintf(&b, "the fleet is written to %s; its double holds to come: lockmigrate forecast %s\n", file, file)
 	}
-	held.print(&b)
 	next.print(&b)
 	return o.env.show(b.String())
 }

@@ -18,7 +18,6 @@ import (
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -31,7 +30,6 @@ type Captured struct {
 	LostBytes   int64            // that the capture does not have
 	Skipped     int64            // packets of connections whose beginning was not seen, before the first one that begins with a command
 	First, Last time.Time        // packets, on the clock of the host that captured
-	Holds       overlaps.Seen    // at the end, where the observer keeps them
 }
 
 // NotSeen says why commands may be missing, empty if none are.
@@ -91,7 +89,6 @@ func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer, wi
 	}
 	c.end()
 	o.Finish()
-	c.out.Holds = o.holds(&c.clock)
 	return c.out, nil
 }
 

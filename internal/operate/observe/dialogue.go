@@ -20,8 +20,6 @@ type dialogues struct {
 	open map[*dialogue]bool
 	late []*dialogue // those with commands that wait for another connection's reply, in the order of their first one
 	last protocol.Instant
-	// clock is what TIME tells of the clock that these stamps are from.
-	clock comparisons
 }
 
 // Reading is a capture that is being read.
@@ -48,18 +46,12 @@ type Wire struct {
 type dialogue struct {
 	addr              string
 	requests, replies respReader
-	asked             []request // without a reply so far, the oldest first
+	asked             [][]string // without a reply so far, the oldest first
 	db                int
 	queued            [][]string // between MULTI and EXEC
 	joined            bool       // it began before it was looked at
 	closed            bool       // no more of it is read
 	late              []answered
-}
-
-// request is a command that waits for its reply.
-type request struct {
-	words []string
-	at    protocol.Instant
 }
 
 // answered is a command that ran.
@@ -103,7 +95,7 @@ func (c *dialogues) close(d *dialogue) {
 	if !d.closed {
 		c.endQueued(d)
 		for _, r := range d.asked {
-			c.ends(d, r.words, true)
+			c.ends(d, r, true)
 		}
 		d.asked = nil
 	}
@@ -149,7 +141,7 @@ func (c *dialogues) asks(d *dialogue, v respValue) {
 		c.stop(d, "their replies are not in the capture")
 		return
 	}
-	d.asked = append(d.asked, request{words, c.last})
+	d.asked = append(d.asked, words)
 	if c.wire.Asked != nil {
 		c.wire.Asked(&Line{At: c.last, DB: d.db, Addr: d.addr, Words: words})
 	}
@@ -178,7 +170,7 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 		}
 		return
 	}
-	words, asked := d.asked[0].words, d.asked[0].at
+	words := d.asked[0]
 	d.asked = d.asked[1:]
 	defer c.settle()
 	switch word := words[0]; {
@@ -202,36 +194,20 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 			failed := v.null || i >= len(v.elems) || v.elems[i].kind == '-'
 			c.ends(d, q, failed)
 			if !failed {
-				c.ran(d, q, asked, v.elems[i])
+				c.ran(d, q, v.elems[i])
 			}
 		}
 		d.queued = nil
 	}
 	c.ends(d, words, false)
-	if word := words[0]; word == "TIME" && !d.joined {
-		c.compares(asked, v)
-	}
-	c.ran(d, words, asked, v)
-}
-
-// compares takes in a reply to TIME: the server read its clock between the request and the reply.
-func (c *dialogues) compares(asked protocol.Instant, v respValue) {
-	if len(v.elems) != 2 {
-		return
-	}
-	seconds, err1 := strconv.ParseInt(v.elems[0].text, 10, 33)
-	micros, err2 := strconv.ParseInt(v.elems[1].text, 10, 33)
-	if err1 == nil && err2 == nil {
-		server := protocol.Instant(seconds)*protocol.Instant(time.Second) + protocol.Instant(micros)*protocol.Instant(time.Microsecond)
-		c.clock.take(c.last, asked.Sub(server), c.last.Sub(server))
-	}
+	c.ran(d, words, v)
 }
 
 // ran takes in a command that the server has run. Replies may come in another order than the commands ran in: a client that was
 // given a lock comes after the one that gave it back, also where its reply came first.
-func (c *dialogues) ran(d *dialogue, words []string, asked protocol.Instant, v respValue) {
+func (c *dialogues) ran(d *dialogue, words []string, v respValue) {
 	c.out.Commands++
-	a := answered{Line{At: c.last, Asked: asked, DB: d.db, Addr: d.addr, Words: words}, v}
+	a := answered{Line{At: c.last, DB: d.db, Addr: d.addr, Words: words}, v}
 	switch {
 	case len(d.late) > 0:
 		d.late = append(d.late, a)
@@ -278,7 +254,7 @@ func (c *dialogues) follows(d *dialogue, a *answered) bool {
 			continue
 		}
 		for _, r := range other.asked {
-			if frees(r.words, key) {
+			if frees(r, key) {
 				return true
 			}
 		}

@@ -169,7 +169,7 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 	if a.waiting {
 		o.waited(c, lk, a)
 	}
-	a.last, a.took, a.looked, a.waiting, a.readKnown, a.left = l.At, o.took(), false, false, false, false
+	a.last, a.looked, a.waiting, a.readKnown, a.left = l.At, false, false, false, false
 	if a.fresh = a.wrote != e.Value; a.fresh {
 		a.wroteAt = l.At
 	}

@@ -132,7 +132,6 @@ func (o *Observer) acquire(c *client, lk *lock, s shape, value string, at protoc
 		}
 	}
 	lk.holder = h
-	o.keeps(lk, h, o.ran(try, at))
 	o.emit(event{At: at, What: "acquired", Key: lk.id.name, By: c, Note: how})
 }
 
@@ -266,7 +265,6 @@ func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 // ended ends a hold and forgets it.
 func (o *Observer) ended(lk *lock, h *hold, at protocol.Instant) {
 	h.ended = at
-	o.ends(h)
 	if lk.holder == h {
 		lk.holder = nil
 	}
@@ -291,7 +289,6 @@ func (o *Observer) acts(lk *lock, c *client, at protocol.Instant) {
 // actsAs is a holder that shows at an instant that it believed to hold until then: a client that acquired
 // the key meanwhile overlapped with it.
 func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
-	o.shows(h)
 	for _, s := range h.successors {
 		to := at
 		if s.ended != 0 {

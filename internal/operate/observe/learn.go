@@ -66,7 +66,7 @@ func (c *dialogues) script(l *Line, v respValue) {
 		code, _ = v.elems[0].integer()
 	}
 	as := func(words ...string) {
-		c.o.Take(&Line{At: l.At, Asked: l.Asked, DB: l.DB, Addr: "lua", Words: words})
+		c.o.Take(&Line{At: l.At, DB: l.DB, Addr: "lua", Words: words})
 	}
 	sets := func(value string) { as("SET", key, value, "PX", named["ttl"]) }
 	takes := func(value string) {

@@ -12,7 +12,6 @@ import (
 // Line is one command that a server ran.
 type Line struct {
 	At    protocol.Instant // on the server's clock, in whole microseconds
-	Asked protocol.Instant // before which it cannot have run, where At is when its reply came; 0 where At is exact
 	DB    int
 	Addr  string   // host:port, unix:/path, or "lua" within a script
 	Words []string // the command, in capitals, and its arguments as they were sent

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/overlaps"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -34,10 +33,6 @@ func Listen(opts Options, clocks endpoint.Clocks) *Listening {
 func (l *Listening) Compare(clocks endpoint.Clocks) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	off := clocks.Ahead - l.ahead // what the stamps have been off by now
-	at, half := protocol.InstantOf(time.Now().Add(-l.ahead)), clocks.Trip/2
-	l.talk.clock.take(at, off-half, off+half)
-	l.talk.clock.corrected(at, -half, half)
 	l.ahead = clocks.Ahead
 }
 
@@ -151,13 +146,6 @@ func (l *Listening) Profile() profile.Profile {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.profiled(l.talk.o.Profile())
-}
-
-// Holds are those that were kept.
-func (l *Listening) Holds() overlaps.Seen {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.talk.o.holds(&l.talk.clock)
 }
 
 // Seen returns how many commands were taken in, and why some may be missing.

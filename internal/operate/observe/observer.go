@@ -34,7 +34,6 @@ type Options struct {
 	Wonder func(db int, key string)
 
 	MaxKeys, MaxClients, MaxEvents int
-	Holds                          int // how many holds are kept to be compared with those that other processes saw; 0: none
 }
 
 func (o *Options) defaults() {
@@ -60,9 +59,6 @@ type Observer struct {
 	pooled   map[string]bool // hosts with several connections: one takes over what another has read
 
 	first, last protocol.Instant
-	line        bounds // of the command at hand
-	kept        []keptHold
-	keptUntil   protocol.Instant // of the first hold beyond the most that are kept; 0: all are
 	counts      Counts
 	hazards     map[string]int64
 	events      []event
@@ -166,7 +162,6 @@ type vote struct{ kind, dialect string }
 // attempt is one client wanting one key.
 type attempt struct {
 	first, last protocol.Instant // of the tries
-	took        time.Duration    // from the last try to its reply, where it is seen
 	failed      bool             // the last try did
 	pending     bool             // its outcome is not known yet
 	noTTL       bool             // the last try was without a TTL
@@ -191,7 +186,6 @@ type hold struct {
 	shape      shape
 	how        string
 	ended      protocol.Instant // 0 while it may believe to hold
-	kept       int              // its place among those that are kept, and one; 0: it is not
 	bySetNX    bool             // taken by SETNX, or SET NX without a TTL
 	expiring   bool             // an EXPIRE followed
 	lost       string           // what took the key away, while it may believe to hold
@@ -249,10 +243,6 @@ func (o *Observer) Take(l *Line) {
 		o.first = l.At
 	}
 	o.last = max(o.last, l.At)
-	o.line = bounds{l.At, l.At}
-	if l.Asked != 0 {
-		o.line[0] = min(l.Asked, l.At)
-	}
 	if !l.Lua() && o.opts.Ignore != nil && o.opts.Ignore(l.Addr) {
 		return
 	}

@@ -85,7 +85,6 @@ func (o *Observer) renews(lk *lock, h *hold, at protocol.Instant) {
 		o.use(h.c, lk.family).renewals++
 	}
 	h.at = at
-	o.shows(h)
 }
 
 // finished takes in a hold that its holder ended itself, by a release, or by a try to release that came too late.
@@ -145,7 +144,7 @@ func (o *Observer) asks(c *client, l *Line) {
 	if a.last == 0 || c.gone(l.At.Sub(a.last)) {
 		u.begins(a, l.At)
 	}
-	a.last, a.took, a.failed = l.At, o.took(), true
+	a.last, a.failed = l.At, true
 }
 
 // user is a client that was seen on a key.
