@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // observeFlags are the flags of observe.
@@ -131,8 +132,8 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 	var holes []string
 	if flags.pcap != "" {
 		const how = "capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port is --pcap-port"
-		var seen *observe.Captured
-		if seen, err = observe.ReadCapture(ctx, in, flags.port, o, observe.Wire{}); seen == nil {
+		var seen *traffic.Captured
+		if seen, err = observe.ReadCapture(ctx, in, flags.port, o); seen == nil {
 			return failedError(how, "%s: %w", flags.pcap, err)
 		}
 		if holes = seen.NotSeen(); seen.Commands == 0 && err == nil {

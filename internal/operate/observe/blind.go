@@ -1,10 +1,14 @@
 package observe
 
+import (
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
+)
+
 // blind tells a SET or SETEX of an expiry, without a condition, on a lock's key that its client had just read.
-func (o *Observer) blind(c *client, l *Line, e Effect) bool {
-	id := keyID{e.DB, e.Key}
+func (o *Observer) blind(c *client, l *traffic.Command, e traffic.Effect) bool {
+	id := e.Key
 	s := shapeOf(e.Value, l.At)
-	if l.Lua() || c.watched == id || e.Done != Yes || !c.reads(id, l.At) || o.locks[id] == nil && !o.named(e.Key) || !s.timed() || accompanies(e.Key) {
+	if l.InScript() || c.watched == id || e.Done != traffic.Yes || !c.reads(id, l.At) || o.locks[id] == nil && !o.named(id.Name) || !s.timed() || accompanies(id.Name) {
 		return false
 	}
 	if a := c.attempts[id]; a != nil && a.failed || !c.got.there {
@@ -21,7 +25,7 @@ func (o *Observer) blind(c *client, l *Line, e Effect) bool {
 
 // setBlindly is a client that takes a key by SET because of what it had read: nothing tells it that another
 // has taken the key in between.
-func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
+func (o *Observer) setBlindly(c *client, lk *lock, l *traffic.Command, e traffic.Effect, s shape) {
 	c.votes[vote{Legacy, blindSet}]++
 	c.blindSets++
 	o.counts.LegacySets++
@@ -43,7 +47,7 @@ func (o *Observer) setBlindly(c *client, lk *lock, l *Line, e Effect, s shape) {
 		how = "takeover"
 		if c.got.known && e.OldKnown && (!c.got.there || string(c.got.value) != e.Old) {
 			how = blindSet
-			o.hazard(event{At: l.At, Hazard: blindSet, Key: lk.id.name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
+			o.hazard(event{At: l.At, Hazard: blindSet, Key: lk.id.Name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
 		}
 	}
 	a.failed = false

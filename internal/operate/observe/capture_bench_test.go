@@ -9,6 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // BenchmarkReadCapture reads what tcpdump wrote of a busy server: 50 connections, each with a thousand commands, one in ten on a lock.
@@ -32,10 +33,10 @@ func BenchmarkReadCapture(b *testing.B) {
 	}
 	data := pcap(b, nil, false, all...)
 	b.ReportAllocs()
-	var seen *observe.Captured
+	var seen *traffic.Captured
 	for b.Loop() {
 		var err error
-		seen, err = observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, observe.New(observe.Options{}), observe.Wire{})
+		seen, err = observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, observe.New(observe.Options{}))
 		require.NoError(b, err)
 		require.EqualValues(b, 50_000, seen.Commands)
 	}

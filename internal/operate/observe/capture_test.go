@@ -22,9 +22,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
-	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // tcpdump captures what goes to and from a server until the returned function is called.
@@ -51,7 +50,7 @@ func tcpdump(t *testing.T, addr string) (stop func() string) {
 	}
 }
 
-func readCapture(t *testing.T, file, addr string, opts observe.Options) (observe.Report, *observe.Captured) {
+func readCapture(t *testing.T, file, addr string, opts observe.Options) (observe.Report, *traffic.Captured) {
 	t.Helper()
 	in, err := os.Open(file)
 	require.NoError(t, err)
@@ -62,48 +61,9 @@ func readCapture(t *testing.T, file, addr string, opts observe.Options) (observe
 	_, err = fmt.Sscan(port, &number)
 	require.NoError(t, err)
 	o := observe.New(opts)
-	seen, err := observe.ReadCapture(context.Background(), in, number, o, observe.Wire{})
+	seen, err := observe.ReadCapture(context.Background(), in, number, o)
 	require.NoError(t, err)
 	return o.Report(), seen
-}
-
-// TestCaptureShowsWhatMonitorShows watches real Python clients with wrong clocks by MONITOR and by tcpdump at once: the same
-// clients, dialects, leases, acquisitions, and skews within their errors.
-func TestCaptureShowsWhatMonitorShows(t *testing.T) {
-	redistest.Need(t, redistest.Redis, redistest.Python, redistest.NetNS)
-	s := redistest.Real(t)
-	opts := observe.Options{Lease: 20 * time.Second, Match: func(key string) bool { return strings.HasPrefix(key, "lock:") && !strings.HasSuffix(key, ":referee") }}
-	offsets := []time.Duration{-5 * time.Second, 0, 5 * time.Second}
-	stop := tcpdump(t, s.Addr)
-	var fleet []*holders.Holder
-	for _, off := range offsets {
-		fleet = append(fleet, holders.Start(t, holders.RedisPy, s.URL(), holders.Arg("lease", 20*time.Second), holders.Arg("clock", off)))
-	}
-	monitor := watch(t, s, opts, func() {
-		turns(t, "lock:orders:0", 8, 2, fleet...)
-		for i, h := range fleet {
-			turns(t, fmt.Sprint("lock:orders:", i+1), 20, 0, h)
-		}
-	})
-	capture, seen := readCapture(t, stop(), s.Addr, opts)
-	assert.Empty(t, seen.NotSeen())
-	rows := map[string]observe.Row{}
-	for _, row := range capture.Clients {
-		rows[row.Addr] = row
-	}
-	require.Len(t, monitor.Clients, len(offsets))
-	for _, m := range monitor.Clients {
-		c := rows[m.Addr]
-		assert.Equal(t, m.Kind, c.Kind, m.Addr)
-		assert.Equal(t, m.Dialect, c.Dialect, m.Addr)
-		assert.Equal(t, value(m.LeaseMS), value(c.LeaseMS), m.Addr)
-		assert.Equal(t, m.Tries, c.Tries, m.Addr)
-		assert.Equal(t, m.Acquired, c.Acquired, m.Addr)
-		assert.Equal(t, m.Released, c.Released, m.Addr)
-		assert.InDelta(t, value(m.SkewMS), value(c.SkewMS), 2*(value(m.SkewErrorMS)+value(c.SkewErrorMS))+5, m.Addr)
-	}
-	assert.Equal(t, monitor.Hazards, capture.Hazards)
-	assert.Equal(t, monitor.OverlapCount, capture.OverlapCount)
 }
 
 // conversation is a client's side of a connection, and what the server answers, as it would look on the wire.
@@ -208,11 +168,11 @@ func pcap(t testing.TB, r *rand.Rand, ng bool, all ...conversation) []byte {
 }
 
 // events returns what an observer makes of a capture.
-func events(t *testing.T, data []byte) (all []string, report observe.Report, seen *observe.Captured) {
+func events(t *testing.T, data []byte) (all []string, report observe.Report, seen *traffic.Captured) {
 	o := observe.New(observe.Options{Match: func(key string) bool { return strings.HasPrefix(key, "lock:") }, Lease: 30 * time.Second, Emit: func(row observe.EventRow) {
 		all = append(all, strings.TrimSpace(row.What+row.Hazard+" "+row.Key+" "+row.By.Addr))
 	}})
-	seen, err := observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o, observe.Wire{})
+	seen, err := observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o)
 	require.NoError(t, err)
 	return all, o.Report(), seen
 }
@@ -290,7 +250,7 @@ func FuzzCapture(f *testing.F) {
 	f.Add([]byte("\xd4\xc3\xb2\xa1"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		o := observe.New(observe.Options{MaxKeys: 100, MaxClients: 100})
-		_, _ = observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o, observe.Wire{})
+		_, _ = observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o)
 		_ = o.Report()
 	})
 }

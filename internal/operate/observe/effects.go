@@ -6,25 +6,26 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // effect judges what one command of a client did to one key; named tells that a taking command is on a lock.
-func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
-	id := keyID{e.DB, e.Key}
+func (o *Observer) effect(c *client, l *traffic.Command, e traffic.Effect, named bool) {
+	id := e.Key
 	blind := false
 	switch e.Op {
-	case OpSetNX, OpTake, OpGetSet:
-	case OpHashAdd:
-		if !l.Lua() && o.locks[id] == nil {
+	case traffic.OpSetNX, traffic.OpTake, traffic.OpGetSet:
+	case traffic.OpHashAdd:
+		if !l.InScript() && o.locks[id] == nil {
 			return
 		}
-	case OpSet:
-		if e.Done == No { // with XX, on a key that was not there
+	case traffic.OpSet:
+		if e.Done == traffic.No { // with XX, on a key that was not there
 			return
 		}
 		blind = o.blind(c, l, e)
-		if o.locks[id] == nil && !l.Lua() && !blind {
+		if o.locks[id] == nil && !l.InScript() && !blind {
 			return
 		}
 	default:
@@ -32,43 +33,43 @@ func (o *Observer) effect(c *client, l *Line, e Effect, named bool) {
 			return
 		}
 	}
-	if accompanies(e.Key) || l.Lua() && o.script.name != "" && !(o.script.keys > 0 && o.script.words[3] == e.Key) {
+	if accompanies(id.Name) || l.InScript() && o.script.name != "" && !o.script.first(id.Name) {
 		return // guards, queues and counters of our own
 	}
 	lk := o.lock(id)
 	if lk == nil {
-		o.family(Family(id.name)).beyond++
+		o.family(Family(id.Name)).beyond++
 		return
 	}
 	o.counts.LockCommands++
 	o.vanished(lk, e, l.At)
-	if a := c.attempts[id]; a != nil && e.Op != OpSetNX && e.Op != OpTake && e.Op != OpGetSet {
+	if a := c.attempts[id]; a != nil && e.Op != traffic.OpSetNX && e.Op != traffic.OpTake && e.Op != traffic.OpGetSet {
 		a.waiting = false
 	}
-	if e.Done == Unsettled && (e.Op == OpSetNX || e.Op == OpTake || e.Op == OpGetSet) && o.opts.Wonder != nil {
-		o.opts.Wonder(e.DB, e.Key)
+	if e.Done == traffic.Unsettled && (e.Op == traffic.OpSetNX || e.Op == traffic.OpTake || e.Op == traffic.OpGetSet) && o.opts.Wonder != nil {
+		o.opts.Wonder(id)
 	}
 	switch e.Op {
-	case OpTake:
-		if l.Lua() && o.script.name != "" && e.Done == No {
+	case traffic.OpTake:
+		if l.InScript() && o.script.name != "" && e.Done == traffic.No {
 			return // a script of ours that hands a lock over: it asks whether it may
 		}
 		o.try(c, lk, l, e, named)
-	case OpSetNX:
+	case traffic.OpSetNX:
 		o.try(c, lk, l, e, named)
-	case OpGet:
-		if !l.Lua() {
+	case traffic.OpGet:
+		if !l.InScript() {
 			o.look(c, lk, l.At, e)
 		}
-	case OpGetSet:
+	case traffic.OpGetSet:
 		o.takeover(c, lk, l, e)
-	case OpSet:
+	case traffic.OpSet:
 		o.overwrite(c, lk, l, e, blind)
-	case OpDel:
+	case traffic.OpDel:
 		o.delete(c, lk, l, e)
-	case OpHashAdd:
+	case traffic.OpHashAdd:
 		o.hashAdd(c, lk, l, e)
-	case OpExpire:
+	case traffic.OpExpire:
 		o.expires(c, lk, l, e)
 	}
 }
@@ -80,20 +81,20 @@ func accompanies(key string) bool {
 }
 
 // expires is EXPIRE and its like: a renewal by a script, or what follows SETNX where a lock lives by its TTL.
-func (o *Observer) expires(c *client, lk *lock, l *Line, e Effect) {
-	if !l.Lua() {
+func (o *Observer) expires(c *client, lk *lock, l *traffic.Command, e traffic.Effect) {
+	if !l.InScript() {
 		if a := c.attempts[lk.id]; a != nil && a.pending && lk.holder == nil { // who sets a TTL after a try has the key
 			o.settled(c, lk, a)
 		}
 	}
 	h := lk.holder
-	if h == nil || !l.Lua() && !o.same(h.c, c) {
+	if h == nil || !l.InScript() && !o.same(h.c, c) {
 		return
 	}
-	if l.Lua() || h.bySetNX || h.c.ttl == 0 { // after a takeover clients give what EXPIRE can: whole seconds
+	if l.InScript() || h.bySetNX || h.c.ttl == 0 { // after a takeover clients give what EXPIRE can: whole seconds
 		h.c.ttl = e.TTL
 	}
-	if l.Lua() {
+	if l.InScript() {
 		o.renews(lk, h, l.At)
 	}
 	if f := o.family(lk.family); h.bySetNX && !h.expiring {
@@ -124,7 +125,7 @@ func (o *Observer) byNX(c *client, lk *lock) {
 }
 
 // vanished ends the holder whose key is gone without a DEL: its TTL passed.
-func (o *Observer) vanished(lk *lock, e Effect, at protocol.Instant) {
+func (o *Observer) vanished(lk *lock, e traffic.Effect, at protocol.Instant) {
 	if h := lk.holder; h != nil && e.OldKnown && !e.There && h.lost == "" {
 		o.loses(lk, h, "expired", at)
 	}
@@ -142,7 +143,7 @@ func (o *Observer) loses(lk *lock, h *hold, why string, at protocol.Instant) {
 }
 
 // try is SETNX or SET NX.
-func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
+func (o *Observer) try(c *client, lk *lock, l *traffic.Command, e traffic.Effect, named bool) {
 	s := shapeOf(e.Value, l.At)
 	o.voteTry(c, l, e, s, named)
 	if e.TTL > 0 {
@@ -180,11 +181,11 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 	if e.TTL == 0 || s.of != nil && s.of.TakesWithTTL {
 		o.mixed(c, lk, s, l.At)
 	}
-	a.failed, a.pending = e.Done == No, e.Done == Unsettled
+	a.failed, a.pending = e.Done == traffic.No, e.Done == traffic.Unsettled
 	if a.failed {
 		c.failures++
 	}
-	if e.Done == Yes {
+	if e.Done == traffic.Yes {
 		o.acquire(c, lk, s, e.Value, l.At, "free")
 		if e.TTL == 0 {
 			o.byNX(c, lk)
@@ -193,12 +194,12 @@ func (o *Observer) try(c *client, lk *lock, l *Line, e Effect, named bool) {
 }
 
 // voteTry says what a try makes a client look like. SETNX and SET NX without a TTL are one command.
-func (o *Observer) voteTry(c *client, l *Line, e Effect, s shape, named bool) {
+func (o *Observer) voteTry(c *client, l *traffic.Command, e traffic.Effect, s shape, named bool) {
 	v := vote{s.kind, s.dialect}
 	switch name := o.script.name; {
-	case l.Lua() && strings.HasPrefix(name, "modern_"), s.kind == Bridge && e.Op == OpTake:
+	case l.InScript() && strings.HasPrefix(name, "modern_"), s.kind == Bridge && e.Op == traffic.OpTake:
 		v = vote{Modern, ours}
-	case l.Lua() && strings.HasPrefix(name, "bridge_"):
+	case l.InScript() && strings.HasPrefix(name, "bridge_"):
 		v = vote{Bridge, ours}
 	case e.TTL > 0 && s.kind == Legacy && s.of != nil:
 		c.timeToken = s.of // a token, unless it turns out to read what it finds
@@ -214,7 +215,7 @@ func (o *Observer) voteTry(c *client, l *Line, e Effect, s shape, named bool) {
 	case s.kind == Unknown:
 		v = vote{Unknown, setnxOther}
 	}
-	if s.quantum == time.Second && e.TTL == 0 && census.BlindSetName(e.Key) {
+	if s.quantum == time.Second && e.TTL == 0 && census.BlindSetName(e.Key.Name) {
 		c.blindNames = true
 	}
 	c.votes[v]++
@@ -234,7 +235,7 @@ func (o *Observer) sample(c *client, lk *lock, s shape, at protocol.Instant, ttl
 	sum.of = s.of
 	sum.read(at, s.expires.Sub(at)-ttl)
 	if by, stepped := sum.take(s.expires.Sub(at)-ttl, s.quantum); stepped {
-		o.stepped(c, lk.id.name, at, by)
+		o.stepped(c, lk.id.Name, at, by)
 	}
 }
 
@@ -257,7 +258,7 @@ func (o *Observer) mixed(c *client, lk *lock, s shape, at protocol.Instant) {
 			lk.odd = map[string]bool{}
 		}
 		lk.odd[s.dialect] = true
-		o.hazard(event{At: at, Hazard: "unit-mismatch", Key: lk.id.name, By: c, Note: "writes " + s.dialect + " where others write " + before})
+		o.hazard(event{At: at, Hazard: "unit-mismatch", Key: lk.id.Name, By: c, Note: "writes " + s.dialect + " where others write " + before})
 	}
 	if lk.unit == "" {
 		lk.unit = s.dialect
@@ -271,7 +272,7 @@ func Compatible(a, b string) bool {
 }
 
 // look is a GET by a client.
-func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e Effect) {
+func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e traffic.Effect) {
 	a := c.attempt(lk.id)
 	if a.pending && !o.settle(c, lk, a, e) {
 		return
@@ -303,7 +304,7 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e Effect) {
 
 // settle decides a try of unknown outcome by the GET that follows it. It tells whether that is possible: a
 // loser reads next, but so does a winner whose release looks before it deletes.
-func (o *Observer) settle(c *client, lk *lock, a *attempt, e Effect) bool {
+func (o *Observer) settle(c *client, lk *lock, a *attempt, e traffic.Effect) bool {
 	s := shapeOf(a.wrote, a.last)
 	switch {
 	case e.OldKnown && e.There && e.Old == a.wrote && lk.holder == nil:
@@ -322,7 +323,7 @@ func looksFirst(d *protocol.Dialect) bool {
 }
 
 // misread reports a value that the reader's dialect cannot read.
-func (o *Observer) misread(c *client, lk *lock, at protocol.Instant, e Effect) {
+func (o *Observer) misread(c *client, lk *lock, at protocol.Instant, e traffic.Effect) {
 	d := dialectOf(c)
 	if !e.OldKnown || !e.There || d == nil {
 		return
@@ -335,7 +336,7 @@ func (o *Observer) misread(c *client, lk *lock, at protocol.Instant, e Effect) {
 	}
 	if len(lk.odd) < 64 {
 		lk.odd[strings.Clone(e.Old)] = true
-		o.hazard(event{At: at, Hazard: "foreign-value", Key: lk.id.name, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
+		o.hazard(event{At: at, Hazard: "foreign-value", Key: lk.id.Name, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
 	}
 }
 
@@ -382,8 +383,8 @@ func (o *Observer) holdsOf(lk *lock, c *client) []*hold {
 }
 
 // hashAdd is HSET or HINCRBY in a script: a hash lock is taken, or taken once more.
-func (o *Observer) hashAdd(c *client, lk *lock, l *Line, e Effect) {
-	if !l.Lua() || e.Done != Yes {
+func (o *Observer) hashAdd(c *client, lk *lock, l *traffic.Command, e traffic.Effect) {
+	if !l.InScript() || e.Done != traffic.Yes {
 		return
 	}
 	if census.RedissonHolder(e.Value) {
@@ -402,9 +403,9 @@ func (o *Observer) hashAdd(c *client, lk *lock, l *Line, e Effect) {
 }
 
 // overwrite is SET on a lock's key.
-func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool) {
+func (o *Observer) overwrite(c *client, lk *lock, l *traffic.Command, e traffic.Effect, blind bool) {
 	s := shapeOf(e.Value, l.At)
-	if l.Lua() && o.script.name != "" {
+	if l.InScript() && o.script.name != "" {
 		o.scriptSet(c, lk, l, e, s)
 		return
 	}
@@ -417,7 +418,7 @@ func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool)
 	case mine || h != nil && h.value == e.Value && !blind:
 		o.renews(lk, h, l.At)
 		h.value, h.shape = strings.Clone(e.Value), s
-	case !l.Lua() && c.watched == lk.id && s.kind == Legacy:
+	case !l.InScript() && c.watched == lk.id && s.kind == Legacy:
 		c.votes[vote{Legacy, protocol.ServiceStack.Name}] += 2
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
 	case blind:
@@ -426,13 +427,13 @@ func (o *Observer) overwrite(c *client, lk *lock, l *Line, e Effect, blind bool)
 	case h == nil:
 		o.acquire(c, lk, s, e.Value, l.At, "set")
 	default:
-		o.hazard(event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: h.c, Note: "SET over a holder's value"})
+		o.hazard(event{At: l.At, Hazard: "clobber", Key: lk.id.Name, By: c, Victim: h.c, Note: "SET over a holder's value"})
 	}
 }
 
 // Settle takes in what a read of ours found: it decides a try whose outcome was open.
 func (o *Observer) Settle(db int, key string) {
-	id := keyID{db, key}
+	id := traffic.Key{DB: db, Name: key}
 	lk := o.locks[id]
 	if lk == nil || lk.holder != nil {
 		return

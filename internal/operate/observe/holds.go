@@ -6,11 +6,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // takeover is GETSET: by the holder it renews, by a waiter it wins or clobbers.
-func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
+func (o *Observer) takeover(c *client, lk *lock, l *traffic.Command, e traffic.Effect) {
 	s := shapeOf(e.Value, l.At)
 	if s.kind == Legacy {
 		c.votes[vote{s.kind, s.dialect}]++
@@ -50,15 +51,15 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 		return
 	}
 	switch o.wins(at, lk, s, e) {
-	case Yes:
+	case traffic.Yes:
 		if at.readKnown && e.OldKnown && e.Old != at.read && h != nil && !o.same(h.c, c) {
-			o.hazard(event{At: l.At, Hazard: "double-win", Key: lk.id.name, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
+			o.hazard(event{At: l.At, Hazard: "double-win", Key: lk.id.Name, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
 		}
 		at.failed = false
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
-	case No:
+	case traffic.No:
 		at.failed = true
-		clobber := event{At: l.At, Hazard: "clobber", Key: lk.id.name, By: c, Victim: ownerOf(lk)}
+		clobber := event{At: l.At, Hazard: "clobber", Key: lk.id.Name, By: c, Victim: ownerOf(lk)}
 		if old := shapeOf(e.Old, l.At); old.expires != 0 && s.expires != 0 {
 			clobber.Note = "moves the winner's expiry by " + s.expires.Sub(old.expires).Round(time.Millisecond).String()
 		}
@@ -69,35 +70,35 @@ func (o *Observer) takeover(c *client, lk *lock, l *Line, e Effect) {
 }
 
 // wins says whether a GETSET wins, by the rule of its dialect.
-func (o *Observer) wins(at *attempt, lk *lock, s shape, e Effect) Answer {
+func (o *Observer) wins(at *attempt, lk *lock, s shape, e traffic.Effect) traffic.Answer {
 	rule := protocol.OldIsRead
 	if s.of != nil {
 		rule = s.of.Win
 	}
 	switch {
 	case !e.OldKnown:
-		return Unsettled
+		return traffic.Unsettled
 	case !e.There && (rule == protocol.OldIsExpired || rule == protocol.OldIsRead && at.readKnown && !at.readThere):
-		return Yes // an absent value is over, and equals one that was absent
+		return traffic.Yes // an absent value is over, and equals one that was absent
 	case !e.There:
-		return No
+		return traffic.No
 	case at.readKnown && at.readThere && e.Old == at.read:
-		return Yes
+		return traffic.Yes
 	case rule != protocol.OldIsExpired && !at.readKnown && !at.looked:
-		return Unsettled // its GET was not seen: another connection, or before the window
+		return traffic.Unsettled // its GET was not seen: another connection, or before the window
 	case rule != protocol.OldIsExpired:
-		return No
+		return traffic.No
 	}
 	// The old value is expired by the writer's own clock, which reads its own expiry less the lease.
 	old := shapeOf(e.Old, s.expires)
 	lease, ok := o.lease(lk.family)
 	if !old.timed() || !s.timed() || !ok {
-		return Unsettled
+		return traffic.Unsettled
 	}
 	if old.expires < s.expires.Add(-extraOf(s.of)-lease) {
-		return Yes
+		return traffic.Yes
 	}
-	return No
+	return traffic.No
 }
 
 // acquire makes a client the holder of a key.
@@ -132,7 +133,7 @@ func (o *Observer) acquire(c *client, lk *lock, s shape, value string, at protoc
 		}
 	}
 	lk.holder = h
-	o.emit(event{At: at, What: "acquired", Key: lk.id.name, By: c, Note: how})
+	o.emit(event{At: at, What: "acquired", Key: lk.id.Name, By: c, Note: how})
 }
 
 // superseded judges a takeover by the lease of the holder before: too early, or late.
@@ -154,10 +155,10 @@ func (o *Observer) superseded(lk *lock, before, after *hold) {
 		poll := max(after.c.poll.at(0.5), 100*time.Millisecond)
 		switch {
 		case over < -slack:
-			o.hazard(event{At: after.at, Hazard: "early-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
+			o.hazard(event{At: after.at, Hazard: "early-takeover", Key: lk.id.Name, By: after.c, Victim: before.c,
 				Note: fmt.Sprintf("%v before the lease was over", (-over).Round(time.Millisecond))})
 		case over > 2*poll+500*time.Millisecond+slack && first != 0 && first < before.at.Add(lease):
-			o.hazard(event{At: after.at, Hazard: "late-takeover", Key: lk.id.name, By: after.c, Victim: before.c,
+			o.hazard(event{At: after.at, Hazard: "late-takeover", Key: lk.id.Name, By: after.c, Victim: before.c,
 				Note: fmt.Sprintf("%v after the lease was over, and it had been waiting", over.Round(time.Millisecond))})
 		}
 	}
@@ -175,7 +176,7 @@ func (o *Observer) later(judge func()) {
 }
 
 // delete is DEL.
-func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
+func (o *Observer) delete(c *client, lk *lock, l *traffic.Command, e traffic.Effect) {
 	if at := c.attempts[lk.id]; at != nil && at.pending {
 		// It deletes after a try of unknown outcome: it had acquired.
 		at.pending = false
@@ -183,7 +184,7 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 			o.settled(c, lk, at)
 		}
 	}
-	if l.Lua() {
+	if l.InScript() {
 		o.scriptDelete(c, lk, l, e)
 		return
 	}
@@ -206,11 +207,11 @@ func (o *Observer) delete(c *client, lk *lock, l *Line, e Effect) {
 		o.finished(lk, last, l.At)
 		o.ended(lk, last, l.At)
 		c.released++
-		if e.Done == Yes && h != nil {
+		if e.Done == traffic.Yes && h != nil {
 			o.stale(c, lk, l.At, h, fmt.Sprintf("it had lost the key (%s) and deleted its successor's", last.lost))
 		}
 	case h == nil:
-		if e.Done == Yes && e.OldKnown && shapeOf(e.Old, l.At).kind == Legacy {
+		if e.Done == traffic.Yes && e.OldKnown && shapeOf(e.Old, l.At).kind == Legacy {
 			c.released++ // acquired before the window
 		}
 	case hostOf(h.c.addr) == hostOf(c.addr) && c.acquired == 0:
@@ -228,15 +229,15 @@ func (o *Observer) stale(c *client, lk *lock, at protocol.Instant, victim *hold,
 	if hostOf(c.addr) == hostOf(victim.c.addr) {
 		note += "; " + OnePool
 	}
-	o.hazard(event{At: at, Hazard: "stale-delete", Key: lk.id.name, By: c, Victim: victim.c, Note: note})
+	o.hazard(event{At: at, Hazard: "stale-delete", Key: lk.id.Name, By: c, Victim: victim.c, Note: note})
 	o.loses(lk, victim, "stale-delete", at)
 }
 
 // scriptDelete is DEL by a script, which as a rule has compared before.
-func (o *Observer) scriptDelete(c *client, lk *lock, l *Line, e Effect) {
+func (o *Observer) scriptDelete(c *client, lk *lock, l *traffic.Command, e traffic.Effect) {
 	h := lk.holder
 	switch {
-	case h == nil || e.Done == No:
+	case h == nil || e.Done == traffic.No:
 	case o.script.name != "" || slices.ContainsFunc(o.script.args(), func(a string) bool { return a == h.value }) || o.same(h.c, c):
 		o.release(lk, h, h.c, l.At)
 	default:
@@ -251,12 +252,12 @@ func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 	o.actsAs(lk, h, at)
 	o.finished(lk, h, at)
 	o.ended(lk, h, at)
-	o.emit(event{At: at, What: "released", Key: lk.id.name, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
+	o.emit(event{At: at, What: "released", Key: lk.id.Name, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
 	if h.shape.kind == Legacy && !h.shape.forever {
 		since := h.at
 		o.later(func() {
 			if lease, ok := o.lease(lk.family); ok && at.Sub(since) > lease+h.shape.quantum {
-				o.hazard(event{At: at, Hazard: "overrun", Key: lk.id.name, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
+				o.hazard(event{At: at, Hazard: "overrun", Key: lk.id.Name, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
 			}
 		})
 	}
@@ -300,7 +301,7 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 			o.overlaps = append(o.overlaps, ov)
 		}
 		o.later(func() { increment(&o.family(lk.family).overlaps, o.cause(ov)) })
-		o.emit(event{At: at, What: "overlap", Key: lk.id.name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.cause)})
+		o.emit(event{At: at, What: "overlap", Key: lk.id.Name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.cause)})
 	}
 	h.successors = nil
 }

@@ -2,11 +2,11 @@ package observe
 
 import (
 	"cmp"
-	"slices"
 	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
@@ -31,7 +31,7 @@ type Options struct {
 	// Ignore are addresses of our own.
 	Ignore func(addr string) bool
 	// Wonder, if set, is told of a lock key whose state is not known, so that a live observer can ask.
-	Wonder func(db int, key string)
+	Wonder func(traffic.Key)
 
 	MaxKeys, MaxClients, MaxEvents int
 }
@@ -43,12 +43,12 @@ func (o *Options) defaults() {
 
 // Observer makes a report of a stream of commands of one server. It is not safe for concurrent use.
 type Observer struct {
-	Keys *Keys
+	Keys *traffic.Keys
 
 	opts     Options
 	server   string // that is watched, empty for a file
 	clients  map[string]*client
-	locks    map[keyID]*lock
+	locks    map[traffic.Key]*lock
 	sums     map[pair]*sums
 	clocks   *Clocks
 	clocksAt protocol.Instant
@@ -104,7 +104,7 @@ type client struct {
 	first    protocol.Instant // of its commands that use a lock
 	last     protocol.Instant // of all
 
-	attempts    map[keyID]*attempt
+	attempts    map[traffic.Key]*attempt
 	uses        map[string]*use // by family
 	poll        samples
 	acquired    int64
@@ -112,7 +112,7 @@ type client struct {
 	tries       int64
 	getRelease  int64 // releases that looked before they deleted
 	blindDelete int64
-	watched     keyID
+	watched     traffic.Key
 	ttl         time.Duration // of the tokens that it sets
 	sidecar     string        // the name of its sidecar, empty for none
 
@@ -138,14 +138,14 @@ type got struct {
 	there bool
 }
 
-func (g *got) remember(l *Line, e Effect) {
+func (g *got) remember(l *traffic.Command, e traffic.Effect) {
 	g.db, g.at, g.known, g.there = l.DB, l.At, e.OldKnown, e.There
-	g.key, g.value = append(g.key[:0], e.Key...), append(g.value[:0], e.Old[:min(len(e.Old), census.Peek)]...)
+	g.key, g.value = append(g.key[:0], e.Key.Name...), append(g.value[:0], e.Old[:min(len(e.Old), census.Peek)]...)
 }
 
 // reads tells that a connection's last GET was of this key, not long before.
-func (c *client) reads(id keyID, at protocol.Instant) bool {
-	return c.got.at != 0 && at.Sub(c.got.at) < time.Minute && c.got.db == id.db && string(c.got.key) == id.name
+func (c *client) reads(id traffic.Key, at protocol.Instant) bool {
+	return c.got.at != 0 && at.Sub(c.got.at) < time.Minute && c.got.db == id.DB && string(c.got.key) == id.Name
 }
 
 // increment counts one more, also in a map that is not made yet.
@@ -195,7 +195,7 @@ type hold struct {
 
 // lock is one key that locks use.
 type lock struct {
-	id     keyID
+	id     traffic.Key
 	family string
 	holder *hold   // whose acquisition was the last, if it has not ended
 	past   []*hold // lost the key, but may not know
@@ -212,8 +212,8 @@ const maxPast = 16
 func New(opts Options) *Observer {
 	opts.defaults()
 	return &Observer{
-		Keys: NewKeys(opts.MaxKeys), opts: opts,
-		clients: map[string]*client{}, locks: map[keyID]*lock{}, sums: map[pair]*sums{},
+		Keys: traffic.NewKeys(opts.MaxKeys), opts: opts,
+		clients: map[string]*client{}, locks: map[traffic.Key]*lock{}, sums: map[pair]*sums{},
 		tokens: map[string]asker{}, names: map[string]Peer{}, hazards: map[string]int64{},
 		steps: map[string]step{}, families: map[string]*family{},
 	}
@@ -238,29 +238,28 @@ func (o *Observer) Garbled() { o.counts.Garbled++ }
 func (o *Observer) Commands() int64 { return o.counts.Commands }
 
 // Take takes in the next command.
-func (o *Observer) Take(l *Line) {
+func (o *Observer) Take(l *traffic.Command) {
 	if o.first == 0 {
 		o.first = l.At
 	}
 	o.last = max(o.last, l.At)
-	if !l.Lua() && o.opts.Ignore != nil && o.opts.Ignore(l.Addr) {
+	if !l.InScript() && o.opts.Ignore != nil && o.opts.Ignore(l.Addr) {
 		return
 	}
 	o.counts.Commands++
 	c := o.script.caller
-	if !l.Lua() {
+	if !l.InScript() {
 		c = o.client(l)
+	} else if l.Script != o.script.call {
+		c = nil
 	}
 	if c == nil { // a script that began before the stream, or too many clients
-		if !l.Lua() {
-			o.script = script{} // the lines of "lua" that may follow are not the last caller's
-		}
 		o.Keys.Apply(l)
 		return
 	}
 	c.last = l.At
 	c.commands++
-	if RunsScript(l.Words[0]) {
+	if l.Script != nil && !l.InScript() {
 		o.begin(c, l)
 	}
 	switch l.Words[0] {
@@ -272,25 +271,25 @@ func (o *Observer) Take(l *Line) {
 		}
 	case "WATCH":
 		if len(l.Words) > 1 {
-			c.watched = keyID{l.DB, l.Words[1]}
+			c.watched = traffic.Key{DB: l.DB, Name: l.Words[1]}
 		}
 	case "EXEC", "UNWATCH", "DISCARD":
-		c.watched = keyID{}
+		c.watched = traffic.Key{}
 	case "FLUSHALL":
 		o.flushed(c, -1, l.At)
 	case "FLUSHDB":
 		o.flushed(c, l.DB, l.At)
 	}
 	for _, e := range o.Keys.Apply(l) {
-		if e.Op == OpOther || e.Op == OpGet && o.opts.Match == nil && o.locks[keyID{e.DB, e.Key}] == nil && !o.named(e.Key) {
+		if e.Op == traffic.OpOther || e.Op == traffic.OpGet && o.opts.Match == nil && o.locks[e.Key] == nil && !o.named(e.Key.Name) {
 			continue
 		}
 		lock := o.takes(c, l, e)
-		if o.opts.Match != nil && !o.opts.Match(e.Key) {
+		if o.opts.Match != nil && !o.opts.Match(e.Key.Name) {
 			continue
 		}
 		o.effect(c, l, e, lock)
-		if e.Op == OpGet && !l.Lua() {
+		if e.Op == traffic.OpGet && !l.InScript() {
 			c.got.remember(l, e)
 		}
 	}
@@ -306,21 +305,21 @@ func (o *Observer) named(key string) bool {
 
 // takes counts the commands with which the old scheme takes locks, and tells whether this one is on a lock:
 // on keys that were asked for every value counts, on others those that a lock is known to write.
-func (o *Observer) takes(c *client, l *Line, e Effect) (lock bool) {
+func (o *Observer) takes(c *client, l *traffic.Command, e traffic.Effect) (lock bool) {
 	word := sentAs(l, e)
 	if word == "" {
 		return false
 	}
 	switch s := shapeOf(e.Value, l.At); {
-	case accompanies(e.Key):
+	case accompanies(e.Key.Name):
 	case o.opts.Match != nil:
-		lock = o.opts.Match(e.Key)
+		lock = o.opts.Match(e.Key.Name)
 	default:
-		lock = s.kind != Unknown || o.named(e.Key)
+		lock = s.kind != Unknown || o.named(e.Key.Name)
 	}
-	ours := l.Lua() && o.script.name != ""
+	ours := l.InScript() && o.script.name != ""
 	old := word == "SETNX" || word == "GETSET"
-	if d := shapeOf(e.Value, l.At).of; e.Op == OpTake && e.TTL > 0 && (d == nil || !d.TakesWithTTL) {
+	if d := shapeOf(e.Value, l.At).of; e.Op == traffic.OpTake && e.TTL > 0 && (d == nil || !d.TakesWithTTL) {
 		old, ours = false, true // a token with a TTL is nothing of the old scheme
 	}
 	switch {
@@ -334,29 +333,29 @@ func (o *Observer) takes(c *client, l *Line, e Effect) (lock bool) {
 	default:
 		o.counts.OtherSets++
 	}
-	if lock && (old || !(l.Lua() && o.script.name != "")) {
+	if lock && (old || !(l.InScript() && o.script.name != "")) {
 		increment(&c.sent, word)
 	}
 	return lock
 }
 
 // sentAs names the command that tried to take a key; empty for all others.
-func sentAs(l *Line, e Effect) string {
+func sentAs(l *traffic.Command, e traffic.Effect) string {
 	switch {
-	case e.Op == OpSetNX:
+	case e.Op == traffic.OpSetNX:
 		return "SETNX"
-	case e.Op == OpTake:
+	case e.Op == traffic.OpTake:
 		return "SET NX"
-	case e.Op == OpGetSet && l.Words[0] == "GETSET":
+	case e.Op == traffic.OpGetSet && l.Words[0] == "GETSET":
 		return "GETSET"
-	case e.Op == OpGetSet:
+	case e.Op == traffic.OpGetSet:
 		return "SET GET"
 	}
 	return ""
 }
 
 // client finds the client of a line; nil when there are too many.
-func (o *Observer) client(l *Line) *client {
+func (o *Observer) client(l *traffic.Command) *client {
 	c := o.clients[l.Addr]
 	if c == nil && len(o.clients) >= o.opts.MaxClients && o.counts.Crowded%1000 == 0 {
 		o.forgetIdle()
@@ -365,7 +364,7 @@ func (o *Observer) client(l *Line) *client {
 		o.counts.Crowded++
 	} else if c == nil {
 		addr := strings.Clone(l.Addr)
-		c = &client{o: o, addr: addr, votes: map[vote]int64{}, attempts: map[keyID]*attempt{}, uses: map[string]*use{}}
+		c = &client{o: o, addr: addr, votes: map[vote]int64{}, attempts: map[traffic.Key]*attempt{}, uses: map[string]*use{}}
 		o.clients[addr] = c
 	}
 	return c
@@ -381,13 +380,12 @@ func (o *Observer) forgetIdle() {
 }
 
 // begin notes a script, which the lines of "lua" that follow belong to.
-func (o *Observer) begin(c *client, l *Line) {
-	o.script = scriptIn(l)
-	o.script.caller, o.script.words = c, slices.Clone(l.Words)
+func (o *Observer) begin(c *client, l *traffic.Command) {
+	o.script = script{call: l.Script, caller: c, name: l.Script.Name}
 	if len(l.Words) < 3 {
 		return
 	}
-	switch o.script.name = scripts.NameOf(l.Words[1]); o.script.name {
+	switch o.script.name {
 	case "":
 		o.otherVersion(c, l)
 	case scripts.SidecarTake.Name:
@@ -402,7 +400,7 @@ func (o *Observer) begin(c *client, l *Line) {
 		}
 	}
 	for _, name := range o.script.names() {
-		if lk := o.locks[keyID{l.DB, name}]; lk != nil {
+		if lk := o.locks[traffic.Key{DB: l.DB, Name: name}]; lk != nil {
 			o.acts(lk, c, l.At)
 		}
 	}
@@ -427,17 +425,17 @@ func (o *Observer) same(a, b *client) bool {
 }
 
 // lock returns what is known of a lock's key, and begins to know it.
-func (o *Observer) lock(id keyID) *lock {
+func (o *Observer) lock(id traffic.Key) *lock {
 	lk := o.locks[id]
 	if lk == nil && len(o.locks) < o.opts.MaxKeys {
-		id.name = strings.Clone(id.name)
-		lk = &lock{id: id, family: Family(id.name)}
+		id.Name = strings.Clone(id.Name)
+		lk = &lock{id: id, family: Family(id.Name)}
 		o.locks[id] = lk
 	}
 	return lk
 }
 
-func (c *client) attempt(id keyID) *attempt {
+func (c *client) attempt(id traffic.Key) *attempt {
 	a := c.attempts[id]
 	if a == nil {
 		if len(c.attempts) > 256 { // keys with an id in their name: forget the attempts that are over
@@ -446,7 +444,7 @@ func (c *client) attempt(id keyID) *attempt {
 			}
 		}
 		a = &attempt{}
-		c.attempts[keyID{id.db, strings.Clone(id.name)}] = a
+		c.attempts[traffic.Key{DB: id.DB, Name: strings.Clone(id.Name)}] = a
 	}
 	return a
 }
@@ -470,4 +468,15 @@ func (o *Observer) solve(now bool) {
 		return
 	}
 	o.clocks, o.clocksAt = solve(o.sums, o.families, o.opts.Lease), o.last
+}
+
+// hostOf returns the host of an address: what is the same for all connections of one machine.
+func hostOf(addr string) string {
+	if strings.HasPrefix(addr, "unix:") {
+		return addr
+	}
+	if i := strings.LastIndexByte(addr, ':'); i > 0 {
+		return strings.Trim(addr[:i], "[]")
+	}
+	return addr
 }

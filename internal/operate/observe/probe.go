@@ -14,6 +14,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // prober reads keys. Each read has its exact place in the MONITOR stream, so its reply is the key's state
@@ -21,7 +22,7 @@ import (
 type prober struct {
 	addr    string // of its connection, as the server sees it
 	conn    redis.Conn
-	wanted  chan keyID
+	wanted  chan traffic.Key
 	answers chan answer
 	done    chan struct{}
 	sent    atomic.Int64
@@ -49,7 +50,7 @@ func newProber(ctx context.Context, end *endpoint.Endpoint, addr string) (*probe
 		_ = conn.Close()
 		return nil, err
 	}
-	return &prober{addr: own, conn: conn, wanted: make(chan keyID, 1024), answers: make(chan answer, 4096), done: make(chan struct{})}, nil
+	return &prober{addr: own, conn: conn, wanted: make(chan traffic.Key, 1024), answers: make(chan answer, 4096), done: make(chan struct{})}, nil
 }
 
 // ownAddr asks the server which address a connection has for it.
@@ -122,9 +123,10 @@ func (p *prober) ask(ctx context.Context, key, command string, args ...any) (rep
 }
 
 // wonder asks for a key; it never waits.
-func (p *prober) wonder(db int, key string) {
+func (p *prober) wonder(key traffic.Key) {
+	key.Name = strings.Clone(key.Name)
 	select {
-	case p.wanted <- keyID{db, strings.Clone(key)}:
+	case p.wanted <- key:
 	default:
 	}
 }
@@ -143,13 +145,13 @@ func (p *prober) run(ctx context.Context, db, limit int) {
 		case <-ctx.Done():
 			return
 		case id := <-p.wanted:
-			if id.db != db {
-				if _, err := redis.DoContext(p.conn, ctx, "SELECT", id.db); err != nil {
+			if id.DB != db {
+				if _, err := redis.DoContext(p.conn, ctx, "SELECT", id.DB); err != nil {
 					return
 				}
-				db = id.db
+				db = id.DB
 			}
-			if p.reads(ctx, db, []string{id.name}) != nil {
+			if p.reads(ctx, db, []string{id.Name}) != nil {
 				return
 			}
 		}
@@ -260,7 +262,7 @@ func (p *prober) push(ctx context.Context, a answer) {
 }
 
 // take meets one of our own lines in the stream and takes in the reply that belongs to it.
-func (p *prober) take(ctx context.Context, o *Observer, l *Line) error {
+func (p *prober) take(ctx context.Context, o *Observer, l *traffic.Command) error {
 	word := l.Words[0]
 	if mark := word == "ECHO" && len(l.Words) == 2 && strings.HasPrefix(l.Words[1], snapshotMark); !mark && word != "GET" && word != "PTTL" && word != "HGETALL" {
 		return nil
@@ -288,7 +290,7 @@ func (p *prober) take(ctx context.Context, o *Observer, l *Line) error {
 	return nil
 }
 
-func (p *prober) learn(o *Observer, l *Line, a answer) {
+func (p *prober) learn(o *Observer, l *traffic.Command, a answer) {
 	switch {
 	case a.verb == "ECHO" && strings.HasSuffix(a.key, "begin"):
 		o.Keys.Scanning(a.db)

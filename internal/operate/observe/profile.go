@@ -82,7 +82,7 @@ func (row *clientRow) profiled() profile.Client {
 		}
 		for id, a := range m.attempts { // it may have gone to other keys since
 			if a.failed && a.last != 0 && m.gone(m.o.last.Sub(a.last)) {
-				family := Family(id.name)
+				family := Family(id.Name)
 				if gaveUp[family] == nil {
 					gaveUp[family] = &samples{}
 				}
@@ -198,7 +198,7 @@ func (all observers) shares(p *profile.Profile, index map[*client]int) {
 				if keys[lk.family] == nil {
 					keys[lk.family] = map[string]map[int]int64{}
 				}
-				key := profile.KeyID(id.db, id.name)
+				key := profile.KeyID(id.DB, id.Name)
 				keys[lk.family][key] = profile.Sum(keys[lk.family][key], by)
 			}
 			beyond[lk.family] += lk.more

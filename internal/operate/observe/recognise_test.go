@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
@@ -20,8 +21,9 @@ const epoch = protocol.Instant(1772366400 * int64(time.Second))
 
 // tape feeds an observer a stream. The keys of the server are known: there are none at the start.
 type tape struct {
-	o  *Observer
-	at protocol.Instant
+	o       *Observer
+	at      protocol.Instant
+	scripts traffic.Scripts
 }
 
 func newTape(opts Options) *tape {
@@ -34,7 +36,9 @@ func newTape(opts Options) *tape {
 // run takes a command in, a millisecond after the one before.
 func (t *tape) run(addr string, words ...string) {
 	t.wait(time.Millisecond)
-	t.o.Take(&Line{At: t.at, Addr: addr, Words: words})
+	c := &traffic.Command{At: t.at, Addr: addr, Words: words}
+	t.scripts.Attribute(c)
+	t.o.Take(c)
 }
 
 func (t *tape) wait(d time.Duration) { t.at = t.at.Add(d) }
@@ -313,7 +317,7 @@ func TestGhostsAreBoundByMatch(t *testing.T) {
 		o.Keys.Learn(0, key, past)
 	}
 	o.Keys.Complete()
-	o.Take(&Line{At: epoch, Addr: "1.1.1.1:1", Words: []string{"PING"}})
+	o.Take(&traffic.Command{At: epoch, Addr: "1.1.1.1:1", Words: []string{"PING"}})
 	r := o.Report()
 	require.Len(t, r.Ghosts, 1)
 	assert.Equal(t, "orders:1", r.Ghosts[0].Key)

@@ -282,7 +282,7 @@ func (o *Observer) overlapRow(v overlap) OverlapRow {
 	}
 	from := v.second.began
 	return OverlapRow{
-		Key: v.lk.id.name, DB: v.lk.id.db, First: side(v.first), Second: side(v.second),
+		Key: v.lk.id.Name, DB: v.lk.id.DB, First: side(v.first), Second: side(v.second),
 		From: from.Time(), To: v.to.Time(), MS: round1(ms(v.to.Sub(from))), Cause: o.cause(v),
 	}
 }
@@ -301,16 +301,16 @@ func (o *Observer) cause(v overlap) string {
 // ghosts are legacy values whose expiry passed longer ago than a whole lease, by the server's clock.
 func (o *Observer) ghosts() []GhostRow {
 	rows := []GhostRow{}
-	for id, e := range o.Keys.m {
-		if e.kind != text || e.expires != 0 || len(rows) >= o.opts.MaxEvents || o.locks[id] == nil && o.opts.Match == nil || o.opts.Match != nil && !o.opts.Match(id.name) {
+	for id, value := range o.Keys.Lasting() {
+		if len(rows) >= o.opts.MaxEvents || o.locks[id] == nil && o.opts.Match == nil || o.opts.Match != nil && !o.opts.Match(id.Name) {
 			continue
 		}
-		s := shapeOf(e.value, o.last)
-		if s.kind != Legacy || s.forever || accompanies(id.name) {
+		s := shapeOf(value, o.last)
+		if s.kind != Legacy || s.forever || accompanies(id.Name) {
 			continue
 		}
 		grace := 5 * time.Second
-		if lease, ok := o.clocks.lease[Family(id.name)]; ok {
+		if lease, ok := o.clocks.lease[Family(id.Name)]; ok {
 			grace = max(lease, grace)
 		}
 		expires := s.expires
@@ -318,7 +318,7 @@ func (o *Observer) ghosts() []GhostRow {
 			expires -= protocol.Instant(o.clocks.offset[lk.holder.c]) // what its writer meant, on the server's clock
 		}
 		if o.last.Sub(expires) > grace {
-			rows = append(rows, GhostRow{Key: id.name, DB: id.db, ExpiredAt: expires.Time()})
+			rows = append(rows, GhostRow{Key: id.Name, DB: id.DB, ExpiredAt: expires.Time()})
 		}
 	}
 	slices.SortFunc(rows, func(a, b GhostRow) int { return cmp.Compare(a.Key, b.Key) })

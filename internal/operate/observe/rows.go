@@ -36,7 +36,7 @@ func (all observers) report() Report {
 	}
 	for _, o := range all {
 		r.Counts.add(o.counts)
-		r.Complete = r.Complete && o.Keys.complete
+		r.Complete = r.Complete && o.Keys.IsComplete()
 		r.Hazards = profile.Sum(r.Hazards, o.hazards)
 		r.OverlapCount += o.overlapN
 		for _, v := range o.overlaps {

@@ -5,46 +5,32 @@ import (
 	"strconv"
 	"strings"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // script is the running or last script.
 type script struct {
+	call   *traffic.Script
 	caller *client
 	name   string // the file of ours, else empty
-	at     protocol.Instant
-	words  []string
-	keys   int
 
 	sidecar map[string]string // the words of sidecar_take.lua
 }
 
-// RunsScript tells a command, in capitals, that runs a script.
-func RunsScript(command string) bool {
-	switch command {
-	case "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO":
-		return true
-	}
-	return false
-}
+func (s *script) names() []string { return s.call.Keys() }
+func (s *script) args() []string  { return s.call.Args() }
 
-// scriptIn reads the command of a script. Its words are the line's.
-func scriptIn(l *Line) script {
-	s := script{at: l.At, words: l.Words}
-	if len(s.words) >= 3 {
-		s.keys, _ = strconv.Atoi(s.words[2])
-		s.keys = max(0, min(s.keys, len(s.words)-3))
-	}
-	return s
-}
+// first tells that a key is the first one that the script was given: the lock itself.
+func (s *script) first(key string) bool { return len(s.names()) > 0 && s.names()[0] == key }
 
 // otherBridge stands for a bridge's script of another version.
 const otherBridge = "bridge_other.lua"
 
 // otherVersion knows a bridge's script of another version of this library by what it is given: the guard of its first key, and
 // a bridge value. What it does then shows in its commands.
-func (o *Observer) otherVersion(c *client, l *Line) {
+func (o *Observer) otherVersion(c *client, l *traffic.Command) {
 	names := o.script.names()
 	if len(names) < 2 || names[1] != protocol.GuardKey(names[0]) {
 		return
@@ -70,10 +56,10 @@ type asker struct {
 
 // behindSidecar is an attempt of a service behind a sidecar. What a release puts on the key for it is kept for its next attempt
 // only. Shape wait is the sidecar itself, which asks for that.
-func (o *Observer) behindSidecar(c *client, l *Line) {
+func (o *Observer) behindSidecar(c *client, l *traffic.Command) {
 	o.script.sidecar = scripts.SidecarTake.Read(o.script.args())
 	c.sidecar = strings.Clone(o.script.sidecar["name"])
-	if token := heldBy(o.script.sidecar); len(o.tokens) < o.opts.MaxKeys {
+	if token := traffic.HeldBy(o.script.sidecar); len(o.tokens) < o.opts.MaxKeys {
 		o.tokens[strings.Clone(token)] = asker{c: c, kind: Bridge, later: true}
 	}
 	if names := o.script.names(); len(names) > 0 && o.script.sidecar["shape"] != "wait" && (o.opts.Match == nil || o.opts.Match(names[0])) {
@@ -101,22 +87,8 @@ var tokenAt = func() map[string]int {
 	return at
 }()
 
-func (s *script) names() []string {
-	if len(s.words) < 3 {
-		return nil
-	}
-	return s.words[3 : 3+s.keys]
-}
-
-func (s *script) args() []string {
-	if len(s.words) < 3 {
-		return nil
-	}
-	return s.words[3+s.keys:]
-}
-
 // scriptSet is a SET by a script of ours.
-func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
+func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.Effect, s shape) {
 	h := lk.holder
 	if h != nil && h.value == e.Value {
 		o.renews(lk, h, l.At)
@@ -124,7 +96,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 	}
 	if owner := o.tokens[e.Value]; owner.later {
 		switch asked := o.script.sidecar; {
-		case asked != nil && asked["shape"] != "wait" && e.TTL > 0 && e.TTL == ttlOf(true, asked["ttl"]):
+		case asked != nil && asked["shape"] != "wait" && e.TTL > 0 && strconv.FormatInt(e.TTL.Milliseconds(), 10) == asked["ttl"]:
 			c.ttl = e.TTL
 			o.acquire(c, lk, s, e.Value, l.At, "free")
 		case asked == nil && h != nil:
@@ -134,9 +106,9 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *Line, e Effect, s shape) {
 	}
 	switch name := o.script.name; {
 	case name == "sidecar_old.lua": // at stage legacy: an old client's own command
-		e.Op, e.Done = OpSetNX, Yes
+		e.Op, e.Done = traffic.OpSetNX, traffic.Yes
 		if e.There {
-			e.Op = OpGetSet
+			e.Op = traffic.OpGetSet
 			o.takeover(c, lk, l, e)
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -93,16 +94,16 @@ func (o *Observer) stepped(c *client, key string, at protocol.Instant, by time.D
 
 // flushed reports the locks that a FLUSHDB (or FLUSHALL, db -1) took from their holders.
 func (o *Observer) flushed(c *client, db int, at protocol.Instant) {
-	ids := slices.SortedFunc(maps.Keys(o.locks), func(a, b keyID) int {
-		return cmp.Or(cmp.Compare(a.db, b.db), cmp.Compare(a.name, b.name))
+	ids := slices.SortedFunc(maps.Keys(o.locks), func(a, b traffic.Key) int {
+		return cmp.Or(cmp.Compare(a.DB, b.DB), cmp.Compare(a.Name, b.Name))
 	})
 	for _, id := range ids {
 		lk := o.locks[id]
 		h := lk.holder
-		if h == nil || db >= 0 && id.db != db || o.opts.Match != nil && !o.opts.Match(id.name) {
+		if h == nil || db >= 0 && id.DB != db || o.opts.Match != nil && !o.opts.Match(id.Name) {
 			continue
 		}
-		lost := event{At: at, Hazard: "lost-update", Key: id.name, By: c, Victim: h.c, Note: "a flush took the key away under its holder"}
+		lost := event{At: at, Hazard: "lost-update", Key: id.Name, By: c, Victim: h.c, Note: "a flush took the key away under its holder"}
 		since := h.at
 		switch {
 		case h.shape.kind != Legacy || h.shape.forever:

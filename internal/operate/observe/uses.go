@@ -6,6 +6,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -81,7 +82,7 @@ func (u *use) acquires(at protocol.Instant, how string) {
 
 // renews moves the begin of a holder's lease. What the script that acquires does to the key is no renewal.
 func (o *Observer) renews(lk *lock, h *hold, at protocol.Instant) {
-	if h.began < o.script.at || o.script.caller == nil {
+	if s := o.script.call; s == nil || h.began < s.At {
 		o.use(h.c, lk.family).renewals++
 	}
 	h.at = at
@@ -120,12 +121,12 @@ func (o *Observer) crashed(lk *lock, h *hold) bool {
 
 // asks is a client of ours that runs the script which asks for a lock: a try. Other commands show its outcome. The script says what
 // the client is: a waiter in stage bridge takes a free key by a plain SET too, as a client in stage modern does.
-func (o *Observer) asks(c *client, l *Line) {
+func (o *Observer) asks(c *client, l *traffic.Command) {
 	names := o.script.names()
 	if len(names) == 0 || o.opts.Match != nil && !o.opts.Match(names[0]) {
 		return
 	}
-	id := keyID{l.DB, names[0]}
+	id := traffic.Key{DB: l.DB, Name: names[0]}
 	lk := o.lock(id)
 	if lk == nil {
 		o.family(Family(names[0])).beyond++

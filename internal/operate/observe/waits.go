@@ -4,6 +4,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -61,7 +62,7 @@ func (o *Observer) waited(c *client, lk *lock, a *attempt) {
 }
 
 // tookOver takes in that a waiter has read an expiry and takes it over. It must be called before the attempt is changed.
-func (o *Observer) tookOver(c *client, lk *lock, a *attempt, l *Line, text string) {
+func (o *Observer) tookOver(c *client, lk *lock, a *attempt, l *traffic.Command, text string) {
 	// Its GET came over another connection, or threads share this one: then who waited is not known. A GET may have come before the
 	// window. A text that is older than that of the last try is another thread's.
 	alone := a.looked && shapeOf(text, l.At).expires >= shapeOf(a.wrote, l.At).expires

@@ -1,7 +1,6 @@
 package observe
 
 import (
-	"bufio"
 	"cmp"
 	"context"
 	"errors"
@@ -12,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // Limits bound what a watch may cost the server.
@@ -45,14 +45,14 @@ type Watch struct {
 	limits Limits
 	ctx    context.Context // of the window; what ends it is its cause
 	cancel context.CancelCauseFunc
-	stream *Stream
+	stream *traffic.Monitor
 	probe  *prober
 	guard  *guard
 	group  sync.WaitGroup
 
 	mu      sync.Mutex
 	obs     *Observer
-	line    Line
+	command traffic.Command
 	cost    Cost
 	unnamed map[string]bool // addresses that CLIENT LIST has not been asked about
 	window  window
@@ -104,7 +104,7 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 
 // listen begins MONITOR, and tells the guard how to know its connection.
 func (w *Watch) listen(ctx context.Context, end *endpoint.Endpoint) (err error) {
-	w.stream, err = OpenStream(ctx, end, w.Addr, func(ask func(...string) (string, error)) {
+	w.stream, err = traffic.OpenMonitor(ctx, end, w.Addr, func(ask func(...string) (string, error)) {
 		if id, err := ask("CLIENT", "ID"); err == nil {
 			w.guard.watches("id", strings.TrimPrefix(id, ":"))
 		} else { // before 5.0
@@ -168,14 +168,13 @@ func (w *Watch) read(ctx context.Context) {
 		timer := time.AfterFunc(w.limits.For, func() { w.cancel(errOver) })
 		defer timer.Stop()
 	}
-	in := w.stream.in
 	var err error
 	for err == nil {
-		if _, err = in.Peek(1); err != nil { // waits for more, unlocked
+		if err = w.stream.Wait(); err != nil { // unlocked
 			break
 		}
 		w.mu.Lock()
-		for n := 0; err == nil && n < 1000 && (in.Buffered() > 0 || n == 0); n++ {
+		for n := 0; err == nil && n < 1000 && (w.stream.More() || n == 0); n++ {
 			err = w.next(ctx)
 		}
 		if w.limits.Commands > 0 && w.cost.Commands >= w.limits.Commands && err == nil {
@@ -208,29 +207,27 @@ func (w *Watch) finish(ctx context.Context, err error) {
 	w.cancel(errOver)
 }
 
-// next takes in one line.
+// next takes in one command.
 func (w *Watch) next(ctx context.Context) error {
-	text, cut, err := w.stream.Line()
+	c := &w.command
+	err := w.stream.Next(c)
 	w.cost.Bytes = w.stream.Bytes
-	if err != nil {
+	unread := errors.Is(err, traffic.ErrUnread)
+	if err != nil && !unread {
 		return err
 	}
 	w.cost.Commands++
-	err = w.line.ParseCut(text, cut)
-	if err != nil {
+	if unread {
 		w.obs.Garbled()
 		return nil
 	}
-	if cut { // its value is not known, but that its key changed is
-		w.line.Words = append([]string{"CUT"}, w.line.Words[1:]...)
+	if c.Addr == w.probe.addr {
+		return w.probe.take(ctx, w.obs, c)
 	}
-	if w.line.Addr == w.probe.addr {
-		return w.probe.take(ctx, w.obs, &w.line)
+	if _, known := w.obs.names[c.Addr]; !known && !c.InScript() && len(w.unnamed) < 10_000 {
+		w.unnamed[strings.Clone(c.Addr)] = true
 	}
-	if _, known := w.obs.names[w.line.Addr]; !known && !w.line.Lua() && len(w.unnamed) < 10_000 {
-		w.unnamed[strings.Clone(w.line.Addr)] = true
-	}
-	w.obs.Take(&w.line)
+	w.obs.Take(c)
 	return nil
 }
 
@@ -276,26 +273,18 @@ func (w *Watch) rename(ctx context.Context) {
 
 // ReadFile takes in a recorded stream of MONITOR lines, as redis-cli monitor prints them.
 func ReadFile(ctx context.Context, in io.Reader, o *Observer) error {
-	reader := bufio.NewReaderSize(in, 256<<10)
-	var line Line
-	for n := 0; ; n++ {
-		if n%1024 == 0 && ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		text, err := reader.ReadString('\n')
-		if text = strings.TrimSpace(text); text != "" && text != "OK" && text != "+OK" {
-			if line.Parse(text) != nil {
-				o.Garbled()
-			} else {
-				o.Take(&line)
-			}
-		}
-		if errors.Is(err, io.EOF) {
-			o.Finish()
-			return nil
-		}
-		if err != nil {
-			return err
-		}
+	err := traffic.ReadFile(ctx, in, o.Take, o.Garbled)
+	if err == nil {
+		o.Finish()
 	}
+	return err
+}
+
+// ReadCapture takes in what tcpdump wrote of the connections to a port.
+func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer) (*traffic.Captured, error) {
+	seen, err := traffic.ReadCapture(ctx, in, port, o.Keys, o.Take, traffic.Wire{})
+	if err == nil {
+		o.Finish()
+	}
+	return seen, err
 }

@@ -7,7 +7,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	stream "github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // fakeTap is a MONITOR that shows nothing by itself.
@@ -16,7 +16,7 @@ func fakeTap(t *testing.T) *tap {
 	t.Cleanup(func() { _ = server.Close() })
 	over := make(chan struct{})
 	close(over)
-	return &tap{conn: &observe.Stream{Conn: client}, done: over, marks: map[string]counts{}, moved: make(chan struct{})}
+	return &tap{conn: &stream.Monitor{Conn: client}, done: over, marks: map[string]counts{}, moved: make(chan struct{})}
 }
 
 func fakeMaster(t *testing.T) *master {

@@ -10,12 +10,12 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	stream "github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // tap is one MONITOR of one server. It reads until it is closed, or until the connection breaks.
 type tap struct {
-	conn  *observe.Stream
+	conn  *stream.Monitor
 	began time.Time
 	done  chan struct{}
 
@@ -28,7 +28,7 @@ type tap struct {
 
 // openTap begins to read what a server runs. Prefix begins the marks of its looks. Saw is told of each command of a legacy client, one call at a time.
 func openTap(ctx context.Context, end *endpoint.Endpoint, addr, prefix string, matches func(string) bool, saw func(sighting)) (*tap, error) {
-	conn, err := observe.OpenStream(ctx, end, addr, nil)
+	conn, err := stream.OpenMonitor(ctx, end, addr, nil)
 	var refused redis.Error
 	if errors.As(err, &refused) {
 		err = fmt.Errorf("MONITOR is refused: %w", err)

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
-	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	stream "github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
@@ -20,7 +20,7 @@ type traffic struct {
 	counts   counts
 	caller   string // the client whose script runs, if lines of "lua" follow
 	ours     bool   // the script is one of the bridge or of modern clients
-	line     observe.Line
+	line     stream.Command
 	garbled  int64
 	mark     string // of the look that the last ECHO belongs to, and its client
 	markAddr string
@@ -101,7 +101,7 @@ func (t *traffic) judge(name string, at int, cut bool) {
 		return
 	}
 	// What may have been left out: the end of a long line, and words beyond those that are kept.
-	partly := cut || len(w) >= observe.MaxWords
+	partly := cut || len(w) >= stream.MaxWords
 	switch name {
 	case "setnx", "getset":
 		if t.matches(w[1]) {
@@ -148,7 +148,7 @@ func (t *traffic) set(key, value string) {
 	switch o := t.line.SetOptions(); {
 	case o.Get:
 		t.sees(key, value, "SET GET")
-	case o.NX && !o.Timed && t.line.Lua() && t.ours:
+	case o.NX && !o.Timed && t.line.InScript() && t.ours:
 		// A script of ours that hands a lock over asks whether it may: the key exists, so this sets nothing.
 	case o.NX && !o.Timed:
 		t.sees(key, value, "SET NX without TTL")
@@ -162,7 +162,7 @@ func (t *traffic) set(key, value string) {
 // writes notes a value on a lock key, if it is an expiry. The scripts of the bridge and of modern clients write
 // times on keys of their own beside a lock.
 func (t *traffic) writes(key, value, form string) {
-	if t.line.Lua() && t.ours {
+	if t.line.InScript() && t.ours {
 		return
 	}
 	if _, expiry := t.expiry(key, value); expiry {
@@ -172,7 +172,7 @@ func (t *traffic) writes(key, value, form string) {
 
 func (t *traffic) sees(key, value, form string) {
 	addr := t.line.Addr
-	if t.line.Lua() {
+	if t.line.InScript() {
 		addr, form = t.caller, form+" in a script"
 	}
 	dialect, _ := t.expiry(key, value)

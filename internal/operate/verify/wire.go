@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	stream "github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
@@ -81,9 +81,9 @@ func (c *Capture) accounts(command Command) string {
 // wiretap reads a capture as it is written.
 type wiretap struct {
 	ended   chan struct{}
-	err     error           // why it ended
-	reading observe.Reading // nil: it could not begin
-	marked  chan struct{}   // closed and renewed at each mark
+	err     error          // why it ended
+	reading stream.Reading // nil: it could not begin
+	marked  chan struct{}  // closed and renewed at each mark
 	stopped context.CancelFunc
 
 	mu      sync.Mutex
@@ -154,12 +154,11 @@ func openWire(ctx context.Context, in io.Reader, port uint16, prefix string, mat
 		traffic: traffic{matches: matches, saw: saw, prefix: prefix},
 	}
 	ctx, w.stopped = context.WithCancel(ctx)
-	observer := observe.New(observe.Options{Match: func(string) bool { return false }, MaxKeys: 1000, MaxClients: 1000, MaxEvents: 1})
 	go func() {
 		defer close(w.ended)
-		_, err := observe.ReadCapture(ctx, in, port, observer, observe.Wire{
+		_, err := stream.ReadCapture(ctx, in, port, stream.NewKeys(1000), func(*stream.Command) {}, stream.Wire{
 			Lock: &w.mu, Opened: w.open, Asked: w.asks, Ended: w.ends,
-			Ready: func(r observe.Reading) {
+			Ready: func(r stream.Reading) {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				w.reading = r
@@ -184,7 +183,7 @@ func (w *wiretap) open(addr string, joined bool) {
 }
 
 // placeOf is where a command counts, negative for none.
-func placeOf(l *observe.Line) int {
+func placeOf(l *stream.Command) int {
 	switch name := strings.ToLower(l.Words[0]); {
 	case !runsScript[name]:
 		return indexOf(name)
@@ -195,7 +194,7 @@ func placeOf(l *observe.Line) int {
 }
 
 // asks takes in a request.
-func (w *wiretap) asks(l *observe.Line) {
+func (w *wiretap) asks(l *stream.Command) {
 	if _, listed := w.watch[l.Addr]; listed {
 		w.watch[l.Addr] = true
 	}
@@ -214,7 +213,7 @@ func (w *wiretap) asks(l *observe.Line) {
 }
 
 // ends takes in the end of a request.
-func (w *wiretap) ends(l *observe.Line, failed bool) {
+func (w *wiretap) ends(l *stream.Command, failed bool) {
 	at := placeOf(l)
 	switch {
 	case l.Words[0] == "INFO" && l.Addr == w.from && w.last != "":
@@ -232,7 +231,7 @@ func (w *wiretap) ends(l *observe.Line, failed bool) {
 		w.ran[at]++
 		if at < taking {
 			w.traffic.line = *l
-			w.traffic.judge(Taking[at], at, len(l.Words) >= observe.MaxWords)
+			w.traffic.judge(Taking[at], at, len(l.Words) >= stream.MaxWords)
 		}
 	}
 }

@@ -1,11 +1,11 @@
-package observe
+package traffic
 
 import (
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // learn tells the copy of the keys what a reply says of the state before its command.
-func (c *dialogues) learn(l *Line, v respValue) {
+func (c *dialogues) learn(l *Command, v respValue) {
 	key := l.Words[1]
 	there := func(yes bool) { c.learnThere(l, key, yes) }
 	value := func() { c.learnValue(l, key, v) }
@@ -50,32 +50,32 @@ var byName = func() map[string]*scripts.Script {
 
 // script takes in what a script did, as far as its reply tells: those of this project take a key, or give it back. What
 // another one did to its keys is not known.
-func (c *dialogues) script(l *Line, v respValue) {
-	call := scriptIn(l)
-	s := scriptOf(l.Words[1])
+func (c *dialogues) script(l *Command, v respValue) {
+	call := l.Script
+	s := byName[call.Name]
 	if s == nil || call.keys == 0 {
-		for _, name := range call.names() {
-			c.o.Keys.Forget(l.DB, name)
+		for _, name := range call.Keys() {
+			c.keys.Forget(l.DB, name)
 		}
 		return
 	}
-	named := s.Read(call.args())
-	key, value := call.names()[0], named["value"]+named["token"]
+	named := s.Read(call.Args())
+	key, value := call.Keys()[0], named["value"]+named["token"]
 	code, _ := v.integer()
 	if len(v.elems) > 0 {
 		code, _ = v.elems[0].integer()
 	}
 	as := func(words ...string) {
-		c.o.Take(&Line{At: l.At, DB: l.DB, Addr: "lua", Words: words})
+		c.tell(&Command{At: l.At, DB: l.DB, Addr: "lua", Words: words, Script: call})
 	}
 	sets := func(value string) { as("SET", key, value, "PX", named["ttl"]) }
 	takes := func(value string) {
-		c.o.Keys.LearnAbsent(l.DB, key)
+		c.keys.LearnAbsent(l.DB, key)
 		sets(value)
 	}
 	stands := func() { // the fourth element is what stands on the key
 		if len(v.elems) > 3 && v.elems[3].kind == '$' {
-			c.o.Keys.Learn(l.DB, key, v.elems[3].text)
+			c.keys.Learn(l.DB, key, v.elems[3].text)
 		}
 	}
 	switch s {
@@ -91,7 +91,7 @@ func (c *dialogues) script(l *Line, v respValue) {
 		}
 	case scripts.BridgeRelease, scripts.ModernRelease, scripts.CompareDel:
 		if code >= 1 {
-			c.o.Keys.Learn(l.DB, key, value)
+			c.keys.Learn(l.DB, key, value)
 			as("DEL", key)
 		} else if code < 0 {
 			stands()
@@ -109,13 +109,13 @@ func (c *dialogues) script(l *Line, v respValue) {
 		}
 	case scripts.CompareSet, scripts.GatedCompareSet:
 		if code == 1 {
-			c.o.Keys.Learn(l.DB, key, named["old"])
+			c.keys.Learn(l.DB, key, named["old"])
 			as("SET", key, value)
 		}
 	case scripts.RedissonTake:
 		if v.null {
-			if c.o.Keys.look(keyID{l.DB, key}, l.At).kind != hash {
-				c.o.Keys.LearnAbsent(l.DB, key)
+			if c.keys.look(Key{l.DB, key}, l.At).kind != hash {
+				c.keys.LearnAbsent(l.DB, key)
 			}
 			as("HINCRBY", key, named["holder"], "1")
 		}
@@ -126,12 +126,12 @@ func (c *dialogues) script(l *Line, v respValue) {
 		}
 	case scripts.SidecarTake:
 		if shape := named["shape"]; shape == "nx" && code == 1 || shape == "set" && !v.null || shape == "getset" && v.null {
-			takes(heldBy(named))
+			takes(HeldBy(named))
 		}
 	case scripts.SidecarOld: // at stage legacy: the command itself
 		switch shape := named["shape"]; {
 		case shape == "nx" && code == 1 || shape == "setnx" && !v.null:
-			c.o.Keys.LearnAbsent(l.DB, key)
+			c.keys.LearnAbsent(l.DB, key)
 		case shape == "getset" && (v.null || v.text != named["far"]):
 			c.learnValue(l, key, v)
 		case shape != "set" || v.text != "OK":
@@ -141,8 +141,8 @@ func (c *dialogues) script(l *Line, v respValue) {
 	}
 }
 
-// heldBy is what a sidecar puts on a key.
-func heldBy(named map[string]string) string {
+// HeldBy is what a sidecar puts on a key, by the arguments of sidecar_take.lua.
+func HeldBy(named map[string]string) string {
 	if named["value"] == "=" {
 		return named["written"]
 	}
@@ -150,25 +150,25 @@ func heldBy(named map[string]string) string {
 }
 
 // learnThere tells the copy that a key exists, or does not.
-func (c *dialogues) learnThere(l *Line, key string, yes bool) {
-	_, _, text := c.o.Keys.Value(l.DB, key, l.At)
+func (c *dialogues) learnThere(l *Command, key string, yes bool) {
+	_, _, text := c.keys.Value(l.DB, key, l.At)
 	switch {
 	case !yes:
-		c.o.Keys.LearnAbsent(l.DB, key)
+		c.keys.LearnAbsent(l.DB, key)
 	case !text:
-		c.o.Keys.LearnThere(l.DB, key)
+		c.keys.LearnThere(l.DB, key)
 	}
 }
 
 // learnValue tells the copy what a reply shows of a key.
-func (c *dialogues) learnValue(l *Line, key string, v respValue) {
-	old, _, text := c.o.Keys.Value(l.DB, key, l.At)
+func (c *dialogues) learnValue(l *Command, key string, v respValue) {
+	old, _, text := c.keys.Value(l.DB, key, l.At)
 	switch {
 	case v.null:
-		c.o.Keys.LearnAbsent(l.DB, key)
+		c.keys.LearnAbsent(l.DB, key)
 	case v.kind != '$':
 	case !text || old != v.text:
-		c.o.Keys.LearnAbsent(l.DB, key) // a TTL of the value before is not this one's
-		c.o.Keys.Learn(l.DB, key, v.text)
+		c.keys.LearnAbsent(l.DB, key) // a TTL of the value before is not this one's
+		c.keys.Learn(l.DB, key, v.text)
 	}
 }

@@ -1,4 +1,4 @@
-package observe
+package traffic
 
 import (
 	"strconv"
@@ -9,12 +9,16 @@ import (
 )
 
 // Apply replays a command and returns what it did to keys, in a slice that the next call reuses.
-func (k *Keys) Apply(l *Line) []Effect {
+func (k *Keys) Apply(l *Command) []Effect {
 	k.effects = k.effects[:0]
 	w := l.Words
-	id := keyID{db: l.DB}
+	id := Key{DB: l.DB}
 	if len(w) > 1 {
-		id.name = w[1]
+		id.Name = w[1]
+	}
+	if l.Cut && !RunsScript(w[0]) {
+		k.cut(l, id)
+		return k.effects
 	}
 	switch w[0] {
 	case "GET":
@@ -29,7 +33,7 @@ func (k *Keys) Apply(l *Line) []Effect {
 		k.getSet(l, id)
 	case "DEL", "UNLINK":
 		for _, name := range w[1:] {
-			k.del(l, keyID{l.DB, name})
+			k.del(l, Key{l.DB, name})
 		}
 	case "GETDEL":
 		switch k.look(id, l.At).kind {
@@ -51,10 +55,7 @@ func (k *Keys) Apply(l *Line) []Effect {
 		k.hashDrop(l, id)
 	case "MSET":
 		for i := 1; i+1 < len(w); i += 2 {
-			k.write(l, keyID{l.DB, w[i]}, w[i+1], 0, false)
-		}
-		if len(w) == MaxWords { // the rest of its keys was left out
-			k.forgetAll()
+			k.write(l, Key{l.DB, w[i]}, w[i+1], 0, false)
 		}
 	case "FLUSHALL":
 		k.flush(-1)
@@ -69,15 +70,25 @@ func (k *Keys) Apply(l *Line) []Effect {
 }
 
 // other is a command that is not replayed: its keys become unknown, unless it only reads.
-func (k *Keys) other(l *Line, id keyID) {
+func (k *Keys) other(l *Command, id Key) {
 	if readsOnly[l.Words[0]] || len(l.Words) < 2 {
 		return
 	}
 	k.forget(id)
 	for _, w := range l.Words[2:] {
-		if _, tracked := k.m[keyID{l.DB, w}]; tracked {
-			k.forget(keyID{l.DB, w})
+		if _, tracked := k.m[Key{l.DB, w}]; tracked {
+			k.forget(Key{l.DB, w})
 		}
+	}
+}
+
+// cut is a command of which a part is missing: what it wrote is not known, or which keys.
+func (k *Keys) cut(l *Command, id Key) {
+	switch l.Words[0] {
+	case "DEL", "UNLINK", "MSET", "MSETNX":
+		k.forgetAll()
+	default:
+		k.other(l, id)
 	}
 }
 
@@ -101,8 +112,8 @@ func set(words string) map[string]bool {
 func (k *Keys) emit(e Effect) { k.effects = append(k.effects, e) }
 
 // before fills in what was on the key.
-func before(op Op, id keyID, e entry) Effect {
-	out := Effect{Op: op, DB: id.db, Key: id.name}
+func before(op Op, id Key, e entry) Effect {
+	out := Effect{Op: op, Key: id}
 	switch e.kind {
 	case absent:
 		out.OldKnown = true
@@ -115,7 +126,7 @@ func before(op Op, id keyID, e entry) Effect {
 }
 
 // take is SETNX and SET NX.
-func (k *Keys) take(l *Line, id keyID, op Op, value string, ttl time.Duration) {
+func (k *Keys) take(l *Command, id Key, op Op, value string, ttl time.Duration) {
 	old := k.look(id, l.At)
 	e := before(op, id, old)
 	e.Value, e.TTL = value, ttl
@@ -139,7 +150,7 @@ type SetOptions struct {
 }
 
 // SetOptions reads what stands behind the value of a SET.
-func (l *Line) SetOptions() (o SetOptions) {
+func (l *Command) SetOptions() (o SetOptions) {
 	for i := 3; i < len(l.Words); i++ {
 		switch option := strings.ToUpper(l.Words[i]); option {
 		case "NX":
@@ -163,7 +174,7 @@ func (l *Line) SetOptions() (o SetOptions) {
 	return o
 }
 
-func (k *Keys) set(l *Line, id keyID) {
+func (k *Keys) set(l *Command, id Key) {
 	w := l.Words
 	if len(w) < 3 {
 		return
@@ -179,7 +190,7 @@ func (k *Keys) set(l *Line, id keyID) {
 			k.effects[len(k.effects)-1].TTL = o.TTL
 		}
 	case o.XX && k.look(id, l.At).kind == absent:
-		k.emit(Effect{Op: OpSet, DB: id.db, Key: id.name, Value: w[2], OldKnown: true, Done: No})
+		k.emit(Effect{Op: OpSet, Key: id, Value: w[2], OldKnown: true, Done: No})
 	case o.XX && k.look(id, l.At).kind == unknown:
 		k.forget(id)
 	default:
@@ -188,7 +199,7 @@ func (k *Keys) set(l *Line, id keyID) {
 }
 
 // write is an unconditional SET.
-func (k *Keys) write(l *Line, id keyID, value string, ttl time.Duration, keep bool) {
+func (k *Keys) write(l *Command, id Key, value string, ttl time.Duration, keep bool) {
 	old := k.look(id, l.At)
 	e := before(OpSet, id, old)
 	e.Value, e.TTL, e.Done = value, ttl, Yes
@@ -199,11 +210,11 @@ func (k *Keys) write(l *Line, id keyID, value string, ttl time.Duration, keep bo
 		next.expires = old.expires
 	}
 	// Outside of scripts and transactions a plain SET is a cache's, not a lock's; a tracked key is kept anyway.
-	k.put(id, next, l.Lua())
+	k.put(id, next, l.InScript())
 	k.emit(e)
 }
 
-func (k *Keys) getSet(l *Line, id keyID) {
+func (k *Keys) getSet(l *Command, id Key) {
 	if len(l.Words) < 3 {
 		return
 	}
@@ -218,7 +229,7 @@ func (k *Keys) getSet(l *Line, id keyID) {
 	k.emit(e)
 }
 
-func (k *Keys) del(l *Line, id keyID) {
+func (k *Keys) del(l *Command, id Key) {
 	old := k.look(id, l.At)
 	e := before(OpDel, id, old)
 	switch old.kind {
@@ -235,7 +246,7 @@ func (k *Keys) del(l *Line, id keyID) {
 }
 
 // expire handles EXPIRE and its like. A TTL that is not positive deletes the key.
-func (k *Keys) expire(l *Line, id keyID) {
+func (k *Keys) expire(l *Command, id Key) {
 	old := k.look(id, l.At)
 	e, tracked := k.m[id]
 	w := l.Words
@@ -265,7 +276,7 @@ func (k *Keys) expire(l *Line, id keyID) {
 	k.emit(out)
 }
 
-func (k *Keys) hashAdd(l *Line, id keyID) {
+func (k *Keys) hashAdd(l *Command, id Key) {
 	w := l.Words
 	if len(w) < 4 {
 		return
@@ -288,11 +299,11 @@ func (k *Keys) hashAdd(l *Line, id keyID) {
 	if w[0] == "HINCRBY" {
 		e.There = old.kind == hash && old.fields[w[2]] != ""
 	}
-	k.put(id, next, l.Lua())
+	k.put(id, next, l.InScript())
 	k.emit(e)
 }
 
-func (k *Keys) hashDrop(l *Line, id keyID) {
+func (k *Keys) hashDrop(l *Command, id Key) {
 	old := k.look(id, l.At)
 	if old.kind != hash || len(l.Words) < 3 {
 		return

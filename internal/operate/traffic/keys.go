@@ -1,6 +1,7 @@
-package observe
+package traffic
 
 import (
+	"iter"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -36,8 +37,7 @@ const (
 // Effect is what one command did to one key.
 type Effect struct {
 	Op       Op
-	DB       int
-	Key      string
+	Key      Key
 	Value    string // written: a string, or a hash's field
 	Old      string // the string before; "" with There unset for none
 	OldKnown bool   // Old and There are known
@@ -64,9 +64,10 @@ type entry struct {
 	expires protocol.Instant  // 0 for no TTL
 }
 
-type keyID struct {
-	db   int
-	name string
+// Key is a key of a database.
+type Key struct {
+	DB   int
+	Name string
 }
 
 // Keys is a copy of the keys that matter, moved on by replaying commands. It is not safe for concurrent use.
@@ -78,13 +79,13 @@ type Keys struct {
 	complete bool
 	db       int
 	scanning bool // a SCAN is under way
-	m        map[keyID]entry
+	m        map[Key]entry
 	dropped  int64
 	effects  []Effect
 }
 
 // NewKeys returns a copy that knows nothing.
-func NewKeys(limit int) *Keys { return &Keys{Limit: limit, m: map[keyID]entry{}} }
+func NewKeys(limit int) *Keys { return &Keys{Limit: limit, m: map[Key]entry{}} }
 
 // Scanning says that the reads of a whole SCAN of a database follow: what writes from here on is kept.
 func (k *Keys) Scanning(db int) { k.scanning, k.db = true, db }
@@ -99,33 +100,36 @@ func (k *Keys) Complete() {
 	}
 }
 
+// IsComplete tells that the state of every key of the database is known.
+func (k *Keys) IsComplete() bool { return k.complete }
+
 // whole tells that a key which is missing here does not exist.
-func (k *Keys) whole(id keyID) bool { return k.complete && id.db == k.db }
+func (k *Keys) whole(id Key) bool { return k.complete && id.DB == k.db }
 
 // Learn takes in a string that a read of ours found at this point of the stream. Its TTL follows by LearnTTL.
 func (k *Keys) Learn(db int, name, value string) {
-	id := keyID{db, name}
+	id := Key{db, name}
 	k.put(id, entry{kind: text, value: value, expires: k.m[id].expires}, true)
 }
 
 // LearnHash takes in a hash.
 func (k *Keys) LearnHash(db int, name string, fields map[string]string) {
-	id := keyID{db, name}
+	id := Key{db, name}
 	k.put(id, entry{kind: hash, fields: fields, expires: k.m[id].expires}, true)
 }
 
 // LearnAbsent takes in that there is no such key.
-func (k *Keys) LearnAbsent(db int, name string) { k.put(keyID{db, name}, entry{kind: absent}, true) }
+func (k *Keys) LearnAbsent(db int, name string) { k.put(Key{db, name}, entry{kind: absent}, true) }
 
 // LearnThere takes in that a key of another type exists.
-func (k *Keys) LearnThere(db int, name string) { k.put(keyID{db, name}, entry{kind: there}, true) }
+func (k *Keys) LearnThere(db int, name string) { k.put(Key{db, name}, entry{kind: there}, true) }
 
 // Forget says that a script may have done anything to a key.
-func (k *Keys) Forget(db int, name string) { k.forget(keyID{db, name}) }
+func (k *Keys) Forget(db int, name string) { k.forget(Key{db, name}) }
 
 // LearnTTL takes in the reply of PTTL.
 func (k *Keys) LearnTTL(db int, name string, now protocol.Instant, ms int64) {
-	id := keyID{db, name}
+	id := Key{db, name}
 	e, ok := k.m[id]
 	switch {
 	case !ok:
@@ -142,12 +146,23 @@ func (k *Keys) LearnTTL(db int, name string, now protocol.Instant, ms int64) {
 
 // Value returns the string on a key, and until when it has a TTL (0 for none).
 func (k *Keys) Value(db int, name string, now protocol.Instant) (value string, expires protocol.Instant, ok bool) {
-	e := k.look(keyID{db, name}, now)
+	e := k.look(Key{db, name}, now)
 	return e.value, e.expires, e.kind == text
 }
 
+// Lasting are the strings that are known, of keys without a TTL.
+func (k *Keys) Lasting() iter.Seq2[Key, string] {
+	return func(yield func(Key, string) bool) {
+		for id, e := range k.m {
+			if e.kind == text && e.expires == 0 && !yield(id, e.value) {
+				return
+			}
+		}
+	}
+}
+
 // look returns a key's state at an instant: the TTL is taken into account as the server does.
-func (k *Keys) look(id keyID, now protocol.Instant) entry {
+func (k *Keys) look(id Key, now protocol.Instant) entry {
 	e, ok := k.m[id]
 	if !ok {
 		if k.whole(id) {
@@ -176,14 +191,14 @@ const vague = 5
 func millis(t protocol.Instant) int64 { return int64(t) / int64(time.Millisecond) }
 
 // put keeps a state. Keys that no lock command has touched are kept only while the copy is complete.
-func (k *Keys) put(id keyID, e entry, lock bool) {
+func (k *Keys) put(id Key, e entry, lock bool) {
 	_, tracked := k.m[id]
 	switch {
 	case e.kind == absent && k.whole(id):
 		delete(k.m, id)
 		return
 	case tracked:
-	case !lock && !k.whole(id) && !(k.scanning && id.db == k.db):
+	case !lock && !k.whole(id) && !(k.scanning && id.DB == k.db):
 		return
 	case len(k.m) >= k.Limit:
 		k.complete, k.scanning = false, false // from here on what is missing is unknown
@@ -194,7 +209,7 @@ func (k *Keys) put(id keyID, e entry, lock bool) {
 }
 
 // forget says that a command may have done anything to a key.
-func (k *Keys) forget(id keyID) {
+func (k *Keys) forget(id Key) {
 	if _, tracked := k.m[id]; tracked || k.whole(id) || k.scanning {
 		k.put(id, entry{kind: unknown}, false)
 	}
@@ -209,7 +224,7 @@ func (k *Keys) forgetAll() {
 // flush empties a database, or all for -1.
 func (k *Keys) flush(db int) {
 	for id := range k.m {
-		if db < 0 || id.db == db {
+		if db < 0 || id.DB == db {
 			if k.whole(id) {
 				delete(k.m, id)
 			} else {

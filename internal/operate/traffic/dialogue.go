@@ -1,4 +1,4 @@
-package observe
+package traffic
 
 import (
 	"slices"
@@ -11,15 +11,16 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
-// dialogues pairs the requests and replies of the connections to one server, and gives an observer what ran. It is not safe for
-// concurrent use.
+// dialogues pairs the requests and replies of the connections to one server, and tells what ran. It is not safe for concurrent use.
 type dialogues struct {
-	o    *Observer
-	wire Wire
-	out  *Captured
-	open map[*dialogue]bool
-	late []*dialogue // those with commands that wait for another connection's reply, in the order of their first one
-	last protocol.Instant
+	keys    *Keys
+	tell    func(*Command)
+	scripts Scripts
+	wire    Wire
+	out     *Captured
+	open    map[*dialogue]bool
+	late    []*dialogue // those with commands that wait for another connection's reply, in the order of their first one
+	last    protocol.Instant
 }
 
 // Reading is a capture that is being read.
@@ -38,8 +39,8 @@ type Wire struct {
 	Opened func(addr string, joined bool)
 	// Asked is told of a request, and Ended of its end: that it ran, or failed, which is an error, or no reply. What a transaction queues
 	// ends with the transaction.
-	Asked func(l *Line)
-	Ended func(l *Line, failed bool)
+	Asked func(l *Command)
+	Ended func(l *Command, failed bool)
 }
 
 // dialogue is one connection of a client.
@@ -56,12 +57,12 @@ type dialogue struct {
 
 // answered is a command that ran.
 type answered struct {
-	line  Line
+	line  Command
 	reply respValue
 }
 
-func newDialogues(o *Observer) *dialogues {
-	return &dialogues{o: o, out: &Captured{Unread: map[string]int64{}}, open: map[*dialogue]bool{}}
+func newDialogues(keys *Keys, tell func(*Command)) *dialogues {
+	return &dialogues{keys: keys, tell: tell, out: &Captured{Unread: map[string]int64{}}, open: map[*dialogue]bool{}}
 }
 
 // begin takes in a new connection.
@@ -77,7 +78,7 @@ func (c *dialogues) begin(addr string, joined bool) *dialogue {
 	return d
 }
 
-// now says when what follows happened, on the clock that the observer's report is about.
+// now says when what follows happened.
 func (c *dialogues) now(at protocol.Instant) {
 	c.last = max(c.last, at/1000*1000)
 }
@@ -143,14 +144,14 @@ func (c *dialogues) asks(d *dialogue, v respValue) {
 	}
 	d.asked = append(d.asked, words)
 	if c.wire.Asked != nil {
-		c.wire.Asked(&Line{At: c.last, DB: d.db, Addr: d.addr, Words: words})
+		c.wire.Asked(&Command{At: c.last, DB: d.db, Addr: d.addr, Words: words})
 	}
 }
 
 // ends tells the end of a request.
 func (c *dialogues) ends(d *dialogue, words []string, failed bool) {
 	if c.wire.Ended != nil {
-		c.wire.Ended(&Line{At: c.last, DB: d.db, Addr: d.addr, Words: words}, failed)
+		c.wire.Ended(&Command{At: c.last, DB: d.db, Addr: d.addr, Words: words}, failed)
 	}
 }
 
@@ -207,7 +208,7 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 // given a lock comes after the one that gave it back, also where its reply came first.
 func (c *dialogues) ran(d *dialogue, words []string, v respValue) {
 	c.out.Commands++
-	a := answered{Line{At: c.last, DB: d.db, Addr: d.addr, Words: words}, v}
+	a := answered{Command{At: c.last, DB: d.db, Addr: d.addr, Words: words}, v}
 	switch {
 	case len(d.late) > 0:
 		d.late = append(d.late, a)
@@ -246,7 +247,7 @@ func (c *dialogues) follows(d *dialogue, a *answered) bool {
 	if RunsScript(a.line.Words[0]) {
 		key = a.line.Words[3]
 	}
-	if _, _, there := c.o.Keys.Value(a.line.DB, key, a.line.At); !there {
+	if _, _, there := c.keys.Value(a.line.DB, key, a.line.At); !there {
 		return false
 	}
 	for other := range c.open {
@@ -291,13 +292,14 @@ func took(a *answered) bool {
 	return false
 }
 
-// take gives a command to the observer. What its reply tells of the key is learnt first, so that nothing has to be guessed.
+// take tells a command. What its reply tells of the key is learnt first, so that nothing has to be guessed.
 func (c *dialogues) take(a *answered) {
 	l := &a.line
 	if len(l.Words) > 1 {
 		c.learn(l, a.reply)
 	}
-	c.o.Take(l)
+	c.scripts.Attribute(l)
+	c.tell(l)
 	if RunsScript(l.Words[0]) && len(l.Words) > 2 {
 		c.script(l, a.reply)
 	}

@@ -1,4 +1,4 @@
-package observe
+package traffic
 
 import (
 	"bufio"
@@ -43,16 +43,16 @@ func (c *Captured) NotSeen() (why []string) {
 	return why
 }
 
-// ReadCapture reads what tcpdump wrote (pcap or pcapng), takes the commands and replies of the connections to a port out
-// of it, and gives them to an observer. Unlike MONITOR it shows what the server answered, and costs the server nothing. It
+// ReadCapture reads what tcpdump wrote (pcap or pcapng), and takes the commands and replies of the connections to a port out of it. Keys
+// learns what the replies say before take is told of a command. Unlike MONITOR it shows what the server answered, and costs the server nothing. It
 // does not show what a script did: the keys of a script that is not this project's become unknown. Times are those of the
 // host that captured; capture on the server's host, or skews are against the other one. Wire is told of each request too.
-func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer, wire Wire) (*Captured, error) {
+func ReadCapture(ctx context.Context, in io.Reader, port uint16, keys *Keys, take func(*Command), wire Wire) (*Captured, error) {
 	source, linkType, err := packets(in)
 	if err != nil {
 		return nil, err
 	}
-	c := &capture{dialogues: newDialogues(o), decoder: newDecoder(linkType), port: port, conns: map[netip.AddrPort]*tcpConn{}}
+	c := &capture{dialogues: newDialogues(keys, take), decoder: newDecoder(linkType), port: port, conns: map[netip.AddrPort]*tcpConn{}}
 	c.wire = wire
 	if wire.Lock == nil {
 		c.wire.Lock = new(sync.Mutex)
@@ -88,7 +88,6 @@ func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer, wi
 		c.finish(conn)
 	}
 	c.end()
-	o.Finish()
 	return c.out, nil
 }
 
