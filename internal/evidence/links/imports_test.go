@@ -19,7 +19,7 @@ var layers = [][]string{
 	{"internal/topology", "internal/simulate"},
 	{"internal/wire"},
 	{"internal/client", "internal/stages", "pool", "prommetrics"},
-	{"legacy", "modern"},
+	{"legacy", "modern", "locktest"},
 	{"compat"},
 	{"internal/operate"},
 	{"cmd"},

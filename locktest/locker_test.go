@@ -1,0 +1,163 @@
+package locktest_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+
+	"github.com/alicebob/miniredis/v2"
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/locktest"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+const key = "order.17"
+
+// TestAsTheRealOnes: what a service sees of this Locker and of package modern is the same: kinds of errors, causes of contexts, fencing tokens.
+func TestAsTheRealOnes(t *testing.T) {
+	lockers := map[string]func(t *testing.T) lockmigrate.Locker{
+		"locktest": func(*testing.T) lockmigrate.Locker { return locktest.New() },
+		"modern": func(t *testing.T) lockmigrate.Locker {
+			server := miniredis.RunT(t)
+			pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.Dial("tcp", server.Addr()) }}
+			t.Cleanup(func() { _ = pool.Close() })
+			locker, err := modern.New(pool, modern.Options{FenceTTL: 2 * locktest.TTL})
+			require.NoError(t, err)
+			return locker
+		},
+	}
+	type named string
+	over, cancel := context.WithCancelCause(context.Background())
+	why := errors.New("the request is gone")
+	cancel(why)
+	for name, open := range lockers {
+		t.Run(name, func(t *testing.T) {
+			locker := open(t)
+			ctx := context.WithValue(t.Context(), named("trace"), "42")
+
+			lock, err := locker.TryAcquire(ctx, key)
+			require.NoError(t, err)
+			assert.Equal(t, key, lock.Key())
+			assert.NotEmpty(t, lock.Token())
+			assert.Equal(t, lockmigrate.StageModern, lock.Stage())
+			assert.Equal(t, "42", lock.Context().Value(named("trace")))
+			require.NoError(t, lock.Renew(ctx))
+			assert.NoError(t, lock.Context().Err())
+
+			_, err = locker.TryAcquire(ctx, key)
+			assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+			_, err = locker.Acquire(over, key)
+			assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+			assert.ErrorIs(t, err, why)
+			waiting, give := context.WithCancelCause(ctx)
+			go give(why)
+			_, err = locker.Acquire(waiting, key)
+			assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+			assert.ErrorIs(t, err, why)
+			_, err = locker.TryAcquire(ctx, "")
+			assert.ErrorContains(t, err, "the key is empty")
+
+			require.NoError(t, lock.Release(ctx))
+			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+			assert.ErrorIs(t, lock.Renew(ctx), lockmigrate.ErrReleased)
+			assert.ErrorIs(t, lock.Release(ctx), lockmigrate.ErrReleased)
+
+			failed := errors.New("work failed")
+			assert.Equal(t, failed, locker.Do(ctx, key, func(context.Context) error { return failed }))
+			assert.PanicsWithValue(t, "work", func() { _ = locker.Do(ctx, key, func(context.Context) error { panic("work") }) })
+			later, err := locker.Acquire(ctx, key)
+			require.NoError(t, err, "a panic gives the lock back")
+			assert.Greater(t, later.Fence(), lock.Fence())
+
+			left := locker.Close()
+			assert.ErrorContains(t, left, "closed with locks held: 1")
+			<-later.Context().Done()
+			var lost *lockmigrate.Error
+			require.ErrorAs(t, context.Cause(later.Context()), &lost)
+			assert.ErrorIs(t, lost, lockmigrate.ErrLost)
+			assert.Equal(t, lockmigrate.ReasonClosed, lost.Reason)
+			_, err = locker.Acquire(ctx, key)
+			assert.ErrorContains(t, err, "closed")
+			assert.Equal(t, left, locker.Close())
+		})
+	}
+}
+
+// TestOneAfterTheOther: waiters get the key in the order in which they asked, and only when it is free.
+func TestOneAfterTheOther(t *testing.T) {
+	locker, ctx := locktest.New(), t.Context()
+	release := locker.Hold(key)
+	turns := make(chan int)
+	for i := range 3 {
+		go func() {
+			_ = locker.Do(ctx, key, func(context.Context) error {
+				turns <- i
+				return nil
+			})
+		}()
+		require.NoError(t, locker.AwaitWaiters(ctx, key, i+1))
+	}
+	assert.Empty(t, locker.Held())
+	release()
+	release()
+	for i := range 3 {
+		assert.Equal(t, i, <-turns)
+	}
+}
+
+// TestWhatATestProvokes: a loss is told with its reason, a refusal ends attempts and waits, a release that failed leaves the lock held.
+func TestWhatATestProvokes(t *testing.T) {
+	locker, ctx := locktest.New(), t.Context()
+	done := make(chan error)
+	go func() {
+		done <- locker.Do(ctx, key, func(ctx context.Context) error {
+			<-ctx.Done()
+			return context.Cause(ctx)
+		})
+	}()
+	held, err := locker.AwaitHolder(ctx, key)
+	require.NoError(t, err)
+	assert.Equal(t, []string{key}, locker.Held())
+	require.True(t, locker.Lose(key, lockmigrate.ReasonDeadline))
+	var lost *lockmigrate.Error
+	require.ErrorAs(t, <-done, &lost)
+	assert.Equal(t, lockmigrate.ReasonDeadline, lost.Reason)
+	assert.ErrorIs(t, held.Renew(ctx), lockmigrate.ErrLost)
+	assert.ErrorIs(t, held.Release(ctx), lockmigrate.ErrLost)
+	assert.False(t, locker.Lose(key, lockmigrate.ReasonDeadline), "nobody holds it")
+
+	release := locker.Hold(key)
+	go func() {
+		_, err := locker.Acquire(ctx, key)
+		done <- err
+	}()
+	require.NoError(t, locker.AwaitWaiters(ctx, key, 1))
+	locker.Refuse(key, lockmigrate.ErrStage)
+	assert.ErrorIs(t, <-done, lockmigrate.ErrStage)
+	_, err = locker.TryAcquire(ctx, key)
+	assert.ErrorIs(t, err, lockmigrate.ErrStage)
+	locker.Refuse(key, nil)
+	release()
+
+	mine, err := locker.TryAcquire(ctx, key)
+	require.NoError(t, err)
+	locker.FailReleases(key, lockmigrate.ErrUnknownOutcome)
+	assert.ErrorIs(t, mine.Release(ctx), lockmigrate.ErrUnknownOutcome)
+	assert.NoError(t, mine.Context().Err())
+	locker.FailReleases(key, nil)
+	require.NoError(t, mine.Release(ctx))
+
+	mine, err = locker.TryAcquire(ctx, key)
+	require.NoError(t, err)
+	defer locker.Hold(key)()
+	require.ErrorAs(t, context.Cause(mine.Context()), &lost)
+	assert.Equal(t, lockmigrate.ReasonTaken, lost.Reason)
+
+	over, cancel := context.WithCancel(ctx)
+	cancel()
+	assert.ErrorIs(t, locker.AwaitWaiters(over, key, 1), context.Canceled)
+}
