@@ -53,10 +53,8 @@ func (l *locker) prepare(k *lock) {
 	m := &k.bridge.acquire
 	*m = protocol.BridgeAcquire{
 		Dialect: rules, Key: k.key, Guard: names.Guard, Value: l.random.BridgeValue(rules),
-		TTL: o.TTL, Grace: o.ClockLag + o.CommandDelay, Settle: o.CommandDelay, NotAfter: k.permit.notAfter,
-	}
-	if k.permit.stage == stages.Modern {
-		m.Grace = -1
+		TTL: o.TTL, Grace: o.terms.Grace(), Settle: o.terms.Settle(), NotAfter: k.permit.notAfter,
+		Alone: k.permit.stage == stages.Modern,
 	}
 	if o.Yield > 0 {
 		m.Yield = protocol.Yield{Key: names.Yield, Gap: o.Yield}
@@ -64,22 +62,15 @@ func (l *locker) prepare(k *lock) {
 	if o.FenceTTL > 0 {
 		m.Fence, m.FenceTTL = names.Fence, o.FenceTTL
 	}
-	m.Queue, m.QueueTTL, m.Passes = names.Queue, queueTTL+o.TTL, !k.patient
+	m.Queue, m.QueueTTL, m.Passes = names.Queue, o.terms.QueueTTL(), !k.patient
 	if w := k.wait; w != nil {
-		m.Channel, m.Claim = l.channel, o.claim
+		m.Channel, m.Claim = l.channel, o.terms.Claim()
 		if w.turn.Mode() == waiting.Polling {
 			m.Channel = protocol.Polls
 		}
 		w.turn.Expect(m.Value)
 	}
 }
-
-const (
-	// longestClaim is for how long a lock that was handed over may be held by a waiter that has not spoken yet. What its
-	// first renewal must notice may have happened since the grant.
-	longestClaim = 3 * time.Second
-	queueTTL     = 90 * time.Second // of the queue's key, as for package modern's waiters
-)
 
 // concluded turns the verdict of an attempt into a lock or an error.
 func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (retryHint, error) {

@@ -233,9 +233,6 @@ func (l *locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 
 var errClosed = lifetime.ErrClosed
 
-// longestWait bounds the time between two looks at a key: the last resort when a message got lost.
-const longestWait = 5 * time.Second
-
 // tryOnce passes the gate and makes one attempt: a first one, which leaves a free key to those who wait, or
 // one of those, which goes over the hub's line when the key is to be watched.
 func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retryHint, error) {
@@ -309,8 +306,8 @@ type retryHint struct {
 // sleep sleeps until it is worth to look at the key again.
 func (l *locker) sleep(ctx, changed context.Context, w *wait, next retryHint) error {
 	d := next.after
-	if d < 0 || d > longestWait {
-		d = longestWait
+	if d < 0 || d > protocol.LongestSleep {
+		d = protocol.LongestSleep
 	}
 	either, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)

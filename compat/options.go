@@ -13,16 +13,10 @@ import (
 )
 
 // Defaults of Options.
-const (
-	defaultLease         = 30 * time.Second
-	defaultShortestLease = 10 * time.Second
-)
+const defaultLease = 30 * time.Second
 
 // longestMemberLease is for how long a member of a namespace may acquire after its last successful report, at most.
 var longestMemberLease = 15 * time.Second // a test shortens it
-
-// longestYield is less than half of the time for which the server remembers what old clients need.
-const longestYield = 20 * time.Second
 
 // Options of a Locker. The zero value is a bridge lock of 30 seconds, renewed while it is held. Its old clients speak jedis-ms,
 // with leases of ten seconds or longer. No duration may be longer than ten years.
@@ -96,8 +90,9 @@ type Options struct {
 	ReplyTimeout time.Duration
 
 	// Derived of the others.
-	rules                                *protocol.Dialect
-	renewEvery, poll, memberLease, claim time.Duration
+	rules                         *protocol.Dialect
+	terms                         protocol.MemberTerms
+	renewEvery, poll, memberLease time.Duration
 }
 
 // Validate tells what is wrong with the options, and why, without changing them. With a Namespace it refuses what no
@@ -176,27 +171,25 @@ func (o Options) relations() []error {
 	if o.CommandDelay >= o.TTL {
 		refuse("CommandDelay %v is not shorter than TTL %v: the lock would end while it settles", o.CommandDelay, o.TTL)
 	}
-	if o.Yield > 0 && (o.Yield < time.Millisecond || o.Yield > longestYield) {
-		refuse("Yield %v: must be from 1 ms to %v, or negative for never", o.Yield, longestYield)
+	if o.Yield > 0 && (o.Yield < time.Millisecond || o.Yield > protocol.LongestYield) {
+		refuse("Yield %v: must be from 1 ms to %v, or negative for never", o.Yield, protocol.LongestYield)
 	}
 	return wrong
 }
 
 // withDefaults fills in the zero values.
 func (o Options) withDefaults() Options {
-	terms := lockers.Terms{TTL: o.TTL, ReplyTimeout: o.ReplyTimeout}.WithDefaults()
-	o.TTL, o.ReplyTimeout = terms.TTL, terms.ReplyTimeout
 	o.rules, _ = protocol.Description(o.Dialect).Rules()
-	lockers.Default(&o.ShortestLease, defaultShortestLease)
+	o.terms = protocol.MemberTerms{
+		Dialect: o.rules, TTL: o.TTL, Shortest: o.ShortestLease, ClockLag: o.ClockLag, CommandDelay: o.CommandDelay, Yield: o.Yield,
+	}.WithDefaults()
+	t := &o.terms
+	o.TTL, o.ShortestLease, o.ClockLag, o.CommandDelay, o.Yield = t.TTL, t.Shortest, t.ClockLag, t.CommandDelay, t.Yield
+	lockers.Default(&o.ReplyTimeout, lockers.ReplyTimeout(o.TTL))
 	unit := o.rules.Unit.Resolution()
 	lockers.Default(&o.Lease, max(defaultLease, (o.ShortestLease+unit-1).Truncate(unit)))
-	lockers.Default(&o.ClockLag, stages.DefaultClockLag)
-	lockers.Default(&o.CommandDelay, stages.DefaultCommandDelay)
-	o.poll = o.rules.Poll
-	o.renewEvery = max(o.rules.RenewEvery(o.TTL, o.ShortestLease, o.CommandDelay), lockers.Shortest)
+	o.poll, o.renewEvery = o.rules.Poll, t.Renew()
 	o.memberLease = min(max(3*o.TTL/2, 300*time.Millisecond), longestMemberLease)
-	o.claim = max(min(longestClaim, o.TTL/3, (o.ShortestLease-o.CommandDelay)/2), lockers.Shortest).Truncate(time.Millisecond)
-	lockers.Default(&o.Yield, min(o.poll+o.poll/5, longestYield))
 	return o
 }
 

@@ -12,6 +12,9 @@ const (
 	BridgeDrop                   // bridge_release.lua: a Drop... code
 )
 
+// NoTakeover is the Grace of a command that takes nothing over, however long it is expired.
+const NoTakeover time.Duration = -1
+
 // The codes of the bridge's ops.
 const (
 	TakeFree     = 1  // the key was free
@@ -22,7 +25,6 @@ const (
 	TakeRefused  = -2 // a ghost, Text: expired, but this command may not take over
 	SettleDone   = 1  // both keys are ours
 	SettleAgain  = 2  // the key was absent, or expired again; it is ours now
-	SettlePut    = 3  // our value was put back over Text
 	SettleLeft   = -1 // Text stands on the key; we have withdrawn
 	SettleLost   = 0  // the guard is not ours
 	RenewDone    = 1  // extended
@@ -49,7 +51,7 @@ func (d *Dialect) SettlesFree() bool { return d.MineExpires && d.Missing == Miss
 //	                         held: sleep, take again
 //	settle: sleep, confirm   ours: acquired
 //	                         absent: set again; settle again
-//	                         a live legacy value: withdraw, or put ours back; settle again
+//	                         a live legacy value: withdraw
 //
 // # Why it settles
 //
@@ -63,10 +65,9 @@ func (d *Dialect) SettlesFree() bool { return d.MineExpires && d.Missing == Miss
 // value of a client that truly holds the lock. The holder of the expired value that we took over may be
 // alive after all: it sent its stale DEL, and another client came in. Or, in a dialect that takes its own
 // value for expired, the loser looked again. The values do not tell. Putting ours back over the second kind
-// makes two holders, and hides it from every later renewal. So the default is that the bridge NEVER
+// makes two holders, and hides it from every later renewal (the explorer's claim LLB-put-back-paused). So the bridge NEVER
 // overwrites a legacy expiry that is not over: it gives the guard up and waits like everybody else, which
-// costs one legacy lease after a true clobber. PutBacks allows the other choice for fleets whose clients
-// never delete late.
+// costs one legacy lease after a true clobber.
 type BridgeAcquire struct {
 	Dialect  *Dialect
 	Key      string
@@ -75,9 +76,9 @@ type BridgeAcquire struct {
 	FenceTTL time.Duration
 	Value    string // far-future to legacy readers, and nobody else's: BridgeValue
 	TTL      time.Duration
-	Grace    time.Duration // negative: never take over
-	Settle   time.Duration // 0: do not settle (an ablation)
-	PutBacks int           // how many times a live legacy value is overwritten
+	Grace    time.Duration // for how long an expiry must be over before a takeover
+	Settle   time.Duration // for how long a takeover is watched
+	Alone    bool          // no old client is left: nothing is taken over, nothing settles
 	Poll     time.Duration // the longest sleep between two attempts
 	Patience time.Duration // how much sleep to spend; 0 makes one attempt
 	NotAfter Instant
@@ -87,11 +88,6 @@ type BridgeAcquire struct {
 	Channel  string        // where the waiter listens, or Polls; empty: an attempt that takes no place in the queue
 	Claim    time.Duration // of a lock that is handed to us, until we have spoken
 	QueueTTL time.Duration // of the queue's key: more than twice the longest sleep
-
-	// Truthful makes the holder write its true expiry instead of a far-future number: the ablation that
-	// shows why the number is far-future. Owner is then the owner's part of the value.
-	Truthful bool
-	Owner    string
 
 	at      bridgeState
 	again   bool // the command that stayed without a reply has been sent again
@@ -111,7 +107,6 @@ type BridgeAcquire struct {
 	doubt   bool          // a reply stayed out: what is ours may have been taken over
 	verdict Verdict       // of a withdrawal under way
 	bare    bool          // which names the lock's own keys alone: the keys beside it were refused
-	puts    int
 }
 
 // Yield is what bridge holders do so that old clients, which look only now and then, get turns: bridge_yield.lua says
@@ -215,16 +210,13 @@ func (a *BridgeAcquire) certain(now Instant, reply Reply) bool {
 }
 
 func (a *BridgeAcquire) attempt(now Instant) Step {
-	if a.Truthful {
-		a.Value, _ = a.Dialect.Expiry(now, a.TTL, a.Owner)
-	}
 	a.ticket, a.queued, a.seen, a.wait, a.before = 0, 0, "", 0, 0
 	if a.Channel != "" {
 		if entry := (Entry{a.Claim, a.NotAfter, true, a.Channel, a.Value}).String(); entry != a.entry {
 			a.stood, a.entry = a.entry, entry
 		}
 	}
-	a.again, a.settles, a.puts, a.took = false, 0, 0, false
+	a.again, a.settles, a.took = false, 0, false
 	return a.ask(now, bridgeTakes, BridgeTake)
 }
 
@@ -262,7 +254,7 @@ func (a *BridgeAcquire) taken(reply Reply) Step {
 
 // settle waits before the next look at the key.
 func (a *BridgeAcquire) settle() Step {
-	if a.Settle <= 0 || a.Grace < 0 { // without takeovers there are no legacy clients to wait for
+	if a.Alone { // without takeovers there are no legacy clients to wait for
 		return done(Acquired)
 	}
 	if a.settles++; a.settles > maxSettles {
@@ -276,9 +268,6 @@ func (a *BridgeAcquire) confirmed(reply Reply) Step {
 	switch reply.Int {
 	case SettleDone:
 		return done(Acquired)
-	case SettlePut:
-		a.puts++
-		return a.settle()
 	case SettleAgain:
 		return a.settle()
 	case SettleLost:
@@ -367,7 +356,10 @@ func (a *BridgeAcquire) command(op Op) Command {
 	if op == BridgeDrop {
 		return a.Yield.on(c)
 	}
-	c.Grace, c.NotAfter = a.Grace, a.NotAfter
+	c.NotAfter = a.NotAfter
+	if c.Grace = a.Grace; a.Alone {
+		c.Grace = NoTakeover
+	}
 	c.Unit, c.Layout = a.Dialect.Unit, a.Dialect.Layout
 	if op == BridgeTake {
 		c.Fence, c.FenceTTL, c.QueueTTL = a.Fence, a.FenceTTL, a.QueueTTL
@@ -375,8 +367,6 @@ func (a *BridgeAcquire) command(op Op) Command {
 		if a.Passes {
 			c.Queue = ""
 		}
-	} else {
-		c.PutBack = a.puts < a.PutBacks
 	}
 	return c
 }

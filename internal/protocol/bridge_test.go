@@ -56,10 +56,8 @@ func TestBridgeAcquireSteps(t *testing.T) {
 		{"held, with patience", JedisMS, func(a *BridgeAcquire) { a.Patience = 1500 * time.Millisecond },
 			[]Reply{wait(TakeHeld, time.Hour), wait(TakeHeld, 50*time.Millisecond), code(TakeFree)}, "take 1s take 50ms take ACQUIRED"},
 		{"foreign", JedisMS, nil, []Reply{wait(TakeForeign, -1)}, "take FOREIGN"},
-		{"a ghost", JedisMS, func(a *BridgeAcquire) { a.Grace = -1 }, []Reply{wait(TakeRefused, -1)}, "take GHOST"},
+		{"a ghost", JedisMS, func(a *BridgeAcquire) { a.Alone = true }, []Reply{wait(TakeRefused, -1)}, "take GHOST"},
 		{"clobbered: withdraw", JedisMS, nil, []Reply{code(TakeOver), wait(SettleLeft, time.Second)}, "take 200ms settle BUSY"},
-		{"clobbered: put back", JedisMS, func(a *BridgeAcquire) { a.PutBacks = 1 },
-			[]Reply{code(TakeOver), code(SettlePut), code(SettleDone)}, "take 200ms settle 200ms settle ACQUIRED"},
 		{"deleted while settling", JedisMS, nil, []Reply{code(TakeOver), code(SettleAgain), code(SettleDone)}, "take 200ms settle 200ms settle ACQUIRED"},
 		{"the guard lost while settling", JedisMS, nil, []Reply{code(TakeOver), code(SettleLost)}, "take 200ms settle BUSY"},
 		{"a reply lost", JedisMS, nil, []Reply{silence, code(TakeFree)}, "take take ACQUIRED"},
@@ -70,7 +68,7 @@ func TestBridgeAcquireSteps(t *testing.T) {
 		{"refused", JedisMS, nil, []Reply{fault}, "take FAILED"},
 		{"refused after a lost reply", JedisMS, nil, []Reply{silence, fault, code(DropNothing)}, "take take drop FAILED"},
 		{"refused while settling", JedisMS, nil, []Reply{code(TakeOver), fault, code(DropDone)}, "take 200ms settle drop FAILED"},
-		{"no settling", JedisMS, func(a *BridgeAcquire) { a.Settle = 0 }, []Reply{code(TakeOver)}, "take ACQUIRED"},
+		{"no old client is left", JedisUUID, func(a *BridgeAcquire) { a.Alone = true }, []Reply{code(TakeFree)}, "take ACQUIRED"},
 	}
 	for _, c := range cases {
 		a := &BridgeAcquire{Dialect: c.dialect, Key: "k", Guard: "g", Value: "v", TTL: time.Minute, Settle: 200 * time.Millisecond, Poll: time.Second}
@@ -84,26 +82,14 @@ func TestBridgeAcquireSteps(t *testing.T) {
 }
 
 func TestBridgeAcquireStopsSettling(t *testing.T) {
-	a := &BridgeAcquire{Dialect: JedisMS, PutBacks: 1000, Settle: time.Millisecond}
+	a := &BridgeAcquire{Dialect: JedisMS, Settle: time.Millisecond}
 	replies := []Reply{code(TakeOver)}
 	for range maxSettles {
-		replies = append(replies, code(SettlePut))
+		replies = append(replies, code(SettleAgain))
 	}
 	want := "take" + strings.Repeat(" 1ms settle", maxSettles) + " drop BUSY"
 	if got := playBridge(a, append(replies, code(DropDone))...); got != want {
 		t.Errorf("got %s, want %s", got, want)
-	}
-}
-
-func TestBridgeAcquirePutsBackNoMoreThanAllowed(t *testing.T) {
-	a := &BridgeAcquire{Dialect: JedisMS, PutBacks: 1, Settle: time.Millisecond, Grace: time.Second}
-	step := a.Next(0, Reply{})
-	for i, c := range []int64{TakeOver, SettlePut} {
-		a.Next(0, code(c))
-		step = a.Next(0, Reply{Kind: Woke})
-		if step.Command.PutBack != (i == 0) {
-			t.Errorf("settle %d asks to put back: %v", i, step.Command.PutBack)
-		}
 	}
 }
 

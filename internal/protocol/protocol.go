@@ -78,10 +78,9 @@ type Command struct {
 	Wanted   bool          // QueueRelease: somebody is likely to wait, and is to hear of it before we do
 
 	Guard    string        // the bridge's second key
-	Grace    time.Duration // how long a legacy expiry must be over before a takeover; negative: never
+	Grace    time.Duration // how long a legacy expiry must be over before a takeover, or NoTakeover
 	Unit     Unit          // of the legacy expiry that the server reads
 	Layout   Layout        // of the same
-	PutBack  bool          // BridgeSettle: overwrite a live legacy value
 	Yield    string        // the key with the state of the gaps for old clients; empty: none are left
 	Gap      time.Duration // the length of a gap
 	Held     time.Duration // BridgeDrop: for how long the lock was held

@@ -129,7 +129,7 @@ func (s *Sidecar) Wait(now Instant, key, token string) Command {
 // SetNXPX is SET with NX and a TTL: a token lock already. The text stands on the key, so that a script of the client finds it there.
 func (s *Sidecar) SetNXPX(now Instant, key, text string, ttl time.Duration) Command {
 	c := s.command(SidecarTake, now, key)
-	c.Value, c.TTL, c.Grace = "=", ttl, -1
+	c.Value, c.TTL, c.Grace = "=", ttl, NoTakeover
 	c.Sidecar.Form, c.Sidecar.Text, c.Sidecar.Until, c.Sidecar.Owes, c.Sidecar.Plain = FormSet, text, now.Add(ttl), 2*ttl, true
 	return c
 }
@@ -217,7 +217,7 @@ func (s *Sidecar) take(now Instant, key, text, token string, form Form) Command 
 	c, d := s.command(SidecarTake, now, key), s.Dialect
 	call := c.Sidecar
 	call.Form, call.Text = form, text
-	c.Value, c.Grace, c.Claim = token, -1, 3*cmp.Or(s.Poll, usualPoll)
+	c.Value, c.Grace, c.Claim = token, NoTakeover, 3*cmp.Or(s.Poll, usualPoll)
 	c.TTL, call.Until = s.lease(now, text)
 	call.Owes = 2 * c.TTL
 	// Only an expiry can be known to be one client's: a text without a time may be a flag, or the name of a host or process.

@@ -60,7 +60,7 @@ func (r *ModernRelease) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (a *BridgeAcquire) AppendState(b []byte) []byte {
-	b = append(b, byte(a.at), flags(a.again, a.took, a.bare, a.doubt, a.handed), byte(a.settles), byte(a.puts), byte(a.verdict))
+	b = append(b, byte(a.at), flags(a.again, a.took, a.bare, a.doubt, a.handed), byte(a.settles), byte(a.verdict))
 	b = appendTimes(b, min(a.Patience, time.Minute), // more is as good as no end, and a waiter that is woken often would count it down
 		time.Duration(a.sent), time.Duration(a.won), time.Duration(a.fence), a.wait,
 		time.Duration(a.before), time.Duration(a.ticket), time.Duration(a.queued))

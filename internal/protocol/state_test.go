@@ -10,8 +10,8 @@ import (
 // Everything else must show in it: a search would otherwise take two different states for one.
 var settings = map[string]bool{
 	"Dialect": true, "Key": true, "Lease": true, "Poll": true, "Faithful": true, "Policy": true, "Guard": true,
-	"Fence": true, "FenceTTL": true, "TTL": true, "Grace": true, "Settle": true, "PutBacks": true, "NotAfter": true,
-	"Truthful": true, "Yield": true, "Passes": true, "Hand": true, "Queue": true, "Channel": true, "Claim": true, "QueueTTL": true, "MaxSleep": true,
+	"Fence": true, "FenceTTL": true, "TTL": true, "Grace": true, "Settle": true, "Alone": true, "NotAfter": true,
+	"Yield": true, "Passes": true, "Hand": true, "Queue": true, "Channel": true, "Claim": true, "QueueTTL": true, "MaxSleep": true,
 	"Tries": true, "Owner": true, "Script": true, "Queues": true, "Redisson": true, "Native": true, "Share": true, "ConfirmGrant": true,
 	"Leftover": true, "Behind": true, "Breath": true,
 }

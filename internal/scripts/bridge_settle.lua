@@ -5,17 +5,15 @@
 -- ARGV value      the bridge value
 -- ARGV ttl        the TTL in milliseconds
 -- ARGV rules      "<grace> <unit> <layout> <gap>", as in bridge_acquire.lua; the gap does not matter here
--- ARGV put_back   1 puts our value back over a live legacy value, 0 withdraws from it
 -- ARGV not_after  the last millisecond of the server's clock at which this command may act, 0 for none
 -- Reply    {1, 0, 0, ''}        confirmed: both keys are ours, with a full TTL
 --          {2, 0, 0, value}     repaired: the key was absent or expired again; ours now, settle again
---          {3, 0, 0, value}     put back over that value; settle again
 --          {-1, 0, ms, value}   withdrawn: that value stands, nothing is ours; look again after ms, -1 unknown
 --          {0, 0, 0, ''}        the guard is not ours: nothing is
 --          error STAGE          the command came after its bound; nothing was done
 --
--- Atomic because the answer must be true of key and guard at one moment. And a value may be put
--- back only over the one that was looked at.
+-- Atomic because the answer must be true of key and guard at one moment. And a value may be set
+-- again only over the one that was looked at.
 -- The guard is extended first: a server that is out of memory allows the SET after that.
 -- include bounded.lua
 -- include bridge_shared.lua
@@ -34,11 +32,8 @@ elseif seen then
   if kind == 'string' and left < 0 then ends = expiry(seen, unit, layout) end
   local due = ends and ends + tonumber(grace)
   if not due or now <= due then
-    if not due or put_back ~= '1' then
-      redis.call('DEL', guard)
-      return {-1, 0, due and due - now + 1 or left, seen}
-    end
-    code = 3
+    redis.call('DEL', guard)
+    return {-1, 0, due and due - now + 1 or left, seen}
   end
 end
 redis.call('PEXPIRE', guard, ttl)

@@ -30,7 +30,7 @@ func TestALateRenewalLeavesNothing(t *testing.T) {
 		"gap": 0, "hand": 1, "held": 0, "behind": 0, "breath": 5000}))
 	assert.Equal(t, []any{int64(0)}, run(scripts.BridgeRenew, scripts.Values{"key": key, "guard": guard, "fence": key, "value": value, "ttl": 10_000, "fence_ttl": 0, "not_after": 0}))
 	assert.Equal(t, []any{int64(0), int64(0), int64(0), []byte{}}, run(scripts.BridgeSettle, scripts.Values{"key": key, "guard": guard, "value": value, "ttl": 10_000,
-		"rules": "0 float plain 0", "put_back": 0, "not_after": 0}))
+		"rules": "0 float plain 0", "not_after": 0}))
 	assert.EqualValues(t, 0, server.Do("EXISTS", key))
 	assert.EqualValues(t, 1, server.Do("EXISTS", guard), "nobody of the bridge takes the key yet")
 }

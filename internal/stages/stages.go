@@ -19,6 +19,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
@@ -47,8 +48,8 @@ func Parse(name string) (Stage, error) {
 
 // What is taken for the old clients' clocks and commands where a record does not say.
 const (
-	DefaultClockLag     = time.Second
-	DefaultCommandDelay = 250 * time.Millisecond
+	DefaultClockLag     = protocol.DefaultClockLag
+	DefaultCommandDelay = protocol.DefaultCommandDelay
 )
 
 // Info is what a member says of itself, for people.

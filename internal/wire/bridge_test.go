@@ -187,7 +187,7 @@ func TestBridgeTakeDoesNotTakeOverWhereItMayNot(t *testing.T) {
 		b := newBench(t, s)
 		old := b.ago(time.Minute)
 		b.set(old)
-		b.want(b.send(b.command(protocol.BridgeTake, func(c *protocol.Command) { c.Grace = -1 })), protocol.TakeRefused, old, "-")
+		b.want(b.send(b.command(protocol.BridgeTake, func(c *protocol.Command) { c.Grace = protocol.NoTakeover })), protocol.TakeRefused, old, "-")
 	})
 }
 
@@ -214,20 +214,18 @@ func TestBridgeSettle(t *testing.T) {
 	cases := []struct {
 		name       string
 		setup      func(b *bench)
-		putBack    bool
 		code       int64
 		key, guard string
 	}{
-		{"nothing came", func(*bench) {}, false, protocol.SettleDone, mine, mine},
-		{"deleted", func(b *bench) { b.do("DEL", b.key) }, false, protocol.SettleAgain, mine, mine},
-		{"a live legacy value: withdraw", func(b *bench) { b.set(b.ago(-time.Minute)) }, false, protocol.SettleLeft, "same", "-"},
-		{"a live legacy value: put back", func(b *bench) { b.set(b.ago(-time.Minute)) }, true, protocol.SettlePut, mine, mine},
-		{"a legacy value over by more than the grace", func(b *bench) { b.set(b.ago(time.Minute)) }, false, protocol.SettleAgain, mine, mine},
-		{"a legacy value over, within the grace", func(b *bench) { b.set(b.ago(0)) }, false, protocol.SettleLeft, "same", "-"},
-		{"a token", func(b *bench) { b.do("SET", b.key, "token", "PX", 5000) }, true, protocol.SettleLeft, "same", "-"},
-		{"foreign text", func(b *bench) { b.set("text") }, true, protocol.SettleLeft, "same", "-"},
-		{"the guard gone", func(b *bench) { b.do("DEL", b.guard()) }, true, protocol.SettleLost, mine, "-"},
-		{"the guard theirs", func(b *bench) { b.do("SET", b.guard(), theirs) }, true, protocol.SettleLost, mine, theirs},
+		{"nothing came", func(*bench) {}, protocol.SettleDone, mine, mine},
+		{"deleted", func(b *bench) { b.do("DEL", b.key) }, protocol.SettleAgain, mine, mine},
+		{"a live legacy value: withdraw", func(b *bench) { b.set(b.ago(-time.Minute)) }, protocol.SettleLeft, "same", "-"},
+		{"a legacy value over by more than the grace", func(b *bench) { b.set(b.ago(time.Minute)) }, protocol.SettleAgain, mine, mine},
+		{"a legacy value over, within the grace", func(b *bench) { b.set(b.ago(0)) }, protocol.SettleLeft, "same", "-"},
+		{"a token", func(b *bench) { b.do("SET", b.key, "token", "PX", 5000) }, protocol.SettleLeft, "same", "-"},
+		{"foreign text", func(b *bench) { b.set("text") }, protocol.SettleLeft, "same", "-"},
+		{"the guard gone", func(b *bench) { b.do("DEL", b.guard()) }, protocol.SettleLost, mine, "-"},
+		{"the guard theirs", func(b *bench) { b.do("SET", b.guard(), theirs) }, protocol.SettleLost, mine, theirs},
 	}
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		for _, c := range cases {
@@ -240,7 +238,7 @@ func TestBridgeSettle(t *testing.T) {
 				if key == "same" {
 					key = b.s.Value(b.key)
 				}
-				reply := b.send(b.command(protocol.BridgeSettle, func(cmd *protocol.Command) { cmd.PutBack = c.putBack }))
+				reply := b.send(b.command(protocol.BridgeSettle))
 				b.want(reply, c.code, key, c.guard)
 			})
 		}

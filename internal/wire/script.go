@@ -167,8 +167,6 @@ func argument(c *protocol.Command, key any, name string) any {
 		return word(c.Layout.String())
 	case "rules":
 		return rulesOf(c)
-	case "put_back":
-		return flag(c.PutBack)
 	case "gap":
 		if c.Yield == "" {
 			return zero

@@ -9,6 +9,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // Longest is the longest duration that an option may have. Sums and multiples of such durations, and instants so far from
@@ -16,7 +17,7 @@ import (
 const Longest = 10 * 365 * 24 * time.Hour
 
 // Shortest is the shortest pause, period or timeout. Shorter ones would only keep the processor busy.
-const Shortest = time.Millisecond
+const Shortest = protocol.ShortestPeriod
 
 // Named is a duration with the name of its option.
 type Named struct {
@@ -76,9 +77,6 @@ func Default(value *time.Duration, otherwise time.Duration) {
 	}
 }
 
-// defaultTTL is how long a lock outlives its last renewal, in every package.
-const defaultTTL = 30 * time.Second
-
 // Terms are the options that all locks with a TTL share.
 type Terms struct {
 	TTL, Wait    time.Duration
@@ -90,7 +88,7 @@ type Terms struct {
 
 // WithDefaults fills in the zero values.
 func (t Terms) WithDefaults() Terms {
-	Default(&t.TTL, defaultTTL)
+	Default(&t.TTL, protocol.DefaultTTL)
 	Default(&t.RenewEvery, t.TTL/3)
 	Default(&t.ReplyTimeout, ReplyTimeout(t.TTL))
 	Default(&t.Poll, 100*time.Millisecond)

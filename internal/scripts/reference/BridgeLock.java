@@ -111,7 +111,6 @@ public final class BridgeLock {
         values.put("gap", text(options.yieldMs));
         values.put("rules", options.graceMs + " " + options.unit + " " + options.layout + " " + options.yieldMs);
         values.put("behind", "0");
-        values.put("put_back", "0");
         values.put("breath", text(options.breathMs));
         values.put("hand", "0");
         values.put("entry", "");

@@ -58,7 +58,7 @@ class BridgeLock:
         self.record, self._next_look = lambda: None, time.monotonic() + ttl_ms / 1000.0
         self.values = {  # the scripts' arguments, by the names in their headers
             "ttl": ttl_ms, "fence_ttl": fence_ttl_ms, "not_after": 0,
-            "rules": "%d %s %s %d" % (grace_ms, unit, layout, yield_ms), "gap": yield_ms, "behind": 0, "hand": 0, "put_back": 0,
+            "rules": "%d %s %s %d" % (grace_ms, unit, layout, yield_ms), "gap": yield_ms, "behind": 0, "hand": 0,
             "breath": breath_ms, "entry": "", "stood": "", "queue_ttl": 90000 + ttl_ms,
         }
         # for how long a lock may be ours that was handed to us, before we have found it on the key

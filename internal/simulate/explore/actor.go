@@ -294,7 +294,7 @@ func (a *actor) append(b []byte) []byte {
 // appendCommand writes what tells a command from others of this model: what a client may say differently from one
 // time to the next. Equal commands do the same to the server.
 func appendCommand(b []byte, c *protocol.Command) []byte {
-	b = append(b, byte(c.Op), flag(c.PutBack, 0)|flag(c.Hand, 1))
+	b = append(b, byte(c.Op), flag(c.Hand, 0))
 	for _, s := range [...]string{c.Key, c.Value, c.Old, c.Channel, c.Entry, c.Stood} {
 		b = append(b, byte(len(s)))
 		b = append(b, s...)

@@ -28,7 +28,7 @@ func TestCommandsAreToldApart(t *testing.T) {
 	seen := map[uint32]bool{}
 	for _, c := range []protocol.Command{
 		{Op: protocol.BridgeTake}, {Op: protocol.BridgeTake, Stood: "y"}, {Op: protocol.BridgeTake, Entry: "x"},
-		{Op: protocol.BridgeSettle}, {Op: protocol.BridgeSettle, PutBack: true},
+		{Op: protocol.BridgeSettle},
 		{Op: protocol.BridgeTake, Grace: 1}, {Op: protocol.BridgeTake, NotAfter: 1},
 		{Op: protocol.QueueRelease}, {Op: protocol.QueueRelease, Channel: "m"}, {Op: protocol.QueueRelease, Channel: "m", Claim: 1},
 	} {

@@ -71,8 +71,8 @@ func (d *drawn) edge(i int) float64 {
 		case j == i:
 		case m.member.Scheme.Old():
 			highest = max(highest, m.offset)
-		default: // it reads the server's clock
-			highest = max(highest, float64(-grace/time.Millisecond))
+		case m.member.Scheme == model.Bridge && !m.member.Alone: // it reads the server's clock; a token lock takes nothing over
+			highest = max(highest, -m.member.Grace.Seconds()*1000)
 		}
 	}
 	return max(lowest-highest-slack, 0)

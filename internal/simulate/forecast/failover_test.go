@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -43,18 +44,18 @@ func TestForecastFailovers(t *testing.T) {
 	measures(t, redistest.Proofs)
 	for _, c := range []struct {
 		name    string
-		becomes model.Scheme
+		becomes func(model.Member, protocol.MemberTerms) model.Member
 		skews   []float64
 		told    bool
 		hours   time.Duration // for some two hundred double holds
 	}{
-		{"old", model.Legacy, []float64{0, 0, 0}, false, 120}, {"apart", model.Legacy, []float64{0, 15_000, 0}, false, 120},
-		{"bridge", model.Bridge, []float64{0, 0, 0}, true, 120}, {"modern", model.Modern, []float64{0, 0, 0}, true, 300}, {"sidecar", model.Sidecar, []float64{0, 0, 0}, false, 300},
+		{"old", nil, []float64{0, 0, 0}, false, 120}, {"apart", nil, []float64{0, 15_000, 0}, false, 120},
+		{"bridge", atBridge, []float64{0, 0, 0}, true, 120}, {"modern", atModern, []float64{0, 0, 0}, true, 300}, {"sidecar", model.BehindSidecar, []float64{0, 0, 0}, false, 300},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := fleetOf(failing(c.skews...))
 			require.NoError(t, err)
-			g := stage{becomes: c.becomes, share: map[bool]float64{false: 1}[c.becomes == model.Legacy]}.of(f, nil)[0]
+			g := stage{becomes: c.becomes, share: 1}.of(f, nil)[0]
 			o := Options{Draws: 60, Commands: 1_000_000, Failovers: Failovers{Every: 4 * time.Minute, Outage: time.Second, Behind: 4 * time.Second}}
 			require.NoError(t, o.defaults())
 			made := o.overthrown(&g, 1)
@@ -82,7 +83,7 @@ func TestForecastAnyName(t *testing.T) {
 		p.Clients[1].Name = name
 		f, err := fleetOf(p)
 		require.NoError(t, err)
-		g := stage{becomes: model.Modern, share: 1}.of(f, nil)[0]
+		g := stage{becomes: atModern, share: 1}.of(f, nil)[0]
 		o := Options{Draws: 20, Commands: 1, Failovers: Failovers{Every: time.Minute, Outage: time.Second, Behind: 4 * time.Second}}
 		require.NoError(t, o.defaults())
 		made := o.overthrown(&g, 1)

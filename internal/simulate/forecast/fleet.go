@@ -35,13 +35,15 @@ type actor struct {
 
 // group is clients that share keys of a family. Where the keys are many, it is one of them, and there are times of it.
 type group struct {
-	family  string
-	times   float64
-	hours   []int   // of the day (UTC) that it is; none: all
-	share   float64 // of the day that these are
-	actors  []actor
-	holds   []profile.Spread // by pool
-	network sim.Network
+	family string
+	times  float64
+	hours  []int   // of the day (UTC) that it is; none: all
+	share  float64 // of the day that these are
+	actors []actor
+	holds  []profile.Spread // by pool
+	// shortest is the shortest lease of the family's old clients, as a namespace's record has it; 0: none is known.
+	shortest time.Duration
+	network  sim.Network
 }
 
 // drifts tells that a clock of the group drifts, so that it counts when it runs.
@@ -116,13 +118,6 @@ type fleet struct {
 	incomplete bool // clients are left out, or a lease is a guess
 	leftOut    bool
 }
-
-// The parameters of a bridge member, as stage init writes them down for old clients whose clocks are near: how long after its expiry an
-// old lease is taken over, and how long a takeover waits before it counts.
-const (
-	grace  = time.Second
-	settle = 250 * time.Millisecond
-)
 
 // fleetOf reads a profile. What it does not say enough about is left out, and named.
 func fleetOf(p profile.Profile) (*fleet, error) {
@@ -238,7 +233,7 @@ func touches(a, b []profile.Group) bool {
 
 // group makes the clients of some groups of one family.
 func (f *fleet) group(family string, groups []profile.Group, members []*model.Member, seconds float64, leases leaseSpan) group {
-	made := group{family: family, times: 1, share: 1}
+	made := group{family: family, times: 1, share: 1, shortest: f.shortest(family)}
 	one := len(groups) == 1 && groups[0].Keys > mostJoint
 	if one {
 		made.times = float64(groups[0].Keys)
@@ -267,10 +262,13 @@ func (f *fleet) group(family string, groups []profile.Group, members []*model.Me
 			continue
 		}
 		a.skew, a.skewError, a.lease, a.hold, a.crashed, a.acquired = client.SkewMS, client.SkewErrorMS, u.LeaseMS, u.Hold, u.Crashed, u.Acquired
-		if a.member.Lease = millis(a.lease); !a.member.Scheme.Old() {
-			a.member.Renew = a.member.Lease / 3
-		} else {
+		switch a.member.Lease = millis(a.lease); {
+		case a.member.Scheme.Old():
 			a.leaseIn = leases
+		case a.member.Scheme == model.Bridge:
+			a.member = model.CompatMember(a.member, protocol.MemberTerms{TTL: a.member.Lease, Shortest: made.shortest}, false)
+		default:
+			a.member.Renew = a.member.Lease / 3
 		}
 		a.perSecond, a.turn = a.shared, u.Hold.Mean()+u.Wait.Mean()
 		if one {
@@ -315,6 +313,16 @@ func keySet(prefix string, keys, acquired int64) sim.KeySet {
 // maxActors bounds the clients that are simulated together.
 const maxActors = 1000
 
+// shortest is the shortest lease of the old clients of a family.
+func (f *fleet) shortest(family string) (least time.Duration) {
+	for _, c := range f.profile.Clients {
+		if lease := millis(c.Use(family).LeaseMS); c.Kind == "legacy" && lease > 0 && (least == 0 || lease < least) {
+			least = lease
+		}
+	}
+	return least
+}
+
 // leaveOut says which client has no part in the forecast.
 func (f *fleet) leaveOut(format string, args ...any) {
 	f.incomplete, f.leftOut = true, true
@@ -350,8 +358,8 @@ func memberOf(c profile.Client, number int) (m *model.Member, why string) {
 	} else if m.Scheme.Old() {
 		return nil, fmt.Sprintf("the simulator does not play dialect %q", c.Dialect)
 	}
-	if m.Release = m.Dialect.Release; !m.Scheme.Old() {
-		become(m, m.Scheme)
+	if m.Release = m.Dialect.Release; m.Scheme == model.Modern {
+		m.Queue, m.Poll, m.Fence = true, 100*time.Millisecond, protocol.FenceKey(m.Key)
 	}
 	return m, ""
 }

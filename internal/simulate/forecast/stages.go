@@ -2,7 +2,6 @@ package forecast
 
 import (
 	"slices"
-	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
@@ -11,17 +10,26 @@ import (
 // stage is a fleet that is asked about: which of today's old clients are what.
 type stage struct {
 	name, what string
-	becomes    model.Scheme
-	share      float64 // of the old clients, those first that cause the most
+	becomes    func(model.Member, protocol.MemberTerms) model.Member // what the old clients are; nil: as they are
+	share      float64                                               // of the old clients, those first that cause the most
+	alone      bool                                                  // the members of today are at stage modern too
 }
 
 // stages are today's fleet and those that it can become.
 var stages = []stage{
-	{"legacy", "the fleet as it was observed", model.Legacy, 0},
-	{"bridge, half", "half of the old clients are bridge members, the worst first", model.Bridge, 0.5},
-	{"bridge", "all old clients are bridge members", model.Bridge, 1},
-	{"modern", "all clients hold token locks", model.Modern, 1},
-	{"sidecar", "all old clients as they are, behind sidecars", model.Sidecar, 1},
+	{"legacy", "the fleet as it was observed", nil, 0, false},
+	{"bridge, half", "half of the old clients are bridge members, the worst first", atBridge, 0.5, false},
+	{"bridge", "all old clients are bridge members", atBridge, 1, false},
+	{"modern", "all clients hold token locks", atModern, 1, true},
+	{"sidecar", "all old clients as they are, behind sidecars", model.BehindSidecar, 1, false},
+}
+
+func atBridge(m model.Member, t protocol.MemberTerms) model.Member {
+	return model.CompatMember(m, t, false)
+}
+
+func atModern(m model.Member, t protocol.MemberTerms) model.Member {
+	return model.CompatMember(m, t, true)
 }
 
 // of puts the stage's clients in the place of today's.
@@ -55,26 +63,13 @@ func (s stage) of(f *fleet, worst []Share) []group {
 		made := g
 		made.actors = slices.Clone(g.actors)
 		for i := range made.actors {
-			m := &made.actors[i].member
-			if slices.Contains(changed, made.actors[i].client) || s.becomes == model.Modern && m.Scheme == model.Bridge {
-				become(m, s.becomes)
+			a := &made.actors[i]
+			if s.becomes != nil && slices.Contains(changed, a.client) {
+				a.member = s.becomes(a.member, protocol.MemberTerms{Shortest: g.shortest})
 			}
+			a.member.Alone = a.member.Alone || s.alone && a.member.Scheme == model.Bridge
 		}
 		groups = append(groups, made)
 	}
 	return groups
-}
-
-// become makes a client a member of another scheme, with the habits that such members have.
-func become(m *model.Member, scheme model.Scheme) {
-	m.Scheme = scheme
-	m.Fence = protocol.FenceKey(m.Key)
-	if scheme == model.Sidecar {
-		m.Behind, m.Queue, m.Renew, m.Settle, m.Grace = m.Name, false, m.Lease/3, settle, grace // the sidecar looks after the lock
-		return
-	}
-	m.Queue, m.Renew, m.Poll = true, m.Lease/3, 100*time.Millisecond
-	if scheme == model.Bridge {
-		m.Settle, m.Grace, m.Yield = settle, grace, m.Poll*6/5
-	}
 }

@@ -163,14 +163,14 @@ func bridgeSettle(c *call) protocol.Reply {
 		}
 		due := ends + settleGrace(cmd.Grace)
 		if !isExpiry || c.ms <= due {
-			if !isExpiry || !cmd.PutBack {
+			if !isExpiry || cmd.Op != settlePutting {
 				c.remove(cmd.Guard)
 				if isExpiry {
 					left = due - c.ms + 1
 				}
 				return answer(protocol.SettleLeft, left, seen)
 			}
-			code = protocol.SettlePut
+			code = settlePut
 		}
 	}
 	c.claim()

@@ -26,6 +26,8 @@ var operations = [...]Operation{
 	protocol.BridgeExtend: bridgeExtend,
 	protocol.BridgeDrop:   bridgeDrop,
 
+	settlePutting: bridgeSettle,
+
 	protocol.SidecarTake:   sidecarTake,
 	protocol.SidecarGet:    sidecarGet,
 	protocol.SidecarDel:    sidecarDel,

@@ -155,7 +155,7 @@ func (c coverage) note(q *question, r *protocol.Reply) {
 func (c coverage) require(t *testing.T) {
 	codes := map[protocol.Op][]int64{
 		protocol.BridgeTake:   {protocol.TakeFree, protocol.TakeOver, protocol.TakeMine, protocol.TakeHeld, protocol.TakeForeign, protocol.TakeRefused},
-		protocol.BridgeSettle: {protocol.SettleDone, protocol.SettleAgain, protocol.SettlePut, protocol.SettleLeft, protocol.SettleLost},
+		protocol.BridgeSettle: {protocol.SettleDone, protocol.SettleAgain, protocol.SettleLeft, protocol.SettleLost},
 		protocol.BridgeExtend: {protocol.RenewDone, protocol.RenewRepair, protocol.RenewTheirs, protocol.RenewLost},
 		protocol.BridgeDrop:   {protocol.DropDone, protocol.DropRepaired, protocol.DropTheirs, protocol.DropNothing, protocol.DropHanded},
 		protocol.SidecarTake:  {0, 1}, protocol.SidecarDel: {0, 1}, protocol.SidecarExpire: {0, 1}, protocol.SidecarOld: {0, 1},

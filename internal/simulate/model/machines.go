@@ -61,8 +61,8 @@ func (s *Session) beginAcquire() {
 		s.Value = s.bridgeValue()
 		s.bridgeAcquire = protocol.BridgeAcquire{
 			Dialect: s.Dialect, Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL,
-			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, PutBacks: s.PutBacks,
-			Poll: s.Poll, Patience: s.Patience, Truthful: s.Truthful, Owner: s.Owner, NotAfter: s.bound,
+			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, Alone: s.Alone,
+			Poll: s.Poll, Patience: s.Patience, NotAfter: s.bound,
 		}
 		if s.Yield > 0 {
 			s.bridgeAcquire.Yield = protocol.Yield{Key: protocol.YieldKey(s.Key), Gap: s.Yield}
@@ -229,6 +229,11 @@ func (s *Session) queueKey() string { return protocol.QueueKey(s.Key) }
 
 // Hears tells that messages may come to the client: it waits for the lock. They may be read later.
 func (s *Session) Hears() bool { return s.Phase == Acquiring && !s.Polls }
+
+// Watches tells that a client that Tracks hears of the next change of the key: those far back in the queue do not watch it.
+func (s *Session) Watches() bool {
+	return s.Phase == Acquiring && (s.running != runsBridgeAcquire || s.bridgeAcquire.Before() < 2)
+}
 
 // Listens tells that a message may end the sleep that the client is in: a wait for the lock, not the settling
 // of one that it may have.

@@ -58,9 +58,10 @@ type Member struct {
 	Release  protocol.Release
 
 	Grace      time.Duration // bridge: how long after its expiry a legacy value is taken over
-	Settle     time.Duration // bridge: how long to wait after a takeover before trusting it; 0 is not at all
+	Settle     time.Duration // bridge: how long to wait after a takeover before trusting it; 0 is not at all (an ablation)
+	Alone      bool          // bridge: as at stage modern, it takes nothing over
 	NoGuard    bool          // bridge: without the second key (an ablation)
-	PutBacks   int           // bridge: how often a live legacy value is overwritten while settling
+	PutBacks   int           // bridge: how often a live legacy value is overwritten while settling (an ablation)
 	NoDeadline bool          // believe in the lock until release, whatever the time (an ablation)
 	// FromReply counts the lock's validity from the reply instead of from before the command (an
 	// ablation).

@@ -83,7 +83,7 @@ var families = [][]protocol.Op{
 // long past or far ahead and some malformed; and all commands their dialect's unit and layout, a bound
 // and a grace.
 func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
-	c.Unit, c.Layout, c.PutBack = d.Unit, d.Layout, g.IntN(2) == 0
+	c.Unit, c.Layout = d.Unit, d.Layout
 	c.Guard = c.Key + ":g"
 	if (c.Op == protocol.SetNX || c.Op == protocol.GetSet || c.Op == protocol.Commit) && g.IntN(4) != 0 {
 		c.Guard = "" // of an unmodified client, which knows none

@@ -8,7 +8,7 @@ import (
 )
 
 var opNames = map[protocol.Op]string{
-	protocol.BridgeTake: "bridge_acquire", protocol.BridgeSettle: "bridge_settle", protocol.BridgeExtend: "bridge_renew",
+	protocol.BridgeTake: "bridge_acquire", protocol.BridgeSettle: "bridge_settle", settlePutting: "bridge_settle, putting back", protocol.BridgeExtend: "bridge_renew",
 	protocol.BridgeDrop: "bridge_release", protocol.SetToken: "SET NX PX", protocol.Take: "modern_take",
 	protocol.Extend: "modern_extend", protocol.Queue: "modern_queue", protocol.QueueRelease: "modern_release",
 	protocol.SetNX: "SETNX", protocol.Get: "GET", protocol.GetSet: "GETSET", protocol.Del: "DEL",

@@ -61,6 +61,8 @@ type Session struct {
 
 	fenceKey string // of the fencing counter; empty for none
 
+	puts int // how often the ablation PutBacks has put a value back in this attempt
+
 	legacyAcquire protocol.LegacyAcquire
 	legacyRenew   protocol.LegacyRenew
 	legacyRelease protocol.LegacyRelease
@@ -238,7 +240,10 @@ func (s *Session) advance(now Reading, reply protocol.Reply) protocol.Step {
 	if s.running >= runsModernAcquire {
 		return s.advanceModern(now, reply)
 	}
-	if s.running >= runsBridgeAcquire && !s.Truthful {
+	if s.running == runsBridgeAcquire {
+		return s.acquireBridge(now, reply)
+	}
+	if s.running > runsBridgeAcquire && !s.Truthful {
 		return s.machine().Next(now.Mono, reply)
 	}
 	return s.machine().Next(now.Wall, reply)

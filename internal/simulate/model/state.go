@@ -32,6 +32,9 @@ func (s *Session) AppendState(b []byte) []byte {
 		return b
 	}
 	b = s.machine().AppendState(b)
+	if s.running == runsBridgeAcquire {
+		b = append(b, byte(s.puts))
+	}
 	if s.running == runsModernAcquire || s.running == runsRedissonAcquire {
 		b = binary.AppendVarint(b, int64(s.patience))
 	}

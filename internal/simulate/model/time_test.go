@@ -43,7 +43,7 @@ func TestTimeToTheMillisecond(t *testing.T) {
 				Unit: d.Unit, Layout: d.Layout, Fence: "f", FenceTTL: time.Hour},
 			{Op: protocol.GetSet, Key: "k", Value: value},
 			{Op: protocol.BridgeSettle, Key: "k", Guard: "g", Value: "6000000000000000000", TTL: time.Minute, Grace: grace,
-				Unit: d.Unit, Layout: d.Layout, PutBack: g.IntN(2) == 0},
+				Unit: d.Unit, Layout: d.Layout},
 			{Op: protocol.BridgeExtend, Key: "k", Guard: "g", Value: "6000000000000000000", TTL: time.Minute, NotAfter: now.Add(time.Duration(g.IntN(3)-1) * time.Millisecond)},
 		}
 		for i := range commands {

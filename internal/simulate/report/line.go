@@ -96,8 +96,7 @@ var codes = map[protocol.Op]map[int64]string{
 		protocol.TakeHeld: "held by", protocol.TakeForeign: "foreign:", protocol.TakeRefused: "a ghost:",
 	},
 	protocol.BridgeSettle: {
-		protocol.SettleDone: "still ours", protocol.SettleAgain: "set again", protocol.SettlePut: "put back over",
-		protocol.SettleLeft: "withdrawn from", protocol.SettleLost: "the guard is not ours",
+		protocol.SettleDone: "still ours", protocol.SettleAgain: "set again", protocol.SettleLeft: "withdrawn from", protocol.SettleLost: "the guard is not ours",
 	},
 	protocol.BridgeExtend: {
 		protocol.RenewDone: "extended", protocol.RenewRepair: "repaired", protocol.RenewTheirs: "displaced by", protocol.RenewLost: "lost",

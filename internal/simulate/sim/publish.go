@@ -65,7 +65,7 @@ func (w *World) invalidate(m *member, f *flight) (moved bool) {
 		}
 		room.watchers = room.watchers[:0]
 	}
-	if m.Tracks && m.turn == f.turn && m.session.Phase == model.Acquiring && !slices.Contains(room.watchers, m.number) {
+	if m.Tracks && m.turn == f.turn && m.session.Watches() && !slices.Contains(room.watchers, m.number) {
 		room.watchers = append(room.watchers, m.number)
 	}
 	return moved

@@ -88,9 +88,8 @@ func TestJavaClockAhead(t *testing.T) {
 func truthful(t *testing.T, s *redistest.Server, key string) {
 	t.Helper()
 	d := &driver.Driver{Pool: s.Pool(), Now: time.Now, ReplyTimeout: time.Second}
-	m := &protocol.BridgeAcquire{
-		Dialect: protocol.JedisMS, Key: key, Guard: protocol.GuardKey(key), TTL: time.Minute, Grace: time.Second, Truthful: true,
-	}
+	expiry, _ := protocol.JedisMS.Expiry(protocol.Instant(time.Now().UnixNano()), time.Minute, "")
+	m := &protocol.BridgeAcquire{Dialect: protocol.JedisMS, Key: key, Guard: protocol.GuardKey(key), Value: expiry, TTL: time.Minute, Grace: time.Second}
 	out, err := d.Advance(t.Context(), m, protocol.Reply{}, func(driver.Outcome) {})
 	if err != nil || out.Step.Verdict != protocol.Acquired {
 		t.Fatalf("the ablation did not acquire: %+v, %v", out, err)
