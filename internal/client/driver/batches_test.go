@@ -86,7 +86,7 @@ func TestAServerWithNothingToDoIsAskedAtOnce(t *testing.T) {
 }
 
 func ping() *call {
-	c := newCall()
+	c := (&calls{}).get()
 	c.request.Name = "PING"
 	return c
 }

@@ -16,6 +16,7 @@ import (
 // Its owner is the caller, until submitted and again once done has delivered; in between the link,
 // which writes only raw and err, before done.
 type call struct {
+	home    *calls
 	request wire.Request
 	batched bool // more are to follow: leave it to the writer
 	misled  bool // it was sent to the wrong server, and once more over another connection
@@ -45,16 +46,23 @@ const (
 	abandonedCall       // its caller left after, and may come back for the reply
 )
 
-var calls = sync.Pool{New: func() any { return &call{done: make(chan struct{}, 1)} }}
+// calls are those of a Conn that nobody has. They are not the package's: a call's channel belongs to the testing/synctest bubble in
+// which it was made, as the Conn does.
+type calls struct{ idle sync.Pool }
 
-func newCall() *call { return calls.Get().(*call) }
+func (p *calls) get() *call {
+	if c, ok := p.idle.Get().(*call); ok {
+		return c
+	}
+	return &call{home: p, done: make(chan struct{}, 1)}
+}
 
 // free gives a call back that nobody else has.
 func (c *call) free() {
 	c.request.Clear()
 	c.batched, c.misled, c.asking, c.orphan = false, false, false, false
 	c.link, c.raw, c.err = nil, nil, nil
-	calls.Put(c)
+	c.home.idle.Put(c)
 }
 
 // errBeforeItsTurn is what a call gets that stood in the queue when the connection broke.

@@ -104,9 +104,10 @@ func or[T comparable](value *T, otherwise T) {
 // replies stops looking. Then each batch puts threads to sleep and wakes them, and a lock costs the client twice the processor time.
 // The price of looking: with a server 40 to 100 µs away, one processor may look for as long as replies are due.
 type Conn struct {
-	opts ConnOptions
-	only *server // without Servers
-	stop func()  // ends the hearing of masters that are none any more
+	opts  ConnOptions
+	only  *server // without Servers
+	calls calls
+	stop  func() // ends the hearing of masters that are none any more
 
 	mu      sync.Mutex
 	servers map[string]*server // by address
@@ -194,7 +195,7 @@ func (c *Conn) Disconnect(addr string, conn redis.Conn, why error) {
 // there is none: it matches ErrNotSent, or the command may have run, or may run yet. Commands whose
 // outcome matters are for Advance.
 func (c *Conn) Do(ctx context.Context, command protocol.Command) (protocol.Reply, error) {
-	one := newCall()
+	one := c.calls.get()
 	if err := one.request.Of(&command); err != nil {
 		return protocol.Reply{Kind: protocol.Fault, Text: err.Error()}, err
 	}
@@ -203,7 +204,7 @@ func (c *Conn) Do(ctx context.Context, command protocol.Command) (protocol.Reply
 
 // Request is Do for what has no protocol.Command.
 func (c *Conn) Request(ctx context.Context, request wire.Request) (protocol.Reply, error) {
-	one := newCall()
+	one := c.calls.get()
 	one.request = request
 	return c.ask(ctx, one)
 }
@@ -232,7 +233,7 @@ func (c *Conn) exchange(ctx context.Context, one *call) (protocol.Reply, *call, 
 		if err != nil {
 			err = NotSent{Cause: err}
 		} else if s, err = c.at(addr); err == nil {
-			one := newCall()
+			one := c.calls.get()
 			one.request, one.asking = request, asking
 			if reply, one, err = s.exchange(ctx, one); one != nil {
 				return silence, one, nil
@@ -265,7 +266,7 @@ func (c *Conn) Advance(ctx context.Context, m protocol.Machine, reply protocol.R
 func (c *Conn) run(ctx context.Context, r Run, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
 	var pending *call
 	outcome, err := r.Advance(ctx, reply, func(command protocol.Command) (protocol.Reply, error) {
-		one := newCall()
+		one := c.calls.get()
 		if err := one.request.Of(&command); err != nil {
 			return protocol.Reply{Kind: protocol.Silence}, NotSent{Cause: err}
 		}

@@ -188,7 +188,7 @@ func (k *link) push(c *call) {
 
 // pushOrphan places a command whose reply nobody waits for.
 func (k *link) pushOrphan(name string) {
-	c := newCall()
+	c := k.server.owner.calls.get()
 	c.request.Name, c.orphan = name, true
 	k.push(c)
 }

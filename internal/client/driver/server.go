@@ -69,7 +69,7 @@ func (s *server) batch(ctx context.Context, commands []protocol.Command, each fu
 	places := make([]place, window)
 	for next, i := 0, 0; i < len(commands); i++ {
 		for ; next < len(commands) && next-i < window; next++ {
-			one := newCall()
+			one := s.owner.calls.get()
 			one.batched = true
 			if err := one.request.Of(&commands[next]); err != nil {
 				panic(err) // a batch is made by this module: an op without a wire form is a programming error
