@@ -1,0 +1,238 @@
+package world_test
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
+)
+
+// dial makes a connection with a reply timeout of a second.
+func dial(w *world.World, r *world.Route) redis.Conn {
+	w.Helper()
+	conn, err := redis.DialContext(w.Context(), "tcp", "", redis.DialContextFunc(r.Dial), redis.DialReadTimeout(time.Second))
+	require.NoError(w, err)
+	w.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// TestFaults: what each fault does to a command, its reply, and the connection.
+func TestFaults(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fault world.Fault
+		err   error         // of the command; nil: none
+		took  time.Duration // at least, less a millisecond
+		ran   bool
+	}{
+		{"nothing", world.Fault{}, nil, 0, true},
+		{"the command is lost", world.Fault{LoseCommand: true}, os.ErrDeadlineExceeded, time.Second, false},
+		{"the reply is lost", world.Fault{LoseReply: true}, os.ErrDeadlineExceeded, time.Second, true},
+		{"the command is late", world.Fault{LateCommand: 300 * time.Millisecond}, nil, 300 * time.Millisecond, true},
+		{"the reply is late", world.Fault{LateReply: 300 * time.Millisecond}, nil, 300 * time.Millisecond, true},
+		{"too late", world.Fault{LateReply: 3 * time.Second}, os.ErrDeadlineExceeded, time.Second, true},
+		{"refused", world.Fault{Refused: "OOM no"}, redis.Error("OOM no"), 0, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			world.Run(t, 1, func(w *world.World) {
+				s := w.Server()
+				r := w.Process("a").Route(s)
+				conn := dial(w, r)
+				r.Next(2, c.fault)
+				_, err := conn.Do("PING")
+				require.NoError(w, err)
+				start := time.Now()
+				_, err = conn.Do("SET", "k", "v")
+				require.ErrorIs(w, err, c.err)
+				require.InDelta(w, c.took.Seconds(), time.Since(start).Seconds(), 0.001)
+				_, ran := s.Value("k")
+				require.Equal(w, c.ran, ran)
+				require.Equal(w, "PING SET", r.Commands())
+			})
+		})
+	}
+}
+
+// TestRoutes: what happens to a whole route, and that Heal ends it.
+func TestRoutes(t *testing.T) {
+	world.Run(t, 1, func(w *world.World) {
+		s := w.Server()
+		r := w.Process("a").Route(s)
+		set := func(conn redis.Conn, key string) error {
+			_, err := conn.Do("SET", key, "v")
+			return err
+		}
+		there := func(key string) bool { _, ok := s.Value(key); return ok }
+
+		first := dial(w, r)
+		r.Partition()
+		require.ErrorIs(w, set(first, "partition"), os.ErrDeadlineExceeded)
+		require.False(w, there("partition"))
+		ctx, cancel := context.WithTimeout(w.Context(), time.Second)
+		defer cancel()
+		_, err := r.Dial(ctx, "", "")
+		require.ErrorIs(w, err, context.DeadlineExceeded, "a new connection gets no answer")
+		r.Heal()
+		require.True(w, there("partition"), "it was held up, and arrives late")
+
+		second := dial(w, r)
+		r.HalfOpen()
+		require.ErrorIs(w, set(second, "half"), os.ErrDeadlineExceeded)
+		require.True(w, there("half"), "it ran")
+		r.Heal()
+
+		r.Refuse(false)
+		_, err = r.Dial(w.Context(), "", "")
+		require.ErrorContains(w, err, "refused")
+		r.Heal()
+
+		third := dial(w, r)
+		require.NoError(w, set(third, "third"))
+		require.Equal(w, 1, r.Open())
+		r.Cut()
+		require.ErrorContains(w, set(third, "cut"), "reset")
+		require.False(w, there("cut"))
+
+		fourth := dial(w, r)
+		s.Kill()
+		require.Error(w, set(fourth, "down"))
+		_, err = r.Dial(w.Context(), "", "")
+		require.Error(w, err)
+		s.Start()
+		require.NoError(w, set(dial(w, r), "up"))
+		require.False(w, there("third"), "its data is gone")
+
+		fifth := dial(w, r)
+		thaw := s.Freeze()
+		sixth := dial(w, r)
+		require.ErrorIs(w, set(fifth, "frozen"), os.ErrDeadlineExceeded)
+		require.False(w, there("frozen"))
+		thaw()
+		require.True(w, there("frozen"))
+		require.NoError(w, set(sixth, "sixth"))
+	})
+}
+
+// TestFrozen: a frozen process neither sends nor hears nor goes on; then what it has sent arrives.
+func TestFrozen(t *testing.T) {
+	world.Run(t, 1, func(w *world.World) {
+		s, p := w.Server(), w.Process("a")
+		r := p.Route(s)
+		conn := dial(w, r)
+		p.Freeze()
+		start := time.Now()
+		time.AfterFunc(time.Minute, p.Thaw)
+		require.NoError(w, conn.Send("SET", "k", "v"))
+		require.NoError(w, conn.Flush())
+		time.Sleep(time.Second)
+		_, there := s.Value("k")
+		require.False(w, there)
+		p.Sleep(time.Second)
+		require.Equal(w, time.Minute, time.Since(start))
+		_, err := conn.Receive()
+		require.NoError(w, err)
+	})
+}
+
+// TestClocks: keys expire, and the server's clock and a process's may differ from the world's.
+func TestClocks(t *testing.T) {
+	world.Run(t, 1, func(w *world.World) {
+		s, p := w.Server(), w.Process("a")
+		s.Offset, p.Offset = -time.Hour, time.Minute
+		require.Equal(w, time.Minute, time.Until(p.Now()))
+		told, err := redis.Strings(s.Do("TIME"), nil)
+		require.NoError(w, err)
+		require.Equal(w, strconv.FormatInt(time.Now().Add(-time.Hour).Unix(), 10), told[0])
+		s.Do("SET", "k", "v", "PX", 1000)
+		time.Sleep(999 * time.Millisecond)
+		require.Equal(w, int64(1), s.Do("PTTL", "k"))
+		time.Sleep(time.Millisecond)
+		require.Equal(w, int64(0), s.Do("EXISTS", "k"))
+	})
+}
+
+// TestRightsAndMemory: what ACL rules and maxmemory refuse, outside of scripts and inside.
+func TestRightsAndMemory(t *testing.T) {
+	world.Run(t, 1, func(w *world.World) {
+		s := w.Server()
+		conn := dial(w, w.Process("a").Route(s))
+		do := func(words ...any) string {
+			reply, err := conn.Do(words[0].(string), words[1:]...)
+			if err != nil {
+				return err.Error()
+			}
+			return fmt.Sprint(reply)
+		}
+		s.Rights("~lock* -time resetchannels")
+		require.Equal(w, "OK", do("SET", "lock", "v"))
+		require.Contains(w, do("SET", "other", "v"), "NOPERM")
+		require.Contains(w, do("TIME"), "NOPERM")
+		require.Contains(w, do("SUBSCRIBE", "c"), "NOPERM")
+		require.Contains(w, do("EVAL", "return redis.call('TIME')", 0), "user_script")
+		require.Equal(w, "1", do("EVAL", "return redis.pcall('GET', KEYS[1]).err and 0 or 1", 1, "lock"))
+		s.Rights("~*")
+		s.OutOfMemory(true)
+		require.Contains(w, do("SET", "lock", "v"), "OOM")
+		require.Contains(w, do("EVAL", "return redis.call('SET', KEYS[1], 'w')", 1, "lock"), "OOM")
+		require.Equal(w, "OK", do("EVAL", "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], 'w')", 1, "lock"), "not after a write")
+		require.Equal(w, "1", do("DEL", "lock"))
+		require.Equal(w, "OK", s.Do("SET", "mine", "v"), "the test's own commands")
+	})
+}
+
+// TestMessages: what is published comes to those who listen, and to nobody who has left.
+func TestMessages(t *testing.T) {
+	world.Run(t, 1, func(w *world.World) {
+		s := w.Server()
+		listens := redis.PubSubConn{Conn: dial(w, w.Process("a").Route(s))}
+		require.NoError(w, listens.Subscribe("c"))
+		require.Equal(w, redis.Subscription{Kind: "subscribe", Channel: "c", Count: 1}, listens.Receive())
+		require.Equal(w, int64(1), s.Do("PUBLISH", "c", "hello"))
+		require.Equal(w, redis.Message{Channel: "c", Data: []byte("hello")}, listens.Receive())
+		require.NoError(w, listens.Close())
+		time.Sleep(time.Second)
+		require.Equal(w, int64(0), s.Do("PUBLISH", "c", "hello"))
+	})
+}
+
+// TestASeedMakesTheWorld: the same seed gives the same delays, another one others.
+func TestASeedMakesTheWorld(t *testing.T) {
+	delays := func(seed uint64) (text string) {
+		world.Run(t, seed, func(w *world.World) {
+			conn := dial(w, w.Process("a").Route(w.Server()))
+			for range 5 {
+				start := time.Now()
+				_, err := conn.Do("PING")
+				require.NoError(w, err)
+				text += time.Since(start).String() + " "
+			}
+		})
+		return text
+	}
+	require.Equal(t, delays(1), delays(1))
+	require.NotEqual(t, delays(1), delays(2))
+	require.False(t, strings.Contains(delays(1), "-"))
+}
+
+// TestBigReplies: bytes are not cut by the size of a buffer.
+func TestBigReplies(t *testing.T) {
+	world.Run(t, 1, func(w *world.World) {
+		conn := dial(w, w.Process("a").Route(w.Server()))
+		big := strings.Repeat("x", 1<<20)
+		_, err := conn.Do("SET", "k", big)
+		require.NoError(w, err)
+		got, err := redis.String(conn.Do("GET", "k"))
+		require.NoError(w, err)
+		require.True(w, got == big)
+		require.NotErrorIs(w, err, io.EOF)
+	})
+}
