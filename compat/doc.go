@@ -61,7 +61,7 @@
 // (TestBridgeWaiterWakesAtAJavaDelete); it watches the key from its question on (TestLegacyHolderIsWatchedAtOnce).
 //
 // G9. With Options.FenceTTL, Fence is larger than every earlier bridge or modern holder's. That holds on a server that keeps the
-// counter (TestWaitersTakeTurns; TestBridgeFenceGrowsWhateverTheClockDoes in internal/wire). On one that has lost it, it holds if
+// counter (TestWaitersTakeTurns; TestExamples in internal/scripts, bridge_acquire). On one that has lost it, it holds if
 // its clock has not fallen behind: see docs/guarantees.md.
 //
 // G10. A cancelled Acquire returns at once and leaves nothing behind (TestCancelledAcquireLeavesNothing); a missing reply is

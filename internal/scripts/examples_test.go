@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -26,8 +27,11 @@ func init() { redistest.Handmade = true }
 //	call ttl=100 => [1 * >0]         a call, with further values; NAME= leaves one out
 //	GET lock => $ours                a command
 //
+//	listens wake:1 => ...            another connection subscribes to a channel
+//	hears wake:1 => 7%20token        the next message on it
+//
 // In a reply, * is anything, >0 a positive number, ~N up to five seconds less than N. $later and $past are milliseconds of the clock, an hour
-// from now. %20 is a blank. Every reply that the header documents has to come.
+// from now; $+300 and $-300 are 300 ms from now, $s-60 is in seconds. %20 is a blank. Every reply that the header documents has to come.
 func TestExamples(t *testing.T) {
 	for _, s := range scripts.All() {
 		t.Run(strings.TrimSuffix(s.Name, ".lua"), func(t *testing.T) {
@@ -35,7 +39,7 @@ func TestExamples(t *testing.T) {
 			require.NoError(t, err, "each script has its examples")
 			redistest.Each(t, func(t *testing.T, server *redistest.Server) {
 				met, now := map[string]bool{}, time.Now()
-				conn, with := server.Conn(), scripts.Values{}
+				conn, with, listeners := server.Conn(), scripts.Values{}, map[string]redis.PubSubConn{}
 				for n, line := range strings.Split(string(text), "\n") {
 					line, _, _ = strings.Cut(line, "#")
 					command, want, _ := strings.Cut(line, "=>")
@@ -56,6 +60,14 @@ func TestExamples(t *testing.T) {
 							reply = err
 						}
 						met[code(reply)] = true
+					case "listens":
+						listener := redis.PubSubConn{Conn: server.Conn()}
+						require.NoError(t, listener.Subscribe(words[1]))
+						reply, listeners[words[1]] = "listens", listener
+						_ = listener.ReceiveWithTimeout(time.Minute)
+					case "hears":
+						message, _ := listeners[words[1]].ReceiveWithTimeout(time.Minute).(redis.Message)
+						reply = message.Data
 					default:
 						if reply, err = conn.Do(words[0], boxedWords(words[1:])...); err != nil {
 							reply = err
@@ -71,10 +83,20 @@ func TestExamples(t *testing.T) {
 	}
 }
 
+var relative = regexp.MustCompile(`\$(s?)([+-]\d+)`)
+
 // wordsOf splits a line and puts in what the clock and the tests' values are.
 func wordsOf(line string, now time.Time) []string {
 	at := func(d time.Duration) string { return strconv.FormatInt(now.Add(d).UnixMilli(), 10) }
 	line = strings.NewReplacer("$ours", "5123456789012345678", "$theirs", "6123456789012345678", "$later", at(time.Hour), "$past", at(-time.Hour)).Replace(line)
+	line = relative.ReplaceAllStringFunc(line, func(text string) string {
+		m := relative.FindStringSubmatch(text)
+		n, _ := strconv.Atoi(m[2])
+		if m[1] == "s" {
+			return strconv.FormatInt(now.Unix()+int64(n), 10)
+		}
+		return at(time.Duration(n) * time.Millisecond)
+	})
 	words := strings.Fields(line)
 	for i, w := range words {
 		words[i], _ = url.PathUnescape(w)
