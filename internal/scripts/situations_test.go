@@ -76,9 +76,9 @@ func situations() []situation {
 		}
 		return s
 	}
-	settle := func(name, code, putBack string, before ...string) situation {
+	settle := func(name, code string, before ...string) situation {
 		s := situation{script: scripts.BridgeSettle, name: name, code: code, before: before,
-			keys: []string{key, guard}, args: []any{ours, ttl, "1000 ms plain 0", putBack, later}, locks: 2, ours: ours}
+			keys: []string{key, guard}, args: []any{ours, ttl, "1000 ms plain 0", later}, locks: 2, ours: ours}
 		if code == "1" {
 			s.trial = `redis.call('TIME') ` + mayKeep
 		}
@@ -170,11 +170,10 @@ func situations() []situation {
 		renew("the guard is gone", "2", []string{set(key, ours)}),
 		renew("displaced", "-1", []string{set(guard, ours), "SET lock " + later}),
 
-		settle("ours", "1", "0", held...),
-		settle("gone", "2", "0", set(guard, ours)),
-		settle("expired again", "2", "0", set(guard, ours), "SET lock "+past),
-		settle("overwritten, put back", "3", "1", set(guard, ours), "SET lock "+later),
-		settle("overwritten, withdrawn", "-1", "0", set(guard, ours), "SET lock "+later),
+		settle("ours", "1", held...),
+		settle("gone", "2", set(guard, ours)),
+		settle("expired again", "2", set(guard, ours), "SET lock "+past),
+		settle("overwritten, withdrawn", "-1", set(guard, ours), "SET lock "+later),
 
 		take("free", "1", fence, long),
 		first("free, the first acquisition", "1"),
