@@ -29,7 +29,7 @@ func TestAReplicaSaysNoToNobody(t *testing.T) {
 		{scripts.ModernRelease, []string{"lock", queue, guard, "lock", "lock"}, []any{ours, 0, "1000 0 0 heard " + ours, 0}, []string{"0"}},
 		{scripts.RedissonExtend, []string{"lock"}, []any{10_000, ours}, []string{"0", "WRONGTYPE"}},
 		{scripts.RedissonRelease, []string{"lock"}, []any{ours, "redisson_lock__channel:{lock}"}, []string{"0", "WRONGTYPE"}},
-		{scripts.BridgeSettle, []string{"lock", guard}, []any{ours, 10_000, "1000 ms plain 0", 0, 0}, []string{"0"}},
+		{scripts.BridgeSettle, []string{"lock", guard}, []any{ours, 10_000, "1000 ms plain 0", 0}, []string{"0"}},
 		{scripts.BridgeRenew, []string{"lock", guard, "lock"}, []any{ours, 10_000, 0, 0}, []string{"0", "-1"}},
 		{scripts.BridgeRelease, []string{"lock", guard, "lock", "lock"}, []any{ours, 0, 1}, []string{"0", "-1"}},
 		{scripts.BridgeRelease, []string{"lock", guard, "lock", queue}, []any{ours, 0, 1}, []string{"0", "-1"}},
