@@ -51,7 +51,8 @@
 //
 // G6. Stages legacy and modern are never both in use in a namespace. That holds through crashes, partitions, pauses and repeated
 // commands of the operator (TestNoHistoryReachesLegacyBesideModern, TestOperatorCrashesAtEveryRoundTrip in internal/stages;
-// TestStageChangesUnderLoad). A member that could not report within its lease acquires nothing, by its own clock and by the
+// TestStageChangesUnderLoad), and when the server comes back from a snapshot that is several stages old (TestARestoredRecord, and the
+// claim LM-forgot of internal/simulate/explore). A member that could not report within its lease acquires nothing, by its own clock and by the
 // server's (TestMemberFailsClosed, TestLateCommandsOfAMemberAreRefused).
 //
 // G7. A lock is renewed and released in the way it was taken, whatever the stage is by then

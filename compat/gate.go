@@ -287,7 +287,7 @@ func (g *gate) failed(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var misfit *unfit
-	gone, fits := errors.Is(err, stages.ErrNoRecord), !errors.As(err, &misfit)
+	gone, fits := errors.Is(err, stages.ErrNoRecord) || errors.Is(err, stages.ErrApart), !errors.As(err, &misfit)
 	before := g.hopeless
 	g.why, g.hopeless = err, !fits || !g.ready && (gone || isRefusal(err))
 	if gone && !g.ready {

@@ -11,7 +11,7 @@
 //     Commands: exists get mget set del pexpire pttl time [zadd] [zrange] [zrank] [zscore] [zrem] [publish] [pubsub|numsub] [type] [info] eval evalsha [subscribe] [client|id] [client|tracking] [ping].
 //
 //   - compat Namespace legacy. Keys: lockmigrate:{*}:* KEY {KEY}:guard. Channels: [lockmigrate:wake:*] [__redis__:invalidate].
-//     Commands: hget hset hmget [hdel] hgetall time [acl|whoami] setnx getset get set del [pttl] [persist] [type] [pexpire] eval evalsha [exists] [subscribe] [client|id] [client|tracking] [ping].
+//     Commands: hget hset hmget [hdel] hgetall time [acl|whoami] [info] setnx getset get set del [pttl] [persist] [type] [pexpire] eval evalsha [exists] [subscribe] [client|id] [client|tracking] [ping].
 //
 //   - compat Namespace bridge. Keys: KEY {KEY}:guard {KEY}:queue lockmigrate:{*}:* {KEY}:yield. Channels: [lockmigrate:wake:*] [__redis__:invalidate].
 //     Commands: exists get mget set del pexpire pttl time [zadd] [zrange] [zrank] [zscore] [zrem] [publish] [pubsub|numsub] [type] [info] eval evalsha [subscribe] [client|id] [client|tracking] [ping] hget hset hmget [hdel] hgetall [acl|whoami].

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -241,4 +243,49 @@ func TestMembersAreSeen(t *testing.T) {
 			t.Errorf("after Close: %+v, %v", view.Members, err)
 		}
 	})
+}
+
+// TestARestoredRecord: the server comes back from a snapshot that is two stages old. A member of before and a process that starts
+// then do not run stages two apart, and both work again.
+func TestARestoredRecord(t *testing.T) {
+	t.Parallel()
+	s := redistest.Real(t)
+	dump := filepath.Join(s.Dir(), "dump.rdb")
+	store := namespace(t, s)
+	first := newLocker(t, s, quick(ofOrders))
+	runs(t, first, lockmigrate.StageLegacy)
+	s.Do("SAVE")
+	old, err := os.ReadFile(dump)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moveTo(t, store, stages.Bridge)
+	runs(t, first, lockmigrate.StageBridge)
+	moveTo(t, store, stages.Modern)
+	runs(t, first, lockmigrate.StageModern)
+	held := acquire(t, first, "orders:1")
+	s.Kill()
+	if err := os.WriteFile(dump, old, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	s.Start()
+	second := newLocker(t, s, quick(ofOrders))
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+		newer, _, newerErr := second.Stage()
+		older, _, olderErr := first.Stage()
+		later := olderErr == nil && older == lockmigrate.StageModern || held.Context().Err() == nil
+		if later && newerErr == nil && newer == lockmigrate.StageLegacy {
+			t.Fatalf("legacy beside modern; the older member: %v, %v, its lock: %v", older, olderErr, context.Cause(held.Context()))
+		}
+		if olderErr == nil && newerErr == nil && older == lockmigrate.StageLegacy && newer == lockmigrate.StageLegacy {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatalf("they do not work again: %v, %v", olderErr, newerErr)
+		}
+	}
+	release(t, acquire(t, second, "orders:1"))
+	if err := context.Cause(held.Context()); !errors.Is(err, lockmigrate.ErrLost) {
+		t.Errorf("the older member's lock: %v", err)
+	}
 }

@@ -27,5 +27,5 @@ for _, member in ipairs(each_member(members)) do
 end
 if wait > 0 then return {-1, wait, 0} end
 redis.call('HMSET', record, 'epoch', epoch, 'stage', stage, 'since', string.format('%.0f', now),
-  'patterns', patterns, 'clients', clients, 'note', note, 'history', history_with(record, change))
+  'patterns', patterns, 'clients', clients, 'note', note, 'history', history_with(record, change), 'server', process())
 return {1, tonumber(epoch), tonumber(stage)}

@@ -16,14 +16,20 @@
 -- ARGV why        why it cannot run the record; empty when it can
 -- Reply     {1, now, ends, epoch, stage, patterns, clients}; {0, now} there is no record;
 --           {-1, now} a later report has arrived already, or the member has left; {-2, now} it came too late;
---           {2, now, 0, epoch, ...} the record, to one who only asks
+--           {2, now, 0, epoch, ...} the record, to one who only asks;
+--           {-3, now, ms, why} no lease, the server has lost changes or may have: restarted for ms at most; ahead, another
+--           member is; apart, this one is two stages away from the record
 --
 -- Atomic because what a member is told must be on record before it can act on it: stage_move.lua counts
 -- both what a member ran and what it may have begun to run.
+--
+-- Whatever the server forgets, stages two apart are not in use together. A member that is two stages away from the record gets no
+-- lease until it holds nothing there. One that does not run the record as it stands, as every new one, gets none while another
+-- is two stages ahead of it, or while that cannot be known: see doubted().
 -- include effects.lua
 -- include stage_shared.lua
 if old_server then return old_server end
-local order = redis.call('HMGET', record, 'epoch', 'stage', 'patterns', 'clients')
+local order = redis.call('HMGET', record, 'epoch', 'stage', 'patterns', 'clients', 'server', 'doubt', 'ahead')
 if not order[1] then return {0, now} end
 local told = tonumber(order[2])
 not_after = tonumber(not_after)
@@ -40,12 +46,35 @@ if before then
 else
   each_member(members, true) -- forgets those that have run out, so that restarts leave nothing behind
 end
-local lo, hi = told, told
-for _, used in ipairs({tonumber(stage), tonumber(lowest), tonumber(highest)}) do
+epoch, stage = tonumber(epoch), tonumber(stage)
+local current = tonumber(order[1])
+local lo, hi = 9, -9 -- of what it runs and holds
+for _, used in ipairs({stage, tonumber(lowest), tonumber(highest)}) do
   if used >= 0 then lo, hi = math.min(lo, used), math.max(hi, used) end
 end
+local apart = math.max(hi, told) - math.min(lo, told) > 1
+local runs = epoch == current and stage == told
+local left = doubted(record, order[5], order[6], runs and not apart, true)
+local ahead, refused
+if apart then
+  refused = 'apart'
+  if epoch > current or epoch == current and not runs or before and before.ahead then ahead = 1 end
+elseif not runs and left > 0 then
+  refused = 'restarted'
+elseif not runs and order[7] then
+  for _, member in ipairs(each_member(members)) do
+    if member.ahead and member.id ~= id then refused = 'ahead' end
+  end
+end
+if not refused or lo > hi then lo, hi = math.min(lo, told), math.max(hi, told) end
+if ahead then
+  redis.call('HSET', record, 'ahead', 1)
+elseif order[7] and not runs and not refused then
+  redis.call('HDEL', record, 'ahead')
+end
 redis.call('HSET', members, id, cjson.encode({
-  seq = tonumber(seq), epoch = tonumber(epoch), stage = tonumber(stage), lo = lo, hi = hi,
-  seen = now, ends = ends, longest = tonumber(longest), skew = tonumber(skew), info = info, why = why,
+  seq = tonumber(seq), epoch = epoch, stage = stage, lo = lo, hi = hi,
+  seen = now, ends = ends, longest = tonumber(longest), skew = tonumber(skew), info = info, why = why, ahead = ahead,
 }))
+if refused then return {-3, now, left, refused} end
 return {1, now, ends, tonumber(order[1]), told, order[3], order[4]}

@@ -10,7 +10,8 @@
 -- ARGV change   who changes what, from where and why: a JSON object in one line, for people
 -- Reply    {1, epoch, stage}                              moved, or free to move
 --          {0, epoch, stage, six elements each ...}       blocked by members; the elements are those of blocker in
---                                                         stage_shared.lua; why: misfit, behind, silent, holds
+--                                                         stage_shared.lua; why: misfit, behind, silent, holds; or restarted, by
+--                                                         the server
 --          {-1, epoch, stage}                             the epoch is another: nothing was done
 --          {-2, 0, 0}                                     there is no record
 --

@@ -3,7 +3,10 @@
 -- A namespace is two keys in one slot. The record is a hash: epoch, stage (0 legacy, 1 bridge, 2 modern),
 -- since, patterns, clients, note, history. Clients is what is known of the old clients, a JSON object that no script reads:
 -- dialect, shortest_ms (their shortest lease), lag_ms (how far their clocks are behind), delay_ms (how late
--- their commands come). It also has yield_ms, and longest_ms (their longest silence).
+-- their commands come). It also has yield_ms, and longest_ms (their longest silence). Further fields, of the server:
+--   server   the run id of the server process that a member has proved to know the last change
+--   doubt    "<run id> <ms>": another process has the record since then, perhaps from a snapshot; nobody has proved it yet
+--   ahead    there is a member's entry with ahead, see below
 -- The members are a hash from a member's id to a JSON object:
 --   seq      the number of its last report; an older one that arrives late changes nothing
 --   epoch    what it ran when it reported; -1 before it has run any
@@ -17,6 +20,7 @@
 --   skew     how far its clock is ahead of the server's, in milliseconds
 --   info     host, process, version: for people
 --   why      why it cannot run the record; empty when it can
+--   ahead    1: it runs a later record, or holds its locks, two stages away: the server has lost changes
 -- A member is one process: its id is drawn when it starts. A process that follows a crashed one under the
 -- same name is another member. The crashed one counts until nothing of it can be held. A member that has
 -- said goodbye leaves {seq, left}: until left, the last moment at which a report of it is taken, the entry
@@ -66,6 +70,29 @@ local function only_if_alone(list, key)
   for _, member in ipairs(each_member(key)) do
     blocker(list, member, now <= member.ends and 'lives' or 'silent', member.stage)
   end
+end
+
+-- doubted(record, server, doubt, proof, execute): for how many more milliseconds the server may have lost a change of the stage
+-- without anybody knowing; 0: it has lost none. A process of the server that nobody has proved may have the record from a snapshot, or be
+-- a replica that had not heard of the last change. A living member that runs the record as it stands is the proof: while it lives, no
+-- change can have led two stages away from it. Without one, the longest lease of a member ends the doubt: each member that lives
+-- has reported by then. Server and doubt are the record's fields. Where INFO is refused, nobody can tell.
+local longest_lease = 15000
+local function process()
+  local info = redis.pcall('INFO', 'server')
+  return type(info) == 'string' and string.match(info, 'run_id:(%w+)') or ''
+end
+local function doubted(record, server, doubt, proof, execute)
+  local id = process()
+  if id == '' or id == server then return 0 end
+  local seen, since = string.match(doubt or '', '^(%w+) (%d+)$')
+  local left = (seen == id and tonumber(since) or now) + longest_lease - now
+  if proof or (server or '') == '' or left <= 0 then
+    if execute then redis.call('HSET', record, 'server', id) end
+    return 0
+  end
+  if seen ~= id and execute then redis.call('HSET', record, 'doubt', id .. string.format(' %.0f', now)) end
+  return left
 end
 
 -- history_with(record, change): the record's history with one line more, "<when> <change>"; the newest 50 are kept.

@@ -105,7 +105,7 @@ func (v View) ChangingOver() (members []Member, atMost time.Duration) {
 // Blocker is a member that stands in the way of a change.
 type Blocker struct {
 	Member string
-	Why    string        // misfit, behind, silent or holds; lives or silent where no member may be there at all
+	Why    string        // misfit, behind, silent, holds or restarted; lives or silent where no member may be there at all
 	Wait   time.Duration // until it has run out; negative while it lives
 	Stage  Stage         // that it runs, or the stage of what it holds
 	Left   time.Duration // of its lease; negative: it is silent
@@ -121,6 +121,8 @@ func (b Blocker) String() string {
 		return fmt.Sprintf("%s is still on the previous epoch; it takes over the new one with its next report, within %v", b.Member, whole(b.Left))
 	case "silent":
 		return fmt.Sprintf("%s is silent; its last lock expires in %v", b.Member, whole(b.Wait))
+	case "restarted":
+		return fmt.Sprintf("the server was restarted or replaced, and may have lost a change of the stage; a member's next report decides it, or %v", whole(b.Wait))
 	case "lives":
 		return fmt.Sprintf("%s lives; stop it first", b.Member)
 	default: // holds
@@ -142,8 +144,11 @@ var (
 	ErrExists   = errors.New("the namespace exists already")
 	ErrConflict = errors.New("the stage has been changed by somebody else")
 	ErrLate     = errors.New("the report came too late to count")
-	ErrBusy     = errors.New("another operator changes this namespace")
-	ErrGarbage  = errors.New("the record cannot be read: somebody else has written there, or a newer version")
+	// ErrForgot is a refusal of a lease, and ErrApart with it one to a member that runs what the record knows nothing of.
+	ErrForgot  = errors.New("the server may have lost changes of the stage")
+	ErrApart   = errors.New("the record is two stages from what this member runs or holds")
+	ErrBusy    = errors.New("another operator changes this namespace")
+	ErrGarbage = errors.New("the record cannot be read: somebody else has written there, or a newer version")
 )
 
 // Store reads and changes one namespace.
@@ -228,6 +233,8 @@ func (s *Store) join(ctx context.Context, r Report) (Order, error) {
 		return clock, fmt.Errorf("report to namespace %s: a later report of this member has arrived already, or it has left", s.Namespace)
 	case -2:
 		return clock, fmt.Errorf("report to namespace %s: %w", s.Namespace, ErrLate)
+	case -3:
+		return clock, fmt.Errorf("report to namespace %s: %w", s.Namespace, forgot(row))
 	}
 	var ends, epoch, stage int64
 	var patterns, clients string
@@ -240,6 +247,23 @@ func (s *Store) join(ctx context.Context, r Report) (Order, error) {
 		clock.Ends = time.UnixMilli(ends)
 	}
 	return clock, err
+}
+
+// forgot says why the server gives no lease.
+func forgot(row []any) error {
+	var ms int64
+	var why string
+	if _, err := redis.Scan(row, &ms, &why); err != nil {
+		return err
+	}
+	switch why {
+	case "apart":
+		return fmt.Errorf("%w: %w; it gets a lease when it holds nothing there any more", ErrForgot, ErrApart)
+	case "ahead":
+		return fmt.Errorf("%w: a member is two stages ahead of the record; others get a lease when that one holds nothing there any more", ErrForgot)
+	default:
+		return fmt.Errorf("%w: it was restarted or replaced; members that start get a lease when one that has worked since before reports, in %v at the latest", ErrForgot, whole(time.Duration(ms)*time.Millisecond))
+	}
 }
 
 // Leave takes a member that holds nothing off the record. Bound is the latest of its reports' bounds: until then

@@ -191,10 +191,11 @@ func TestSilentMembersRunOut(t *testing.T) {
 	pass(time.Millisecond)
 	a.report()
 	require.Equal(t, "", move(t, store, Modern), "after it has run out")
-	// It comes back from its pause, and reports what it ran. It cannot act on that, but it counts until
-	// it has been told better.
-	silent.report()
-	require.Equal(t, "silent:holds", move(t, store, Bridge), "back, while the one that came back has not spoken again")
+	// It comes back from its pause, and reports what it ran. It gets no lease until it says that it holds nothing there.
+	silent.Seq++
+	_, err = store.Join(t.Context(), silent.Report)
+	require.ErrorIs(t, err, ErrApart)
+	silent.Epoch, silent.Stage = -1, -1
 	silent.report()
 	require.Equal(t, "", move(t, store, Bridge), "back")
 }

@@ -14,11 +14,13 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/alicebob/miniredis/v2"
+	"github.com/alicebob/miniredis/v2/server"
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -43,6 +45,7 @@ type Server struct {
 	mu       sync.Mutex
 	cmd      *exec.Cmd
 	log      output
+	runs     atomic.Int64 // of the embedded server
 }
 
 // output is what a server prints; it may be read while the server writes.
@@ -78,8 +81,19 @@ func Mini(t testing.TB) *Server {
 		t.Fatalf("start the embedded server: %v", err)
 	}
 	t.Cleanup(m.Close)
-	return &Server{Addr: m.Addr(), Mini: m, t: t}
+	s := &Server{Addr: m.Addr(), Mini: m, t: t}
+	m.Server().SetPreHook(func(c *server.Peer, name string, args ...string) bool {
+		asks := name == "INFO" && len(args) == 1 && strings.EqualFold(args[0], "server")
+		if asks { // miniredis does not know this section
+			c.WriteBulk(fmt.Sprint("run_id:run", s.runs.Load()))
+		}
+		return asks
+	})
+	return s
 }
+
+// Replaced makes the embedded server another process, as after a restart or a failover. Its keys stay.
+func (s *Server) Replaced() { s.runs.Add(1) }
 
 // Real starts a redis-server on a free port of the loopback, without persistence unless args say
 // otherwise, and ends it with the test. Args are as on its command line: "--maxmemory", "10mb".

@@ -59,7 +59,7 @@ var without = map[string]string{
 	"publish":         "nobody is handed the lock: waiters find it free by tracking or polling",
 	"spublish":        "in a cluster, waiters of other clients poll (7.0 or later)",
 	"pubsub|numsub":   "a waiter whose process has died is handed the lock and keeps it for its Claim",
-	"info":            "counters are not read; a waiter whose process has died is handed the lock and keeps it for its Claim; bridge holders leave gaps for old clients without knowing whether one waits",
+	"info":            "counters are not read; a waiter whose process has died is handed the lock and keeps it for its Claim; bridge holders leave gaps for old clients without knowing whether one waits; members do not notice that the server was restarted, and may have lost changes of the stage",
 	"subscribe":       "waiters poll",
 	"unsubscribe":     "a connection hears of locks that nobody waits for any more",
 	"client|id":       "no client tracking: a release by others is found by polling",
@@ -138,7 +138,7 @@ const (
 	token  = Lock + " set !get !del !eval !evalsha pexpire "
 	fair   = Lock + " " + Guard + " set get del eval evalsha pexpire " + Queue + " pttl time zadd zrange zrank zscore ?zrem ?publish ?pubsub|numsub ?info " + wakes
 	bridge = Lock + " " + Guard + " " + Queue + " exists !get mget set !del pexpire pttl time ?zadd ?zrange ?zrank ?zscore ?zrem ?publish ?pubsub|numsub ?type ?info " + run + wakes
-	member = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami "
+	member = Namespace + " hget hset hmget ?hdel hgetall time ?acl|whoami ?info "
 )
 
 // Packages are the uses of the lock packages.
@@ -181,12 +181,12 @@ var Commands = []Use{
 	use("lockmigrate stage init", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
 	use("lockmigrate stage", connects, Namespace, run, "hgetall hmget time"),
 	use("lockmigrate stage list", connects, Namespace, Namespaces, run, "hgetall scan time"),
-	use("lockmigrate stage set", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
-	use("lockmigrate stage delete", connects, Namespace, Namespaces, run, "del hget hgetall hmget hmset scan time"),
-	use("lockmigrate stage advance", connects, census, Namespace, run, "hmget hmset ?hdel"),
+	use("lockmigrate stage set", connects, census, Namespace, Namespaces, run, "hget hmget hmset hset"),
+	use("lockmigrate stage delete", connects, Namespace, Namespaces, run, "del hget hgetall hmget hmset hset scan time ?info"),
+	use("lockmigrate stage advance", connects, census, Namespace, run, "hmget hmset hset ?hdel"),
 	use("lockmigrate demo", connects, bridge, member, Fence, Yield, Queue, Share, Record, Namespaces, "setnx getset hlen hmset scan", sidecars,
 		"fcall unsubscribe punsubscribe echo ?function|list ?function|load"),
-	use("lockmigrate stage rollback", connects, Namespace, run, "hgetall hmget hmset time ?hdel ?acl|list ?acl|dryrun"),
+	use("lockmigrate stage rollback", connects, Namespace, run, "hgetall hmget hmset hset time ?hdel ?info ?acl|list ?acl|dryrun"),
 }
 
 // Sidecars are the uses of a sidecar: its own user, and that of the service behind it, whose connections run the scripts.

@@ -21,6 +21,9 @@ func recordClaims() []Claim {
 			B("x", append(options, lease(6), renew(4), inTime, corrected(renew(1)))...)).under(Record{Lease: 2}).only(legacyBridge).tolerating(1, model.Legacy)
 	}
 	uuid := dialect(protocol.JedisUUID)
+	forgot := func(r Record) *Model { // the record is back at legacy, and the keys of the locks are gone
+		return world(10, L("a", goLegacy, after, crash), B("m", grace(-1), lease(2), renew(1), crash, corrected())).under(r).failovers(1)
+	}
 	other := func(r Record) *Model {
 		return world(11, L("a", uuid, after), B("x", lease(2), delay(1), corrected()), B("y", uuid, settle(1), lease(2), after)).under(r)
 	}
@@ -52,6 +55,10 @@ func recordClaims() []Claim {
 				B("y", crash, grace(2), settle(1), renew(1), yields(1), corrected(renew(2), grace(0), settle(0), yields(0)))).under(Record{Lease: 2})},
 		{"LBB-set-dialect", "L B B", "dialect corrected from jedis-ms to jedis-uuid when every member has run out; then a member and an old client of it; commands 1 late", Exclusive, 0,
 			other(Record{Lease: 2, Alone: true})},
+		{"LM-forgot", "L M", "the server loses two stages and a lock: a member at stage legacy begins when what runs modern has run out; crash", Exclusive, 0,
+			forgot(Record{Lease: 3, Alone: true})},
+		{"LM-forgot-at-once", "L M", "as LM-forgot, but it begins with what the server says", Violated, 0,
+			forgot(Record{Lease: 3, Alone: true, AtOnce: true})},
 		{"LBB-set-dialect-at-once", "L B B", "as LBB-set-dialect while a member of the other dialect works", Violated, 0,
 			other(Record{Lease: 2, Alone: true, AtOnce: true})},
 	}
