@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"path/filepath"
 	"slices"
 	"strings"
 	"testing"
@@ -247,17 +248,18 @@ func oldUser(servers []*redistest.Server) {
 // fenceOver puts the fence up and takes it away, on masters and replicas.
 func fenceOver(t *testing.T, url string, servers []*redistest.Server) {
 	t.Helper()
+	journal := filepath.Join(t.TempDir(), "fence.jsonl")
 	out, _ := expect(t, exitDone, "fence", "--user", "old", "--lock", "lock:*", "--redis", url)
 	for _, s := range servers {
 		assert.Contains(t, out, "server "+s.Addr)
 		assert.False(t, fenced(t, s), "a preview changes nothing")
 	}
 	assert.Contains(t, out, "(a replica), user old")
-	expect(t, exitDone, "fence", "--user", "old", "--lock", "*", "--execute", "--redis", url)
+	expect(t, exitDone, "fence", "--user", "old", "--lock", "*", "--execute", "--journal", journal, "--redis", url)
 	for _, s := range servers {
 		assert.True(t, fenced(t, s), s.Addr)
 	}
-	expect(t, exitDone, "fence", "--user", "old", "--remove", "--execute", "--redis", url)
+	expect(t, exitDone, "fence", "--remove", journal, "--execute", "--redis", url)
 	for _, s := range servers {
 		assert.False(t, fenced(t, s), s.Addr)
 	}
@@ -268,9 +270,10 @@ func TestFenceOverACluster(t *testing.T) {
 	c := redistest.NewCluster(t, 2, 1)
 	oldUser(c.Nodes())
 	fenceOver(t, c.URL(), c.Nodes())
+	journal := filepath.Join(t.TempDir(), "fence.jsonl")
 
 	// The fence holds after a failover, and who runs into it is named, by whichever server denied it.
-	expect(t, exitDone, "fence", "--user", "old", "--lock", "*", "--execute", "--redis", c.URL())
+	expect(t, exitDone, "fence", "--user", "old", "--lock", "*", "--execute", "--journal", journal, "--redis", c.URL())
 	watch := start(t, "fence", "--watch", "1m", "--redis", c.URL())
 	for _, s := range c.Nodes() {
 		conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername("old"), redis.DialPassword("pw"))
@@ -295,7 +298,7 @@ func TestFenceOverACluster(t *testing.T) {
 
 	// A replica without the user is told of; the others are done.
 	c.Nodes()[3].Do("ACL", "DELUSER", "old")
-	out, stderr := expect(t, exitFailed, "fence", "--user", "old", "--remove", "--execute", "--redis", c.URL())
+	out, stderr := expect(t, exitFailed, "fence", "--remove", journal, "--execute", "--redis", c.URL())
 	assert.Contains(t, out, "NOT DONE")
 	assert.Contains(t, stderr, "1 of 4 servers could not be changed")
 	for _, s := range c.Nodes()[:3] {
@@ -313,7 +316,7 @@ func TestFenceWatchOverARestart(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, 2, 0)
 	oldUser(c.Masters)
-	expect(t, exitDone, "fence", "--user", "old", "--lock", "*", "--execute", "--redis", c.URL())
+	expect(t, exitDone, "fence", "--user", "old", "--lock", "*", "--execute", "--journal", filepath.Join(t.TempDir(), "fence.jsonl"), "--redis", c.URL())
 	watch := start(t, "fence", "--watch", "1m", "--json", "--redis", c.URL())
 	deny := func(s *redistest.Server) func() {
 		return func() {

@@ -29,6 +29,7 @@ type environment struct {
 	isTerminal func(io.Writer) bool
 	width      func(io.Writer) int // of a terminal, in columns
 	now        func() time.Time
+	sample     time.Duration // for how long rates are measured
 
 	grace atomic.Int64 // nanoseconds that the command may take to end after an interrupt, where that is more than leaveWithin
 
@@ -54,6 +55,7 @@ func processEnvironment() *environment {
 		isTerminal: terminal.Is,
 		width:      terminal.Width,
 		now:        time.Now,
+		sample:     time.Second,
 	}
 }
 

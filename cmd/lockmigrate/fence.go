@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -12,14 +13,18 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/spf13/cobra"
 
+	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // fenceFlags are the flags of fence.
 type fenceFlags struct {
 	opts    fence.Options
+	remove  string // a journal
+	journal string
 	execute bool
 	watch   time.Duration
 }
@@ -27,7 +32,7 @@ type fenceFlags struct {
 func newFenceCommand(env *environment) *cobra.Command {
 	var flags fenceFlags
 	cmd := &cobra.Command{
-		Use:     "fence --user NAME [flags]",
+		Use:     "fence --user NAME --lock PATTERN [flags]",
 		Short:   "Make a forgotten legacy client fail loudly, by ACL rules",
 		PreRunE: func(*cobra.Command, []string) error { return flags.check() },
 		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runFence(ctx, env, end, flags) }),
@@ -36,9 +41,10 @@ func newFenceCommand(env *environment) *cobra.Command {
 	f.StringArrayVar(&flags.opts.Users, "user", nil, "`NAME` of a user that legacy clients authenticate as; repeatable")
 	f.StringArrayVar(&flags.opts.Locks, "lock", nil, "`PATTERN` of the lock keys; repeatable, needed to put a fence up")
 	f.StringArrayVar(&flags.opts.Keep, "keep", nil, "`PATTERN` of keys where the denied commands stay allowed (7.0 or later); repeatable")
-	f.BoolVar(&flags.opts.All, "with-set", false, "deny SET, SETEX, PSETEX, MSET, MSETNX and RENAMENX too (7.0 or later)")
-	f.BoolVar(&flags.opts.Remove, "remove", false, "take the fence away")
-	f.BoolVar(&flags.execute, "execute", false, "change the server's ACL")
+	f.BoolVar(&flags.opts.All, "with-set", false, "deny SET, SETEX, PSETEX, MSET, MSETNX and RENAMENX too")
+	f.StringVar(&flags.remove, "remove", "", "take away the fences of this journal: the former rights as that `FILE` has them; of --user alone where it is given")
+	f.StringVar(&flags.journal, "journal", "lockmigrate-fence.jsonl", "`FILE` that keeps the former rights, for --remove; it is appended to")
+	executeFlag(f, &flags.execute, "change the server's ACL")
 	f.DurationVar(&flags.watch, "watch", 0, "show for this `DURATION` who runs into a fence")
 	return cmd
 }
@@ -53,8 +59,8 @@ func runFence(ctx context.Context, env *environment, end *endpoint.Endpoint, fla
 			n.close()
 		}
 	}()
-	if len(flags.opts.Users) > 0 {
-		if err := planFence(ctx, env, nodes, flags); err != nil || flags.watch == 0 {
+	if len(flags.opts.Users) > 0 || flags.remove != "" {
+		if err := planFence(ctx, env, end, nodes, flags); err != nil || flags.watch == 0 {
 			return err
 		}
 	} else if flags.watch == 0 {
@@ -69,14 +75,14 @@ func (f fenceFlags) check() error {
 			return usageError("give a name or pattern without blanks", "%q cannot stand in an ACL rule", p)
 		}
 	}
-	if slices.Contains(f.opts.Locks, "") {
-		return usageError("give a pattern such as 'lock.order.*'", "a --lock pattern is empty")
-	}
-	if len(f.opts.Users) > 0 && !f.opts.Remove && len(f.opts.Locks) == 0 {
+	up := len(f.opts.Locks)+len(f.opts.Keep) > 0 || f.opts.All
+	switch {
+	case f.remove != "" && up:
+		return usageError("give --remove FILE, and --user NAME at most", "--remove takes away whatever the fence denied")
+	case f.remove == "" && len(f.opts.Users) == 0 && up:
+		return usageError("name the users that legacy clients authenticate as with --user", "no user is named")
+	case f.remove == "" && len(f.opts.Users) > 0 && len(f.opts.Locks) == 0:
 		return usageError("give their patterns with --lock, such as 'lock.order.*'", "no lock key is named")
-	}
-	if f.opts.All && (f.opts.Remove || len(f.opts.Users) == 0) {
-		return usageError("leave out --with-set: --remove takes away whatever the fence denied, and --watch shows every refusal", "--with-set says what a fence is to deny")
 	}
 	return nil
 }
@@ -120,16 +126,38 @@ func dialNodes(ctx context.Context, end *endpoint.Endpoint) ([]*fenceNode, error
 }
 
 // planFence plans for every server before it changes any.
-func planFence(ctx context.Context, env *environment, nodes []*fenceNode, flags fenceFlags) error {
+func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, nodes []*fenceNode, flags fenceFlags) error {
+	var former []fence.Entry
+	var err error
+	if flags.remove != "" {
+		if former, err = fence.ReadJournal(flags.remove); err != nil {
+			return failedError("name the file that fence --execute wrote; without one: ACL SETUSER NAME +setnx +getset", "%w", err)
+		}
+		if len(flags.opts.Users) == 0 {
+			flags.opts.Users = fence.UsersOf(former)
+		}
+	}
+	flags.opts.Sample = env.sample
+	planned := make([][]fence.Plan, len(nodes))
+	failures := make([]error, len(nodes))
+	var planning sync.WaitGroup
+	for i, n := range nodes {
+		planning.Go(func() { planned[i], failures[i] = n.plan(ctx, flags, former) })
+	}
+	status := env.status()
+	if flags.remove == "" {
+		status.Update(func() string { return fmt.Sprintf("fence: counting calls for %v", env.sample) })
+	}
+	planning.Wait()
+	status.Clear()
 	var all []fence.Plan
 	failed := map[string]bool{}
 	carriers := map[int]*fenceNode{} // of the plans that can be carried out
-	for _, n := range nodes {
-		plans, err := n.plan(ctx, flags.opts)
-		if err != nil {
-			return err
+	for i, n := range nodes {
+		if failures[i] != nil {
+			return failures[i]
 		}
-		for _, p := range plans {
+		for _, p := range planned[i] {
 			if p.Error == "" {
 				carriers[len(all)] = n
 			} else {
@@ -138,41 +166,108 @@ func planFence(ctx context.Context, env *environment, nodes []*fenceNode, flags 
 			all = append(all, p)
 		}
 	}
+	var notes []string
+	if flags.remove == "" {
+		notes, err = stopped(ctx, end, flags.opts)
+	}
+	if err != nil || !flags.execute {
+		return cmp.Or(printPlans(env, all, notes, err, false), err, undone(failed, nodes, all, false))
+	}
+	var record func(fence.Entry) error
+	if flags.remove == "" {
+		journal, err := fence.OpenJournal(flags.journal)
+		if err != nil {
+			return failedError("name a file that can be written with --journal", "%w", err)
+		}
+		defer journal.Close()
+		record = journal.Write
+		notes = append(notes, fmt.Sprintf("the former rights are in %s: lockmigrate fence --remove %s --execute", terminal.Quoted(flags.journal), terminal.Quoted(flags.journal)))
+	}
 	for i := range all {
-		if n := carriers[i]; n != nil && flags.execute {
-			if err := all[i].Execute(ctx, n.conn); err != nil {
+		if n := carriers[i]; n != nil {
+			if err := all[i].Execute(ctx, n.conn, record); err != nil {
 				all[i].Error, failed[n.Addr] = err.Error(), true
 			}
 		}
 	}
-	if err := printPlans(env, all, flags.execute); err != nil {
-		return err
+	return cmp.Or(printPlans(env, all, notes, nil, true), undone(failed, nodes, all, true))
+}
+
+// undone is the error of servers that are not as they should be.
+func undone(failed map[string]bool, nodes []*fenceNode, all []fence.Plan, executed bool) error {
+	if len(failed) == 0 {
+		return nil
 	}
-	if len(failed) > 0 {
-		what := "can"
-		if flags.execute {
-			what = "could"
-		}
-		unsure := ""
-		if slices.ContainsFunc(all, func(p fence.Plan) bool { return p.Unsure }) {
-			unsure = ", or may be"
-		}
-		return failedError("what is done stands; run it again when they answer (SENTINEL RESET and CLUSTER FORGET are for replicas that are gone for good)", "%d of %d servers %s not be changed%s", len(failed), len(nodes), what, unsure)
+	what, unsure := "can", ""
+	if executed {
+		what = "could"
 	}
-	return nil
+	if slices.ContainsFunc(all, func(p fence.Plan) bool { return p.Unsure }) {
+		unsure = ", or may be"
+	}
+	return failedError("what is done stands; run it again when they answer (SENTINEL RESET and CLUSTER FORGET are for replicas that are gone for good)", "%d of %d servers %s not be changed%s", len(failed), len(nodes), what, unsure)
+}
+
+// stopped refuses a fence that would stop members of a namespace at stage legacy: they send SETNX and GETSET as old clients do. It also returns
+// what it could not find out.
+func stopped(ctx context.Context, end *endpoint.Endpoint, opts fence.Options) (notes []string, err error) {
+	pool, err := end.Locks()
+	if err != nil {
+		return nil, err
+	}
+	defer pool.Close()
+	unknown := func(what string, err error) {
+		notes = append(notes, fmt.Sprintf("%s (%v): a member at stage legacy would be stopped, and nobody can tell here", what, endpoint.Explain(err)))
+	}
+	names, err := (&stages.Store{Pool: pool, ReplyTimeout: stageReplyTimeout}).Names(ctx)
+	if err != nil {
+		unknown("the namespaces cannot be read", err)
+	}
+	var who []string
+	for _, name := range names {
+		view, err := (&stages.Store{Pool: pool, Namespace: name, ReplyTimeout: stageReplyTimeout}).Show(ctx)
+		if err != nil {
+			unknown("namespace "+name+" cannot be read", err)
+			continue
+		}
+		if !slices.ContainsFunc(view.Record.Patterns, func(p string) bool {
+			return !slices.ContainsFunc(opts.Keep, func(keep string) bool { return glob.Covers(keep, p) })
+		}) {
+			continue // its keys are kept
+		}
+		for _, m := range view.Members {
+			switch {
+			case !m.Lives() || m.Lowest != stages.Legacy && m.Stage != stages.Legacy:
+			case m.Info.User == "":
+				notes = append(notes, fmt.Sprintf("the user of member %s of namespace %s is not known: at stage legacy a fence for its user stops it", m.ID, name))
+			case slices.Contains(opts.Users, m.Info.User):
+				who = append(who, fmt.Sprintf("%s of namespace %s (user %s)", terminal.Safe(m.ID), name, terminal.Quoted(m.Info.User)))
+			}
+		}
+	}
+	if len(who) == 0 {
+		return notes, nil
+	}
+	return notes, unsafeError("move that namespace to bridge first, give its services a user of their own, or keep its keys with --keep", "the fence would stop %s at stage legacy: %s",
+		counted(int64(len(who)), "member"), strings.Join(who[:min(3, len(who))], ", "))
 }
 
 // plan returns what is to be done on one server. A replica that cannot be asked, or has no such user, has
 // plans that say so.
-func (n *fenceNode) plan(ctx context.Context, opts fence.Options) (plans []fence.Plan, err error) {
-	if err = n.gone; err == nil {
-		plans, err = fence.Make(ctx, n.conn, n.Addr, opts)
+func (n *fenceNode) plan(ctx context.Context, flags fenceFlags, former []fence.Entry) (plans []fence.Plan, err error) {
+	switch {
+	case n.gone != nil:
+		err = n.gone
+	case flags.remove != "":
+		plans, err = fence.Back(ctx, n.conn, n.Addr, flags.opts.Users, former)
+	default:
+		plans, err = fence.Make(ctx, n.conn, n.Addr, flags.opts)
 	}
 	if err != nil {
 		if !n.Replica || ctx.Err() != nil {
 			return nil, err
 		}
-		for _, user := range opts.Users {
+		for _, user := range flags.opts.Users {
 			plans = append(plans, fence.Plan{Server: n.Addr, User: user, Error: err.Error()})
 		}
 	}
@@ -183,16 +278,25 @@ func (n *fenceNode) plan(ctx context.Context, opts fence.Options) (plans []fence
 }
 
 // printPlans writes what was found and done.
-func printPlans(env *environment, all []fence.Plan, executed bool) error {
-	return env.print(pretty{map[string]any{"executed": executed, "plans": all, "limits": fenceLimits}}, func(b *strings.Builder) {
+func printPlans(env *environment, all []fence.Plan, notes []string, refused error, executed bool) error {
+	doc := map[string]any{"executed": executed, "plans": all, "notes": append([]string{}, notes...), "limits": fenceLimits}
+	if refused != nil {
+		doc["refused"], doc["hint"] = refused.Error(), hintOf(refused)
+	}
+	return env.print(pretty{doc}, func(b *strings.Builder) {
+		up := false
 		for _, p := range all {
 			fencePlanText(b, p, executed)
+			up = up || p.Takes != nil
 		}
-		for _, l := range fenceLimits {
-			fmt.Fprintf(b, "note: %s\n", l)
+		if up {
+			notes = append(notes, fenceLimits...)
+		}
+		for _, l := range notes {
+			fmt.Fprintf(b, "note: %s\n", terminal.Safe(l))
 		}
 		if !executed {
-			b.WriteString("\nnothing was changed; --execute changes the ACL\n")
+			b.WriteString("\n" + nothingWritten("", refused))
 		}
 	})
 }
@@ -201,11 +305,15 @@ var fenceLimits = []string{
 	"a fenced client can still DEL: what it held before, or whatever has come after it",
 	"ACL has no rule about an option: SET NX, SET GET and WATCH with SET are denied only together with SET",
 	"ACL rules are not replicated: a server that is not listed here has no fence, and may become the master",
+	"it is the users that are fenced: give new services a user of their own before you fence the default user",
 	"ACL rules are lost at a restart: ACL SAVE (with an aclfile) or CONFIG REWRITE keeps them",
 }
 
 func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
 	fmt.Fprintf(b, "server %s%s, user %s\n", p.Server, map[bool]string{true: " (a replica)"}[p.Replica], terminal.Quoted(p.User))
+	if p.Takes != nil {
+		fenceReachText(b, p)
+	}
 	if p.Now != "" {
 		fmt.Fprintf(b, "  rules now  %s\n", terminal.Safe(p.Now))
 	}
@@ -214,7 +322,11 @@ func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
 		fmt.Fprintf(b, "  NOT KNOWN  %s; it may be done: run it again\n\n", terminal.Safe(p.Error))
 		return
 	case p.Error != "":
-		fmt.Fprintf(b, "  NOT DONE   %s\n\n", terminal.Safe(p.Error))
+		fmt.Fprintf(b, "  NOT DONE   %s\n", terminal.Safe(p.Error))
+		if len(p.Restore) > 0 {
+			fmt.Fprintf(b, "  by hand    %s\n", terminal.Safe(quoteWords(p.Restore)))
+		}
+		b.WriteByte('\n')
 		return
 	case len(p.Command) == 0:
 		fmt.Fprintf(b, "  nothing to do: %s\n", p.Note)
@@ -247,6 +359,31 @@ func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
 		fmt.Fprintf(b, "  %-3s        %s: %s\n", o.Mark(), o.ID, terminal.Safe(o.Evidence))
 	}
 	b.WriteByte('\n')
+}
+
+// fenceReachText says what a fence takes away, and from whom.
+func fenceReachText(b *strings.Builder, p fence.Plan) {
+	r := p.Takes
+	but := "no other key is kept"
+	if len(r.Keep) > 0 {
+		but = "only the keys " + strings.Join(stages.EscapeAll(r.Keep), " ") + " are kept"
+	}
+	fmt.Fprintf(b, "  takes away %s on EVERY key, not only on locks: %s\n", strings.ToUpper(strings.Join(r.Commands, ", ")), terminal.Safe(but))
+	switch {
+	case r.Unseen != "":
+		fmt.Fprintf(b, "  from       user %s; its connections are not known: %s\n", terminal.Quoted(p.User), terminal.Safe(r.Unseen))
+	case r.Connections == 0:
+		fmt.Fprintf(b, "  from       user %s: it has no connection now\n", terminal.Quoted(p.User))
+	default:
+		fmt.Fprintf(b, "  from       user %s: %s%s; %d of them sent one of these commands last\n", terminal.Quoted(p.User), counted(int64(r.Connections), "connection"), terminal.Safe(listed(r.Names)), r.Sent)
+	}
+	var rates []string
+	for _, rate := range r.Rates {
+		rates = append(rates, fmt.Sprintf("%s %.3g (mean %.3g)", strings.ToUpper(rate.Command), rate.Now, rate.Mean))
+	}
+	if len(rates) > 0 {
+		fmt.Fprintf(b, "  a second   %s, now and since the start, by all users\n", strings.Join(rates, ", "))
+	}
 }
 
 // quoteWords writes a command as redis-cli wants it.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -28,7 +29,7 @@ func TestALostReply(t *testing.T) {
 	}
 	t.Run("fence", func(t *testing.T) {
 		s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all")
-		out, stderr := expect(t, exitFailed, "fence", "--user", "old", "--lock", "lock:*", "--execute", "--redis", lose(1, "SETUSER"))
+		out, stderr := expect(t, exitFailed, "fence", "--user", "old", "--lock", "lock:*", "--execute", "--journal", filepath.Join(t.TempDir(), "fence.jsonl"), "--redis", lose(1, "SETUSER"))
 		assert.True(t, fenced(t, s), "the server has it")
 		assert.Contains(t, out, "NOT KNOWN")
 		assert.Contains(t, stderr, "1 of 1 servers could not be changed, or may be")

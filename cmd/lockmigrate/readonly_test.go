@@ -57,7 +57,7 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 		{"doctor", "--all"}, {"doctor", "--json", "--match", "lock:*", "--keys", "10"},
 		{"verify", "--for", "300ms", "--burst", "0", "--no-census"},
 		{"verify", "--for", "1s", "--json", "--longest-silence", "1s", "--match", "lock:*", "--burst", "100ms", "--every", "200ms", "--out", filepath.Join(dir, "c.json")},
-		{"fence", "--user", "old", "--lock", "lock:x", "--keep", "cache:*"}, {"fence", "--user", "old", "--remove", "--json"}, {"fence", "--watch", "250ms"},
+		{"fence", "--user", "old", "--lock", "lock:x", "--keep", "cache:*"}, {"fence", "--remove", "testdata/fence.jsonl", "--user", "old", "--json"}, {"fence", "--watch", "250ms"},
 		{"sweep"}, {"sweep", "--match", "lock:*", "--tokens", "--ttl", "1m", "--json", "--ghost-after", "2m", "--rate", "1", "--scan-rate", "100000", "--limit", "3", "--journal", filepath.Join(dir, "j")},
 		{"stage", "--namespace", "orders"}, {"stage", "--namespace", "orders", "--json"},
 		{"stage", "init", "--namespace", "other", "--match", "o:*", "--dialect", "jedis-ms", "--shortest-lease", "30s"},

@@ -56,6 +56,7 @@ func surroundings(out, diagnostics io.Writer, terminal bool) *environment {
 		isTerminal: func(io.Writer) bool { return terminal },
 		width:      func(io.Writer) int { return 80 },
 		now:        time.Now,
+		sample:     10 * time.Millisecond,
 	}
 }
 
@@ -228,7 +229,7 @@ func TestWrap(t *testing.T) {
 func TestFold(t *testing.T) {
 	assert.Equal(t, "warn  id    one two\n            three four\n", fold("warn  id    one two three four\n", 24))
 	assert.Equal(t, "plan: one two three\n      four\nshort\n", fold("plan: one two three four\nshort\n", 19))
-	command := "  would run  ACL SETUSER old -setnx -getset '(%R~lockmigrate:fence:root:K0BhbGw -@all)'\n"
+	command := "  would run  ACL SETUSER old -setnx -getset '(+setnx +getset ~cache:*)'\n"
 	assert.Equal(t, command, fold(command, 20), "a reader copies it")
 }
 

@@ -81,12 +81,22 @@ func newStageMoveCommand(env *environment, flags *stageFlags, name string, step 
 	epochFlag(f, flags)
 	f.DurationVar(&flags.timeout, "timeout", 0, "give up waiting after this `DURATION`, exit code 4; 0 waits for ever")
 	f.BoolVar(&flags.wait, "wait", false, "return when every member that lives runs the new stage")
-	executeFlag(f, flags)
+	executeFlag(f, &flags.execute, "write")
 	return cmd
 }
 
-func executeFlag(f *pflag.FlagSet, flags *stageFlags) {
-	f.BoolVar(&flags.execute, "execute", false, "write; without it the plan is printed and nothing is written")
+// executeFlag adds --execute, and --dry-run, which is what happens without it.
+func executeFlag(f *pflag.FlagSet, execute *bool, usage string) {
+	f.BoolVar(execute, "execute", false, usage+"; without it the plan is printed and nothing is written")
+	f.Bool("dry-run", false, "print the plan and write nothing: the default")
+}
+
+// nothingWritten is the last line of a plan.
+func nothingWritten(flags string, refused error) string {
+	if refused != nil {
+		return "nothing was written; --execute would be refused\n"
+	}
+	return "nothing was written; add " + flags + "--execute to do it\n"
 }
 
 func epochFlag(f *pflag.FlagSet, flags *stageFlags) {
@@ -192,7 +202,7 @@ func lastChange(r stages.Record) string {
 	if c.By != "" {
 		by = " by " + terminal.Safe(c.By)
 	}
-	return fmt.Sprintf(", changed%s at %s", by, c.At.Format(time.RFC3339))
+	return fmt.Sprintf(",%s at %s", by, c.At.Format(time.RFC3339))
 }
 
 // whichNamespace is a hint for a store's namespace that does not exist. A user without the right to the list gets the hint alone.

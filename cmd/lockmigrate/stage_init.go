@@ -43,7 +43,7 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; unless given, and with 0s, the dialect's pause and a fifth, 120ms for most")
 	f.DurationVar(&flags.longest, "longest-silence", 0, "the longest `DURATION` that any legacy client is silent, its lease or the pause between two runs of its job; verify takes it where its own --longest-silence is missing; not known unless given, and with 0s")
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
-	executeFlag(f, flags)
+	executeFlag(f, &flags.execute, "write")
 	completes(cmd, "dialect", dialectNames)
 }
 

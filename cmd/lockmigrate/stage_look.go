@@ -240,9 +240,7 @@ func unfenced(ctx context.Context, end *endpoint.Endpoint, view stages.View) (un
 	if err != nil {
 		return nil, err
 	}
-	denied := map[string]string{} // a user -> where, and what
-	fenced := map[string]bool{}
-	var order []string
+	var where []string
 	for _, n := range nodes {
 		conn, err := end.DialNode(ctx, n.Addr)
 		if err != nil {
@@ -250,58 +248,25 @@ func unfenced(ctx context.Context, end *endpoint.Endpoint, view stages.View) (un
 			continue
 		}
 		if unnamed > 0 && hasRules(ctx, conn) {
-			unknown = append(unknown, fmt.Sprintf("the user of %s is not known, so a fence may keep them from every lock; \"lockmigrate fence --user NAME --remove --execute\" takes it away", counted(int64(unnamed), "member")))
+			unknown = append(unknown, fmt.Sprintf("the user of %s is not known, so a fence may keep them from every lock; \"lockmigrate fence --remove FILE --execute\" takes it away", counted(int64(unnamed), "member")))
 			unnamed = 0
 		}
 		for _, user := range users {
-			plans, err := fence.Make(ctx, conn, n.Addr, fence.Options{Users: []string{user}, Locks: view.Record.Patterns, Remove: true})
-			if err != nil {
-				unknown = append(unknown, fmt.Sprintf("the rules of user %s on %s cannot be read (%v); a fence may keep the members from every lock; \"lockmigrate fence --user %s --remove --execute\" takes it away", terminal.Quoted(user), n.Addr, err, user))
-				continue
-			}
-			for _, p := range plans {
-				what := deniedBy(p)
-				if what == "" {
-					continue
-				}
-				if denied[user] == "" {
-					order = append(order, user)
-					denied[user] = fmt.Sprintf("%s denies %s to user %s", n.Addr, what, user)
-				}
-				fenced[user] = fenced[user] || len(p.Command) > 0
+			commands, err := fence.DeniedTo(ctx, conn, user, view.Record.Patterns)
+			switch {
+			case err != nil:
+				unknown = append(unknown, fmt.Sprintf("the rules of user %s on %s cannot be read (%v); a fence may keep the members from every lock", terminal.Quoted(user), n.Addr, err))
+			case len(commands) > 0:
+				where = append(where, fmt.Sprintf("%s denies %s to user %s", n.Addr, strings.Join(commands, " and "), user))
 			}
 		}
 		_ = conn.Close()
 	}
-	if len(order) == 0 {
+	if len(where) == 0 {
 		return unknown, nil
 	}
-	var where, flags []string
-	for _, user := range order {
-		where = append(where, denied[user])
-		if fenced[user] {
-			flags = append(flags, "--user "+user)
-		}
-	}
-	hint := "give these users the right to SETNX and GETSET; or go with --force REASON"
-	if len(flags) > 0 {
-		hint = fmt.Sprintf("take the fence away first: \"lockmigrate fence %s --remove --execute\"; or go with --force REASON", strings.Join(flags, " "))
-	}
-	return unknown, unsafeError(hint, "at stage legacy the members could acquire nothing: %s", strings.Join(where, "; "))
-}
-
-// deniedBy names what a plan's trials found denied. Where the server cannot try (before 7.0), the rules decide.
-func deniedBy(p fence.Plan) string {
-	var words []string
-	for _, c := range p.Checks {
-		if len(c.Command) == 0 || c.Command[0] != "SETNX" && c.Command[0] != "GETSET" {
-			continue
-		}
-		if c.Now == "denied" || c.Now == "unknown" && len(p.Command) > 0 {
-			words = append(words, c.Command[0])
-		}
-	}
-	return strings.Join(words, " and ")
+	return unknown, unsafeError("take the fence away first: \"lockmigrate fence --remove FILE --execute\", with the journal that it wrote; or give these users the right to SETNX and GETSET; or go with --force REASON",
+		"at stage legacy the members could acquire nothing: %s", strings.Join(where, "; "))
 }
 
 // membersUsers returns the users that the living members are, and how many of them could not tell.

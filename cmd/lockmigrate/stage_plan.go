@@ -57,14 +57,9 @@ func (at *place) plan(p plan) error {
 		for _, blocker := range p.blockers {
 			fmt.Fprintf(b, "%s: %s\n", p.by, terminal.Safe(blocker.String()))
 		}
+		b.WriteString(nothingWritten(p.name, p.refused))
 	})
-	if err == nil && p.refused == nil && !at.env.global.json {
-		at.env.note("nothing was written; add %s--execute to do it", p.name)
-	}
-	if err != nil {
-		return err
-	}
-	return p.refused
+	return cmp.Or(err, p.refused)
 }
 
 // forceable lets --force overrule a refusal: it is said, and does not stand in the way.

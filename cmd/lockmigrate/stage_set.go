@@ -150,7 +150,7 @@ func newStageDeleteCommand(env *environment, flags *stageFlags) *cobra.Command {
 	}
 	f := cmd.Flags()
 	epochFlag(f, flags)
-	executeFlag(f, flags)
+	executeFlag(f, &flags.execute, "write")
 	return cmd
 }
 

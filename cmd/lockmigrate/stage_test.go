@@ -102,21 +102,23 @@ func TestRollbackUnderAFence(t *testing.T) {
 	o.reported(1)
 	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
 
-	o.runs(exitDone, "fence", "--user", "old", "--lock", "lock.order.1", "--execute")
+	journal := filepath.Join(t.TempDir(), "fence.jsonl")
+	o.runs(exitDone, "fence", "--user", "old", "--lock", "lock.order.1", "--execute", "--journal", journal)
 	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "legacy")
 
-	o.runs(exitDone, "fence", "--user", "app", "--lock", "lock.order.1", "--execute")
+	stdout, _ := o.runs(exitDone, "fence", "--user", "app", "--lock", "lock.order.1", "--execute", "--journal", journal)
+	assert.Contains(t, stdout, "lockmigrate fence --remove "+journal+" --execute")
 	_, stderr := o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy")
-	remove := "lockmigrate fence --user app --remove --execute"
+	const remove = "lockmigrate fence --remove FILE --execute"
 	assert.Contains(t, stderr, "denies SETNX and GETSET to user app")
 	assert.Contains(t, stderr, remove)
 	o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--execute")
-	stdout, _ := o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--json")
+	stdout, _ = o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--json")
 	var doc struct{ Refused, Hint string }
 	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
 	assert.Contains(t, doc.Refused+doc.Hint, remove)
 
-	o.runs(exitDone, strings.Fields(remove)[1:]...)
+	o.runs(exitDone, "fence", "--remove", journal, "--user", "app", "--execute")
 	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--wait", "--execute")
 	require.NoError(t, l.Do(t.Context(), "lock.order.1", func(context.Context) error { return nil }))
 
@@ -128,6 +130,44 @@ func TestRollbackUnderAFence(t *testing.T) {
 	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--force", "it is night", "--execute")
 	stdout, _ = o.runs(exitDone, "stage", "--namespace", "orders")
 	assert.Contains(t, stdout, "forced: it is night")
+}
+
+// TestAFenceStopsNoMember: a fence denies its commands on every key, so it would stop the members of another namespace that is at stage
+// legacy. The plan says what it takes and from whom, and is refused.
+func TestAFenceStopsNoMember(t *testing.T) {
+	s := redistest.Real(t)
+	o := operator{t, s.URL()}
+	for _, user := range []string{"app", "old"} {
+		s.Do("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
+	}
+	o.creates("bills", "lock.bill.*")
+	o.creates("orders", "lock.order.*")
+	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+	l := service(t, as(t, s, "app"), func(opts *compat.Options) { opts.Namespace, opts.Member = "bills", "bills-1" })
+	journal := filepath.Join(t.TempDir(), "fence.jsonl")
+	for _, more := range [][]string{nil, {"--execute", "--journal", journal}} {
+		stdout, stderr := o.runs(exitUnsafe, append([]string{"fence", "--user", "app", "--lock", "lock.order.*"}, more...)...)
+		assert.Contains(t, stdout, "takes away SETNX, GETSET on EVERY key, not only on locks: no other key is kept")
+		assert.Contains(t, stdout, "from       user app: ")
+		assert.Regexp(t, `a second   SETNX \S+ \(mean \S+\), GETSET `, stdout)
+		assert.Contains(t, stdout, "nothing was written; --execute would be refused")
+		assert.Regexp(t, `the fence would stop 1 member at stage legacy: bills-1\S* of namespace bills \(user app\): move that namespace to bridge first`, stderr)
+	}
+	assert.NoFileExists(t, journal)
+	require.NoError(t, l.Do(t.Context(), "lock.bill.1", func(context.Context) error { return nil }))
+
+	o.runs(exitDone, "fence", "--user", "old", "--lock", "lock.order.*") // nobody's member
+	o.runs(exitDone, "fence", "--user", "app", "--lock", "lock.order.*", "--keep", "lock.bill.*", "--execute", "--journal", journal)
+	require.NoError(t, l.Do(t.Context(), "lock.bill.1", func(context.Context) error { return nil }))
+	stdout, _ := o.runs(exitDone, "fence", "--remove", journal)
+	assert.Contains(t, stdout, "would run  ACL SETUSER app -@all +@all clearselectors")
+	assert.Contains(t, stdout, "nothing was written; add --execute to do it")
+	o.runs(exitDone, "fence", "--remove", journal, "--execute")
+	assert.Equal(t, "OK", s.Do("ACL", "DRYRUN", "app", "SETNX", "lock.order.1", "1"))
+	_, stderr := o.runs(exitUsage, "fence", "--remove", journal, "--lock", "x")
+	assert.Contains(t, stderr, "--remove takes away whatever the fence denied")
+	_, stderr = o.runs(exitUsage, "fence", "--user", "app", "--lock", "x", "--execute", "--dry-run")
+	assert.Contains(t, stderr, "--dry-run writes nothing, and --execute writes: choose one")
 }
 
 // TestAfterAMove: who changes over and for how long at most is no failure, and --wait returns when all have.
@@ -349,7 +389,7 @@ func TestPlansWriteNothing(t *testing.T) {
 		{"stage", "set", "--namespace", "orders", "--match", "lock.order.*", "--match", "lock.more.*"},
 		{"stage", "delete", "--namespace", "orders"}, {"stage", "delete", "--namespace", "nobody"},
 		{"sweep", "--match", "lock.*"}, {"sweep", "--match", "lock.*", "--tokens", "--ttl", "1m", "--json"},
-		{"fence", "--user", "old", "--lock", "lock.order.1"}, {"fence", "--user", "old", "--remove", "--json"},
+		{"fence", "--user", "old", "--lock", "lock.order.1"}, {"fence", "--remove", "testdata/fence.jsonl", "--user", "old", "--json"},
 	} {
 		code, stdout, stderr := lockmigrateIn(t.Context(), false, append(slices.Clone(args), "--redis", s.URL())...)
 		assert.NotEqual(t, exitUsage, code, "%q: %s", args, stderr)
@@ -418,7 +458,7 @@ func TestRollbackWhereRulesCannotBeRead(t *testing.T) {
 	weak := operator{t, "redis://mute:pw@" + s.Addr + "/0"}
 	_, stderr = weak.runs(exitDone, "stage", "rollback", "--namespace", "orders")
 	assert.Contains(t, stderr, "the rules of user app on "+s.Addr+" cannot be read")
-	assert.Contains(t, stderr, "lockmigrate fence --user app --remove --execute")
+	assert.Contains(t, stderr, "lockmigrate fence --remove FILE --execute")
 }
 
 // TestPatternsOfSpecialCharacters: a namespace's pattern names every character, and means the same keys for its members, for the tools and for

@@ -30,7 +30,7 @@ func newSweepCommand(env *environment) *cobra.Command {
 	f.DurationVar(&opts.GhostAfter, "ghost-after", 5*time.Minute, "an expiry that is over for longer than this `DURATION` is swept: more than any client's clock is behind")
 	f.DurationVar(&opts.TTL, "ttl", 0, "give expiries this TTL instead of removing them; also the TTL of everything else (0: 1h)")
 	f.BoolVar(&opts.Tokens, "tokens", false, "also tokens, bridge values and hashes without TTL: a holder that works for longer than the TTL loses its lock")
-	f.BoolVar(&opts.Execute, "execute", false, "change keys")
+	executeFlag(f, &opts.Execute, "change keys")
 	f.IntVar(&opts.Rate, "rate", 100, "most changes in a second (0: no limit)")
 	f.IntVar(&opts.ScanRate, "scan-rate", 0, "most keys looked at in a second (0: as fast as the server allows)")
 	f.IntVar(&opts.Limit, "limit", 0, "stop after `N` candidates (0: never)")

@@ -3,6 +3,7 @@ package main
 import (
 	"encoding/json"
 	"os"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -40,7 +41,8 @@ func TestEachRoundTripMayFail(t *testing.T) {
 		return append([]string{"stage"}, append(args, "--namespace", "orders", "--execute")...)
 	}
 	creation := stage("init", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "2s")
-	fence := func(more ...string) []string { return append([]string{"fence", "--user", "old", "--execute"}, more...) }
+	journal := filepath.Join(t.TempDir(), "fence.jsonl")
+	fence := []string{"fence", "--user", "old", "--lock", "lock:*", "--execute", "--journal"}
 	const expired = "1600000000000"
 	for name, c := range map[string]struct {
 		before [][]string
@@ -52,8 +54,8 @@ func TestEachRoundTripMayFail(t *testing.T) {
 		"rollback": {[][]string{creation, stage("advance", "--to", "bridge")}, stage("rollback", "--to", "legacy"), func(s *redistest.Server) bool { return record(s, "stage") == "0" }, "orders is at legacy already, by"},
 		"set":      {[][]string{creation}, stage("set", "--match", "lock:a*"), func(s *redistest.Server) bool { return record(s, "epoch") == "2" }, "orders is so already"},
 		"delete":   {[][]string{creation}, stage("delete"), func(s *redistest.Server) bool { return record(s, "stage") == "" }, "no such namespace"},
-		"fence":    {nil, fence("--lock", "lock:*"), func(s *redistest.Server) bool { return !may(s, "SETNX") }, ""},
-		"unfence":  {[][]string{fence("--lock", "lock:*")}, fence("--remove"), func(s *redistest.Server) bool { return may(s, "SETNX") }, ""},
+		"fence":    {nil, append(slices.Clip(fence), journal+".up"), func(s *redistest.Server) bool { return !may(s, "SETNX") }, ""},
+		"unfence":  {[][]string{append(slices.Clip(fence), journal)}, []string{"fence", "--remove", journal, "--execute"}, func(s *redistest.Server) bool { return may(s, "SETNX") }, ""},
 		"sweep":    {nil, []string{"sweep", "--match", "lock:*", "--execute", "--journal", os.DevNull}, func(s *redistest.Server) bool { return s.Do("EXISTS", "lock:a") == int64(0) }, ""},
 	} {
 		t.Run(name, func(t *testing.T) {

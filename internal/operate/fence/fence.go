@@ -14,7 +14,11 @@
 // may become the master needs the fence for itself. They are gone after a restart unless they are saved
 // (ACL SAVE, CONFIG REWRITE).
 //
-// Least rights: acl|list, acl|dryrun, client|list, acl|setuser, and acl|log to watch. See SECURITY.md.
+// ACL has no rule about a command on some keys only: a fence denies its commands on every key of the user, but for those that
+// Options.Keep names. The plan says so, and from whom it takes them (reach.go). The rights of before are written to a file before
+// anything changes (journal.go), and Back restores exactly these.
+//
+// Least rights: acl|list, acl|dryrun, client|list, info, acl|setuser, and acl|log to watch. See SECURITY.md.
 package fence
 
 import (
@@ -23,6 +27,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/gomodule/redigo/redis"
 
@@ -57,12 +62,14 @@ type Plan struct {
 	Replica     bool                    `json:"replica,omitempty"` // today; rules are each server's own, and it may be the master tomorrow
 	User        string                  `json:"user"`
 	Now         string                  `json:"now"`               // the user's rules, without passwords
+	Takes       *Reach                  `json:"takes,omitempty"`   // what a fence takes away, and from whom; nil on the way back
 	Command     []string                `json:"command,omitempty"` // ACL SETUSER ..., empty when there is nothing to do
 	Note        string                  `json:"note,omitempty"`
 	Checks      []Trial                 `json:"checks,omitempty"`
 	Verdict     Verdict                 `json:"verdict,omitempty"`     // what holds now; after Execute what holds then
 	Obligations []obligation.Obligation `json:"obligations,omitempty"` // what Fenced needs
 	Error       string                  `json:"error,omitempty"`       // why it was not done, or cannot be
+	Restore     []string                `json:"restore,omitempty"`     // with Error on the way back: ACL SETUSER ..., which restores the rights of before
 	Unsure      bool                    `json:"unsure,omitempty"`      // with Error: the change was sent, and may be done
 
 	options Options
@@ -79,10 +86,10 @@ type Trial struct {
 // Options say what to fence.
 type Options struct {
 	Users  []string
-	Locks  []string // patterns of the locks' keys
-	Keep   []string // patterns of other keys, where the denied commands stay allowed
-	All    bool     // deny all of Taking, and not only Denied
-	Remove bool
+	Locks  []string      // patterns of the locks' keys
+	Keep   []string      // patterns of other keys, where the denied commands stay allowed
+	All    bool          // deny all of Taking, and not only Denied
+	Sample time.Duration // for how long the rates of now are measured; 0: not at all
 }
 
 // commands are those that the fence denies.
@@ -105,10 +112,12 @@ func Make(ctx context.Context, conn redis.Conn, server string, o Options) ([]Pla
 	if err != nil {
 		return nil, err
 	}
-	if !o.Remove {
-		if err := o.check(); err != nil {
-			return nil, err
-		}
+	if err := o.check(); err != nil {
+		return nil, err
+	}
+	rates, err := measure(ctx, conn, o.commands(), o.Sample)
+	if err != nil {
+		return nil, err
 	}
 	var plans []Plan
 	for _, user := range o.Users {
@@ -118,12 +127,9 @@ func Make(ctx context.Context, conn redis.Conn, server string, o Options) ([]Pla
 		}
 		p := Plan{Server: server, User: user, Now: withoutPasswords(line), options: o}
 		r := parse(line)
+		p.Takes = reach(ctx, conn, user, &o, rates)
 		p.try(ctx, conn, r)
-		if o.Remove {
-			p.remove(r)
-		} else {
-			p.apply(r)
-		}
+		p.apply(r)
 		p.judge(ctx, conn, lines)
 		plans = append(plans, p)
 	}
@@ -196,38 +202,25 @@ func (p *Plan) apply(r rule) {
 		p.Note = "fenced already: the server denies " + spoken(o.commands()) + " on every key of the patterns"
 		return
 	}
-	before, again := r.memory()
-	if !again {
-		before.root = r.root.commands
-	}
 	var denials []string
 	for _, command := range o.commands() {
 		denials = append(denials, "-"+command)
-		if !slices.Contains(before.denied, command) {
-			before.denied = append(before.denied, command)
-		}
 	}
 	p.Command = append([]string{"ACL", "SETUSER", p.User}, denials...)
 	var selectors []string
+	changes := false
 	for _, s := range r.selectors {
-		if s.ours() {
-			continue // of an earlier fence: it is replaced
-		}
 		if !s.disjoint(o.Locks) && s.grants(o.commands()) {
-			before.selectors = append(before.selectors, s)
 			s.commands = append(slices.Clone(s.commands), denials...)
+			changes = true
 		}
 		selectors = append(selectors, s.text())
 	}
-	if !unknown { // selectors came with DRYRUN, in 7.0
-		if len(r.selectors) > 0 {
-			p.Command = append(p.Command, "clearselectors")
-		}
-		p.Command = append(p.Command, selectors...)
-		p.Command = append(p.Command, before.text())
+	if changes { // a selector can only be written anew
+		p.Command = append(append(p.Command, "clearselectors"), selectors...)
 	}
 	if len(o.Keep) > 0 {
-		p.Command = append(p.Command, keeper(o.commands(), o.Keep))
+		p.Command = append(p.Command, "(+"+strings.Join(o.commands(), " +")+" ~"+strings.Join(o.Keep, " ~")+")")
 	}
 	if slices.Contains(r.root.other, "off") {
 		p.Note = "the user is off: nobody can connect as it, but those who are connected go on"
@@ -257,71 +250,25 @@ func (p *Plan) keepable(r rule) string {
 	if _, unknown := p.said("unknown"); unknown && len(p.options.Keep) > 0 {
 		return "to keep patterns the server needs selectors and ACL DRYRUN (Redis 7.0), and this user the right acl|dryrun: leave out --keep"
 	}
-	if _, unknown := p.said("unknown"); unknown && p.options.All {
-		return "to deny SET the fence must remember the rights of before. It needs selectors and ACL DRYRUN (Redis 7.0), and this user the right acl|dryrun: leave out --with-set"
-	}
-	before, fenced := r.memory()
-	if !fenced {
-		before.root = r.root.commands
-	}
 	for _, pattern := range p.options.Keep {
-		held := slices.ContainsFunc(r.root.keys(), func(own string) bool { return glob.Covers(own, pattern) }) && (permissions{commands: before.root}).grants(p.options.commands())
+		held := slices.ContainsFunc(r.root.keys(), func(own string) bool { return glob.Covers(own, pattern) }) && r.root.grants(p.options.commands())
 		for _, s := range r.selectors {
 			held = held || s.grants(p.options.commands()) && slices.ContainsFunc(s.keys(), func(own string) bool { return glob.Covers(own, pattern) })
 		}
 		if !held {
-			return fmt.Sprintf("to keep %s would give the user keys or commands that its rule does not clearly have today: leave it out, or narrow it", pattern)
+			return fmt.Sprintf("to keep %s would give the user keys or commands that its rule does not clearly have today: leave it out, or narrow it; where a fence is up, take it away first", pattern)
 		}
 	}
-	if !fenced && !p.kept() {
-		return "the user may not run " + spoken(p.options.commands()) + " on what is to be kept today, and a fence gives no rights: leave out --keep"
+	if !p.kept() {
+		return "the user may not run " + spoken(p.options.commands()) + " on what is to be kept today, and a fence gives no rights: leave out --keep, or take an earlier fence away first"
 	}
 	return ""
 }
 
-// remove plans the way back: the rule of before, as the fence remembers it.
-func (p *Plan) remove(r rule) {
-	before, ok := r.memory()
-	if !ok {
-		before.denied = Denied
-		before.root = strip(r.root.commands, Denied)
-		if !r.root.names(Denied) && !slices.ContainsFunc(r.selectors, func(s permissions) bool { return s.names(Denied) }) {
-			p.Note = "there is no fence of ours to take away"
-			if _, denied := p.denied(); denied {
-				p.Note += "; if the user had SETNX and GETSET before: ACL SETUSER " + p.User + " +setnx +getset"
-			}
-			return
-		}
-		p.Note = "the rule does not remember a fence: only the words -setnx and -getset are taken out"
-	} else if !before.same(r.root.commands, before.root) {
-		p.Note = "other rights were changed since the fence went up: they stay as they are now"
-	}
-	p.Command = append([]string{"ACL", "SETUSER", p.User, "-@all"}, before.restored(r.root.commands, before.root)...)
-	if len(r.selectors) == 0 {
-		return
-	}
-	p.Command = append(p.Command, "clearselectors")
-	for _, s := range r.selectors {
-		if s.ours() {
-			continue
-		}
-		if ok {
-			for _, was := range before.selectors {
-				if slices.Equal(s.other, was.other) {
-					s.commands = before.restored(s.commands, was.commands)
-					break
-				}
-			}
-		} else if s.names(Denied) {
-			s.commands = strip(s.commands, Denied)
-		}
-		p.Command = append(p.Command, s.text())
-	}
-}
-
 // Execute carries a plan out, asks the server whether it now says what was planned, and takes the change
 // back where it does not. The user's rules of before are restored by their exact text. An error with Unsure means that the change may stand.
-func (p *Plan) Execute(ctx context.Context, conn redis.Conn) error {
+// A fence is recorded before it changes anything, and once more when it stands; nil: it is not recorded, and Back cannot take it away.
+func (p *Plan) Execute(ctx context.Context, conn redis.Conn, record func(Entry) error) error {
 	if len(p.Command) == 0 {
 		return nil
 	}
@@ -332,6 +279,15 @@ func (p *Plan) Execute(ctx context.Context, conn redis.Conn) error {
 	before := ruleOf(lines, p.User)
 	if before == "" {
 		return &endpoint.Error{What: fmt.Sprintf("the server has no user %q any more", p.User), Advice: "ACL USERS lists them"}
+	}
+	entry := Entry{At: time.Now().UTC(), Server: p.Server, User: p.User, Before: withoutPasswords(before), Command: p.Command}
+	if p.Takes == nil {
+		record = nil // the way back
+	}
+	if record != nil {
+		if err := record(entry); err != nil {
+			return &endpoint.Error{What: "nothing was changed: the former rights cannot be written", Advice: "name a file that can be written with --journal", Cause: err}
+		}
 	}
 	known := *p
 	p.Unsure, p.Verdict, p.Obligations = true, "", nil // what held before may hold no more
@@ -360,7 +316,11 @@ func (p *Plan) Execute(ctx context.Context, conn redis.Conn) error {
 	}
 	p.judge(ctx, conn, lines)
 	p.Unsure = false
-	return nil
+	if record == nil {
+		return nil
+	}
+	entry.After = withoutPasswords(ruleOf(lines, p.User))
+	return record(entry)
 }
 
 func words(list []string) []any {

@@ -13,7 +13,7 @@ import (
 
 // judge lists what a fence needs, and what the server says of each.
 func (p *Plan) judge(ctx context.Context, conn redis.Conn, lines []string) {
-	if p.options.Remove {
+	if p.Takes == nil { // the way back
 		return
 	}
 	all := people(ctx, conn, lines)

@@ -31,7 +31,7 @@ func TestALostReplyIsNotKnown(t *testing.T) {
 				link.HalfOpen()
 			}
 		})
-		require.Error(t, plans[0].Execute(t.Context(), conn), c.command)
+		require.Error(t, plans[0].Execute(t.Context(), conn, nil), c.command)
 		assert.Equal(t, c.sent, plans[0].Unsure, "%s: the server has it, and the tool does not know", c.command)
 	}
 
@@ -42,6 +42,6 @@ func TestALostReplyIsNotKnown(t *testing.T) {
 	defer conn.Close()
 	plans, err := fence.Make(t.Context(), conn, s.Addr, fence.Options{Users: []string{"old"}, Locks: []string{"lock:*"}})
 	require.NoError(t, err)
-	require.ErrorContains(t, plans[0].Execute(t.Context(), conn), "NOPERM")
+	require.ErrorContains(t, plans[0].Execute(t.Context(), conn, nil), "NOPERM")
 	assert.False(t, plans[0].Unsure)
 }

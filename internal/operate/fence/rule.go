@@ -1,7 +1,6 @@
 package fence
 
 import (
-	"encoding/base64"
 	"slices"
 	"strings"
 )
@@ -88,11 +87,6 @@ func (p permissions) grants(commands []string) bool {
 	})
 }
 
-// names tells that a rule speaks of one of the commands by name.
-func (p permissions) names(commands []string) bool {
-	return len(strip(p.commands, commands)) < len(p.commands)
-}
-
 // byArgument tells that a part allows a command for one first argument only, which may be a key of the locks.
 func (r rule) byArgument(command string) bool {
 	return slices.ContainsFunc(r.parts(), func(p permissions) bool {
@@ -133,108 +127,17 @@ func (r rule) words() []string {
 	return out
 }
 
-// keeper writes the selector by which a fence keeps commands for other keys.
-func keeper(commands, patterns []string) string {
-	return "(+" + strings.Join(commands, " +") + " " + memoryKeep + " ~" + strings.Join(patterns, " ~") + ")"
-}
-
-// ours tells a selector that a fence has added.
-func (p permissions) ours() bool {
-	_, remembers := p.memory()
-	return remembers || slices.Contains(p.other, memoryKeep)
-}
-
-// A fence remembers the rights of before in the rule itself, as a selector that allows nothing: its keys are
-// the patterns below, it has no command. So a fence can be taken away exactly, on whichever server, also
-// after ACL SAVE and a restart.
-const (
-	memoryKeys     = "lockmigrate:fence:"             // no key begins so
-	memoryRoot     = "%R~" + memoryKeys + "root:"     // + the commands of the root
-	memorySelector = "%R~" + memoryKeys + "selector:" // + the words of a selector
-	memoryDenied   = "%R~" + memoryKeys + "denied:"   // + the commands that the fence denies
-	memoryKeep     = "%R~" + memoryKeys + "keep"      // marks the selector of what is kept
-)
-
-// memory is what a fence remembers.
-type memory struct {
-	root      []string
-	denied    []string      // commands
-	selectors []permissions // of those that were changed, as they were
-}
-
-func (p permissions) memory() (m memory, ok bool) {
-	for _, w := range p.other {
-		if text, found := strings.CutPrefix(w, memoryRoot); found {
-			m.root, ok = decode(text), true
-		}
-		if text, found := strings.CutPrefix(w, memoryDenied); found {
-			m.denied = decode(text)
-		}
-		if text, found := strings.CutPrefix(w, memorySelector); found {
-			was := permissions{}
-			for _, word := range decode(text) {
-				was.add(word)
-			}
-			m.selectors, ok = append(m.selectors, was), true
-		}
-	}
-	return m, ok
-}
-
-func (m memory) text() string {
-	out := memoryRoot + encode(m.root) + " " + memoryDenied + encode(m.denied)
-	for _, s := range m.selectors {
-		out += " " + memorySelector + encode(append(slices.Clone(s.other), s.commands...))
-	}
-	return "(" + out + " -@all)"
-}
-
-func encode(words []string) string {
-	return base64.RawURLEncoding.EncodeToString([]byte(strings.Join(words, " ")))
-}
-
-func decode(text string) []string {
-	raw, _ := base64.RawURLEncoding.DecodeString(text)
-	return Words(string(raw))
-}
-
-// memory finds what an earlier fence remembers.
-func (r rule) memory() (memory, bool) {
-	for _, s := range r.selectors {
-		if m, ok := s.memory(); ok {
-			return m, true
-		}
-	}
-	return memory{}, false
-}
-
-// strip leaves out what speaks of the commands by name.
-func strip(words, commands []string) []string {
-	return slices.DeleteFunc(slices.Clone(words), func(w string) bool {
-		name, _, _ := strings.Cut(w[1:], "|")
-		return slices.Contains(commands, name)
-	})
-}
-
-// same compares words without those that a fence changes, in whatever order the server writes them.
-func (m memory) same(a, b []string) bool {
-	a, b = strip(a, m.denied), strip(b, m.denied)
-	slices.Sort(a)
-	slices.Sort(b)
-	return slices.Equal(a, b)
-}
-
-// restored are the words without the fence: those of before, or, where somebody changed other rights meanwhile,
-// those of now with what was said by name of the fence's commands before.
-func (m memory) restored(now, before []string) []string {
-	if m.same(now, before) {
-		return before
-	}
-	out := strip(now, m.denied)
-	for _, w := range before {
-		if len(strip([]string{w}, m.denied)) == 0 {
+// rights are the words of a rule that allow or deny something: its keys, channels, commands and selectors, without the flags and passwords of its user.
+func (r rule) rights() []string {
+	var out []string
+	for _, w := range r.root.other {
+		if isPattern(w) || strings.HasPrefix(w, "db=") || strings.HasPrefix(w, "reset") || strings.HasPrefix(w, "all") {
 			out = append(out, w)
 		}
+	}
+	out = append(out, r.root.commands...)
+	for _, s := range r.selectors {
+		out = append(out, s.text())
 	}
 	return out
 }

@@ -97,7 +97,6 @@ func excluded(t *testing.T, s *redistest.Server) {
 func TestFenceWithSet(t *testing.T) { onEach(t, fenceWithSet) }
 
 func fenceWithSet(t *testing.T, s *redistest.Server) {
-	ctx, conn := context.Background(), s.Conn()
 	s.Do("ACL", "SETUSER", "default", "resetkeys", "~none")
 	for name, words := range map[string][]any{
 		"all rights":             {"~*", "&*", "+@all"},
@@ -108,18 +107,11 @@ func fenceWithSet(t *testing.T, s *redistest.Server) {
 		t.Run(name, func(t *testing.T) {
 			s.Do("ACL", append([]any{"SETUSER", "old", "reset", "on", ">pw"}, words...)...)
 			before, could := rules(t, s, "old"), abilities(t, s, "old")
-			plan := func(o fence.Options) fence.Plan {
-				o.Users, o.Locks = []string{"old"}, []string{"lock:*"}
-				plans, err := fence.Make(ctx, conn, s.Addr, o)
-				require.NoError(t, err)
-				require.Empty(t, plans[0].Error)
-				require.NoError(t, plans[0].Execute(ctx, conn))
-				return plans[0]
-			}
+			g := newGate(t, s)
 			if name == "all rights" { // first the smaller one, then the larger one over it
-				assert.Equal(t, fence.Partly, plan(fence.Options{}).Verdict)
+				assert.Equal(t, fence.Partly, g.up(fence.Options{}).Verdict)
 			}
-			up := plan(fence.Options{All: true})
+			up := g.up(fence.Options{All: true})
 			assert.Equal(t, fence.Fenced, up.Verdict, up.Obligations)
 			for _, command := range [][]any{{"SET", "lock:1", "1", "NX"}, {"SETEX", "lock:1", "9", "1"}, {"RENAMENX", "other", "lock:1"}, {"MSETNX", "other", "1", "lock:1", "1"}, {"GETSET", "lock:1", "1"}} {
 				said, err := redis.String(s.Do("ACL", append([]any{"DRYRUN", "old"}, command...)...), nil)
@@ -128,8 +120,8 @@ func fenceWithSet(t *testing.T, s *redistest.Server) {
 			}
 			said, _ := redis.String(s.Do("ACL", "DRYRUN", "old", "DEL", "lock:1"), nil)
 			assert.Equal(t, "OK", said)
-			assert.Contains(t, plan(fence.Options{All: true}).Note, "fenced already")
-			down := plan(fence.Options{Remove: true})
+			assert.Contains(t, g.up(fence.Options{All: true}).Note, "fenced already")
+			down := g.down() // both of them
 			assert.Equal(t, could, abilities(t, s, "old"), down.Command)
 			if name != "a selector" { // some versions write the same rights in other words there
 				assert.Equal(t, before, rules(t, s, "old"))
@@ -138,8 +130,7 @@ func fenceWithSet(t *testing.T, s *redistest.Server) {
 	}
 }
 
-// TestFenceBeforeDryrun puts fences up on servers that cannot be asked. None of them is called fenced, and one that
-// could not be taken away again is refused.
+// TestFenceBeforeDryrun puts fences up on servers that cannot be asked. None of them is called fenced, and each can be taken away again.
 func TestFenceBeforeDryrun(t *testing.T) {
 	for _, name := range []string{"redis-6.0.16", "redis-6.2.11"} {
 		t.Run(name, func(t *testing.T) {
@@ -147,23 +138,19 @@ func TestFenceBeforeDryrun(t *testing.T) {
 			ctx, conn := context.Background(), s.Conn()
 			s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all", "-flushall")
 			before := rules(t, s, "old")
-			plan := func(o fence.Options) fence.Plan {
-				o.Users, o.Locks = []string{"old"}, []string{"lock:*"}
-				plans, err := fence.Make(ctx, conn, s.Addr, o)
-				require.NoError(t, err)
-				require.NoError(t, plans[0].Execute(ctx, conn))
-				return plans[0]
-			}
-			refused := plan(fence.Options{All: true})
-			assert.Contains(t, refused.Error, "7.0")
-			assert.Equal(t, before, rules(t, s, "old"))
-			assert.Equal(t, fence.Unknown, plan(fence.Options{}).Verdict)
+			g := newGate(t, s)
+			assert.Contains(t, g.plan(fence.Options{Keep: []string{"cache:*"}}).Error, "7.0")
+			assert.Equal(t, fence.Unknown, g.up(fence.Options{}).Verdict)
+			assert.Equal(t, fence.Unknown, g.up(fence.Options{All: true}).Verdict)
 			legacy, err := redis.Dial("tcp", s.Addr, redis.DialUsername("old"), redis.DialPassword("pw"))
 			require.NoError(t, err)
 			defer legacy.Close()
 			_, err = legacy.Do("SETNX", "lock:1", "1")
 			assert.ErrorContains(t, err, "NOPERM")
-			plan(fence.Options{Remove: true})
+			commands, err := fence.DeniedTo(ctx, conn, "old", []string{"lock:*"})
+			require.NoError(t, err)
+			assert.Equal(t, fence.Denied, commands)
+			g.down()
 			assert.Equal(t, before, rules(t, s, "old"))
 			_, err = legacy.Do("SETNX", "lock:1", "1")
 			assert.NoError(t, err)

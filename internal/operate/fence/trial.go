@@ -23,9 +23,7 @@ func witnesses(locks []string, r rule) []string {
 		add(lock, "*")
 		for _, part := range r.parts() {
 			for _, pattern := range part.keys() {
-				if !strings.HasPrefix(pattern, memoryKeys) {
-					add(lock, pattern)
-				}
+				add(lock, pattern)
 			}
 		}
 	}
@@ -35,26 +33,19 @@ func witnesses(locks []string, r rule) []string {
 // try asks the server what it says today about every key that matters.
 func (p *Plan) try(ctx context.Context, conn redis.Conn, r rule) {
 	locks := p.options.Locks
-	if len(locks) == 0 {
-		locks = []string{"*"}
-	}
 	add := func(after string, words ...string) {
 		p.Checks = append(p.Checks, Trial{Command: words, After: after, Now: dryrun(ctx, conn, p.User, words)})
-	}
-	denied := "denied"
-	if p.options.Remove {
-		denied = ""
 	}
 	commands := p.options.commands()
 	for _, key := range witnesses(locks, r) {
 		for _, command := range commands {
 			for _, words := range trials(command, key, r) {
-				add(denied, words...)
+				add("denied", words...)
 			}
 		}
 	}
 	for _, pattern := range p.options.Keep {
-		if key, ok := glob.Meet(pattern, "*"); ok && !p.options.Remove {
+		if key, ok := glob.Meet(pattern, "*"); ok {
 			for _, command := range commands {
 				add("allowed", trials(command, key, rule{})[0]...)
 			}
@@ -178,12 +169,27 @@ func (p *Plan) said(what string) (trial []string, found bool) {
 	return nil, false
 }
 
-// denied tells that the server denies SETNX or GETSET somewhere.
-func (p *Plan) denied() (trial []string, found bool) {
-	for _, t := range p.Checks {
-		if (t.Command[0] == "SETNX" || t.Command[0] == "GETSET") && t.Now == "denied" {
-			return t.Command, true
+// DeniedTo names those of SETNX and GETSET that a user may not run on some key of the locks. A server before 7.0 cannot be asked: there the last
+// word of the rule about a command decides.
+func DeniedTo(ctx context.Context, conn redis.Conn, user string, locks []string) (commands []string, err error) {
+	lines, err := list(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	r := parse(ruleOf(lines, user))
+	for _, command := range Denied {
+		denied := slices.ContainsFunc(witnesses(locks, r), func(key string) bool {
+			switch dryrun(ctx, conn, user, trials(command, key, r)[0]) {
+			case "denied":
+				return true
+			case "unknown":
+				return slices.Contains(r.root.commands, "-"+command)
+			}
+			return false
+		})
+		if denied {
+			commands = append(commands, strings.ToUpper(command))
 		}
 	}
-	return nil, false
+	return commands, nil
 }

@@ -70,6 +70,13 @@ var without = map[string]string{
 	"persist":         "on a server that is out of memory a legacy lock cannot be renewed",
 	"zrem":            "a waiter that gives up keeps its place until its turn has passed",
 	"command|info":    "DELIFEQ and DELEX of newer servers are not used",
+	Namespace:         stops,
+	Namespaces:        stops,
+	"eval":            stops,
+	"evalsha":         stops,
+	"hgetall":         stops,
+	"hmget":           stops,
+	"time":            stops,
 	Wake:              "waiters are woken by tracking or polling, and nobody is handed the lock",
 	Invalidate:        "no client tracking: a release by others is found by polling",
 	RedissonAll:       "waiters poll",
@@ -99,6 +106,9 @@ var without = map[string]string{
 	"monitor":         "traffic is not attributed to clients",
 	"dbsize":          "no share of the keys is shown as progress",
 }
+
+// stops is what fence goes without where it may not read the namespaces.
+const stops = "fence does not see which members at stage legacy it would stop"
 
 // use makes a use of words: commands, keys by role, channels. A word behind a question mark is a right that
 // nothing depends on, one behind an exclamation mark a right that only a release needs.
@@ -163,6 +173,7 @@ var Packages = []Use{
 
 const (
 	connects = "?ping ?client|setname "
+	fence    = "acl|dryrun acl|list ?client|list ?info ?" + Namespace + " ?" + Namespaces + " ?eval ?evalsha ?hgetall ?hmget ?time "
 	census   = Lock + " ?" + Guard + " scan ?type pttl getrange hgetall hkeys hlen time ?info "
 )
 
@@ -172,8 +183,8 @@ var Commands = []Use{
 	use("lockmigrate doctor", connects, census, "?acl|dryrun ?acl|list ?acl|log ?acl|whoami ?client|id ?client|list ?client|tracking ?command|info ?config|get ?dbsize eval evalsha ?slowlog|get"),
 	use("lockmigrate observe", connects, Lock, "client|id client|list ?dbsize echo get hgetall hlen ?info monitor pttl scan"),
 	use("lockmigrate verify", connects, census, "?acl|list ?acl|dryrun ?acl|log ?client|list command|info ?command|count ?object|help echo ?dbsize ?monitor"),
-	use("lockmigrate fence", connects, "acl|dryrun acl|list ?client|list"),
-	use("lockmigrate fence --execute", connects, "acl|dryrun acl|list acl|setuser ?client|list"),
+	use("lockmigrate fence", connects, fence),
+	use("lockmigrate fence --execute", connects, fence, "acl|setuser"),
 	use("lockmigrate fence --watch", connects, "acl|log ?info"),
 	use("lockmigrate sweep", connects, census, "get"),
 	use("lockmigrate sweep --execute", connects, census, run, "get del hget pexpire"),

@@ -240,7 +240,7 @@ func fenceDefault(t *testing.T, s *redistest.Server, keep ...string) {
 	conn := s.Conn()
 	plans, err := fence.Make(context.Background(), conn, s.Addr, fence.Options{Users: []string{"default"}, Locks: []string{"lock:x"}, Keep: keep})
 	require.NoError(t, err)
-	require.NoError(t, plans[0].Execute(context.Background(), conn))
+	require.NoError(t, plans[0].Execute(context.Background(), conn, nil))
 }
 
 // during runs verify, and f once at a look within the window.

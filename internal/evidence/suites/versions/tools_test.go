@@ -214,7 +214,8 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 	},
 	servers.Fence: func(t *testing.T, on site, cell servers.Cell) {
 		server := on.start(t)
-		fence := []string{"fence", "--user", "old", "--lock", "lock.*"}
+		journal := filepath.Join(t.TempDir(), "fence.jsonl")
+		fence := []string{"fence", "--user", "old", "--lock", "lock.*", "--journal", journal}
 		if cell.How == servers.Absent {
 			code, _, stderr := command(t, server, append(fence, "--execute")...)
 			assert.Equal(t, failed, code, stderr)
@@ -238,7 +239,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 		if cell.How == servers.Works {
 			assert.NoError(t, err)
 		}
-		code, out, stderr = command(t, server, "fence", "--user", "old", "--remove", "--execute")
+		code, out, stderr = command(t, server, "fence", "--remove", journal, "--execute")
 		assert.Equal(t, done, code, "%s%s", out, stderr)
 		_, err = conn.Do("SETNX", "lock.1", "1")
 		assert.NoError(t, err)

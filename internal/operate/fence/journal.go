@@ -1,0 +1,154 @@
+package fence
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+)
+
+// Entry is a change of one user of one server: a line of the journal before the change, and one with After when it stands.
+type Entry struct {
+	At      time.Time `json:"at"` // this host's clock
+	Server  string    `json:"server"`
+	User    string    `json:"user"`
+	Before  string    `json:"before"`          // the user's rules, without passwords
+	Command []string  `json:"command"`         // what changed them
+	After   string    `json:"after,omitempty"` // the rules then; empty: what became of it is not known
+}
+
+// Journal is a file of entries, one JSON object a line, that only grows.
+type Journal struct{ file *os.File }
+
+// OpenJournal opens or creates a journal.
+func OpenJournal(name string) (*Journal, error) {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	return &Journal{file}, nil
+}
+
+// Write appends an entry, and makes it durable: without it nobody knows the rights of before.
+func (j *Journal) Write(e Entry) error {
+	line, err := json.Marshal(e)
+	if err == nil {
+		_, err = j.file.Write(append(line, '\n'))
+	}
+	if err == nil {
+		err = j.file.Sync()
+	}
+	return err
+}
+
+// Close closes the file.
+func (j *Journal) Close() error { return j.file.Close() }
+
+// ReadJournal reads the changes of a file in their order.
+func ReadJournal(name string) ([]Entry, error) {
+	file, err := os.Open(name)
+	if err != nil {
+		return nil, err
+	}
+	defer file.Close()
+	var all []Entry
+	lines := bufio.NewScanner(file)
+	lines.Buffer(nil, 64<<20)
+	for n := 1; lines.Scan(); n++ {
+		var e Entry
+		if err := json.Unmarshal(lines.Bytes(), &e); err != nil || e.User == "" || e.Before == "" {
+			return nil, fmt.Errorf("%s, line %d is no line of a fence's journal", name, n)
+		}
+		same := func(o Entry) bool { return o.Server == e.Server && o.User == e.User && o.At.Equal(e.At) }
+		if i := slices.IndexFunc(all, same); i >= 0 {
+			all[i] = e // with what became of it
+		} else {
+			all = append(all, e)
+		}
+	}
+	return all, lines.Err()
+}
+
+// UsersOf are the users that a journal speaks of.
+func UsersOf(entries []Entry) (users []string) {
+	for _, e := range entries {
+		if !slices.Contains(users, e.User) {
+			users = append(users, e.User)
+		}
+	}
+	return users
+}
+
+// Back plans the way back for users of one server: their rights as they were before the fences of a journal. It only reads.
+func Back(ctx context.Context, conn redis.Conn, server string, users []string, journal []Entry) ([]Plan, error) {
+	lines, err := list(ctx, conn)
+	if err != nil {
+		return nil, err
+	}
+	var plans []Plan
+	for _, user := range users {
+		line := ruleOf(lines, user)
+		if line == "" {
+			return nil, &endpoint.Error{What: fmt.Sprintf("the server %s has no user %q", server, user), Advice: "ACL USERS lists them", BadInput: true}
+		}
+		p := Plan{Server: server, User: user, Now: withoutPasswords(line)}
+		p.back(parse(line), changesOf(journal, server, user))
+		plans = append(plans, p)
+	}
+	return plans, nil
+}
+
+// changesOf are those of a user on a server; where there are none, those on other servers: this one may have another address today.
+func changesOf(journal []Entry, server, user string) []Entry {
+	others := slices.DeleteFunc(slices.Clone(journal), func(e Entry) bool { return e.User != user })
+	here := slices.DeleteFunc(slices.Clone(others), func(e Entry) bool { return e.Server != server })
+	if len(here) > 0 {
+		return here
+	}
+	return others
+}
+
+// back plans the way from the rules of now to those before the first of the changes, one over the other. A change leads back only from the very
+// rights that it made: somebody may have taken others away since, and a fence gives no rights.
+func (p *Plan) back(now rule, changes []Entry) {
+	want := now
+	for _, e := range slices.Backward(changes) {
+		before := parse(e.Before)
+		made := e.After != "" && slices.Equal(parse(e.After).rights(), want.rights())
+		lost := e.After == "" && slices.ContainsFunc(e.Command, func(w string) bool { return strings.HasPrefix(w, "-") && slices.Contains(want.root.commands, w) })
+		if made || lost {
+			want = before
+		}
+	}
+	switch {
+	case !slices.Equal(want.rights(), now.rights()):
+		p.Command = p.restore(now, want)
+	case len(changes) == 0:
+		p.Note = "the journal has no fence of this user"
+	case slices.Equal(parse(changes[0].Before).rights(), now.rights()):
+		p.Note = "the rules are those of before the fence"
+	default:
+		p.Error = "the rules were changed since the fence went up, so nothing is restored: give back by hand what is missing"
+		p.Restore = p.restore(now, parse(changes[0].Before))
+	}
+}
+
+// restore is the command that gives a user the commands and selectors of a rule. Keys, channels and passwords stay.
+func (p *Plan) restore(now, want rule) []string {
+	command := append([]string{"ACL", "SETUSER", p.User, "-@all"}, want.root.commands...)
+	if len(now.selectors) > 0 {
+		command = append(command, "clearselectors")
+	}
+	for _, s := range want.selectors {
+		command = append(command, s.text())
+	}
+	return command
+}

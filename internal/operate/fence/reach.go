@@ -1,0 +1,84 @@
+package fence
+
+import (
+	"context"
+	"net"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+)
+
+// Reach is what a fence takes away, and from whom.
+type Reach struct {
+	Commands    []string         `json:"commands"`
+	Keys        string           `json:"keys"`            // always every key of the user
+	Keep        []string         `json:"keep,omitempty"`  // but for those of these patterns
+	Connections int              `json:"connections"`     // of the user, now
+	Names       map[string]int64 `json:"names,omitempty"` // those connections by their names in CLIENT LIST, else by their hosts
+	Sent        int              `json:"sent_one_last"`   // of those connections: the last command was one of these
+	Unseen      string           `json:"unseen,omitempty"`
+	Rates       []Rate           `json:"rates,omitempty"` // of all users of the server: it does not count them apart
+}
+
+// Rate is how often a command was called on a server, by whomever.
+type Rate struct {
+	Command string  `json:"command"`
+	Now     float64 `json:"per_second"`
+	Mean    float64 `json:"per_second_mean"` // since the server started, or its counters were reset
+}
+
+// measure counts the calls of commands on a server. A server that does not tell has no rates.
+func measure(ctx context.Context, conn redis.Conn, commands []string, sample time.Duration) (rates []Rate, err error) {
+	if sample <= 0 {
+		return nil, nil
+	}
+	first, err := endpoint.Info(ctx, conn, "all")
+	if err != nil || first["uptime_in_seconds"] == "" {
+		return nil, ctx.Err()
+	}
+	began := time.Now()
+	if err := lifetime.Sleep(ctx, sample); err != nil {
+		return nil, err
+	}
+	last, err := endpoint.Info(ctx, conn, "commandstats")
+	if err != nil {
+		return nil, ctx.Err()
+	}
+	seconds := time.Since(began).Seconds()
+	uptime, _ := strconv.ParseFloat(first["uptime_in_seconds"], 64)
+	for _, command := range commands {
+		was, is := endpoint.CallsOf(first["cmdstat_"+command]).Calls, endpoint.CallsOf(last["cmdstat_"+command]).Calls
+		rates = append(rates, Rate{command, float64(max(0, is-was)) / seconds, float64(is) / (max(uptime, 1) + seconds)})
+	}
+	return rates, nil
+}
+
+// reach finds out who uses a user, and how.
+func reach(ctx context.Context, conn redis.Conn, user string, o *Options, rates []Rate) *Reach {
+	r := &Reach{Commands: o.commands(), Keys: "every key", Keep: o.Keep, Names: map[string]int64{}, Rates: rates}
+	clients, err := endpoint.Clients(ctx, conn)
+	if err != nil {
+		r.Unseen = err.Error()
+		return r
+	}
+	for _, c := range clients {
+		if c["user"] != user {
+			continue
+		}
+		name := c["name"]
+		if name == "" {
+			name, _, _ = net.SplitHostPort(c["addr"])
+		}
+		r.Connections++
+		r.Names[name]++
+		if slices.Contains(r.Commands, c["cmd"]) {
+			r.Sent++
+		}
+	}
+	return r
+}
