@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/agnivade/levenshtein"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
@@ -49,7 +48,7 @@ func (c choice[T]) Set(word string) error {
 	return nil
 }
 
-func (c choice[T]) hint(word string) string { return oneOf(word, c.words()) }
+func (c choice[T]) hint() string { return oneOf(c.words()) }
 
 // completes offers words for a flag in the shell, which asks for them: no other command line pays for the list.
 func completes(cmd *cobra.Command, flag string, words func() []string) {
@@ -72,41 +71,14 @@ func given(cmd *cobra.Command, names ...string) (flags []string) {
 }
 
 // oneOf is a hint for a word that is none of those there are.
-func oneOf(word string, words []string) string {
+func oneOf(words []string) string {
 	last := len(words) - 1
-	return orMeant(word, words, "choose "+strings.Join(words[:last], ", ")+" or "+words[last])
+	return "choose " + strings.Join(words[:last], ", ") + " or " + words[last]
 }
-
-// orMeant puts the word that is near before a hint.
-func orMeant(word string, words []string, hint string) string {
-	if near := nearest(word, words); near != "" {
-		return "did you mean " + near + "? " + hint
-	}
-	return hint
-}
-
-// dialectHint is a hint for a name that no dialect has.
-func dialectHint(name, hint string) string { return orMeant(name, dialectNames(), hint) }
 
 func dialectNames() (names []string) {
 	for _, d := range protocol.Dialects() {
 		names = append(names, d.Name)
 	}
 	return names
-}
-
-// nearest returns the first of the words that is at most two edits away, and not all other letters, or that begins like
-// word; "" for none.
-func nearest(word string, words []string) string {
-	best, bestDistance := "", 3
-	for _, w := range words {
-		distance := levenshtein.ComputeDistance(strings.ToLower(word), strings.ToLower(w))
-		if len(word) >= 2 && strings.HasPrefix(w, word) {
-			distance = min(distance, 2)
-		}
-		if distance < bestDistance && 2*distance <= len(w) {
-			best, bestDistance = w, distance
-		}
-	}
-	return best
 }

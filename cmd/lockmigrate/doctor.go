@@ -24,7 +24,7 @@ func newDoctorCommand(env *environment) *cobra.Command {
 		PreRunE: func(*cobra.Command, []string) error {
 			for _, name := range opts.Uses {
 				if _, ok := rights.Find(name); !ok {
-					return usageError(orMeant(name, useNames(), "choose one of: "+strings.Join(useNames(), ", ")), "--use cannot be %q", name)
+					return usageError(oneOf(useNames()), "--use cannot be %q", name)
 				}
 			}
 			return nil

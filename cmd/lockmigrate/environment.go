@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"regexp"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -38,7 +37,6 @@ type environment struct {
 
 // globalFlags are the flags of the root.
 type globalFlags struct {
-	config      string
 	redis       string
 	tlsCA       string
 	tlsCert     string
@@ -104,7 +102,7 @@ func (env *environment) encode(doc any) error {
 type pretty struct{ doc any }
 
 // show writes results. On a terminal it breaks lines that are too long between words, and begins what follows under
-// the last column. A line that a reader may copy as a command stays whole: the terminal breaks it, and copies it whole.
+// the last column.
 func (env *environment) show(lines string) error {
 	if width := env.screen(); width > 0 {
 		lines = fold(lines, width)
@@ -126,17 +124,11 @@ func (env *environment) say(line string) {
 	fmt.Fprintln(env.stderr, line)
 }
 
-// copied are lines that a reader copies as a command.
-var copied = regexp.MustCompile(`ACL SETUSER|^\s*([a-z ]+: +)?lockmigrate \S+( \S+)? -`)
-
 // fold breaks the lines of a text that are wider than width.
 func fold(lines string, width int) string {
 	var b strings.Builder
 	for line := range strings.Lines(lines) {
-		if !copied.MatchString(text.StripEscape(line)) {
-			line = wrap(line, width, lastColumn(line, width/2))
-		}
-		b.WriteString(line)
+		b.WriteString(wrap(line, width, lastColumn(line, width/2)))
 	}
 	return b.String()
 }

@@ -4,8 +4,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"os"
-	"path/filepath"
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -58,14 +56,7 @@ func fileError(err error) error {
 	if !errors.As(err, &where) {
 		return err
 	}
-	var beside []string
-	if errors.Is(err, fs.ErrNotExist) {
-		entries, _ := os.ReadDir(filepath.Dir(where.Path))
-		for _, e := range entries {
-			beside = append(beside, e.Name())
-		}
-	}
-	return usageError(orMeant(filepath.Base(where.Path), beside, "name another file"), "%s: %w", where.Path, where.Err)
+	return usageError("name another file", "%s: %w", where.Path, where.Err)
 }
 
 // exitCode maps an error to the process's exit code. Packages below cmd say that an error is the

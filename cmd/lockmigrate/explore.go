@@ -57,7 +57,7 @@ func chooseClaims(patterns []string) ([]explore.Claim, error) {
 			}
 		}
 		if len(chosen) == before {
-			return nil, usageError(orMeant(p, claimNames(), `"lockmigrate explore --all" lists them`), "no claim is named %q", p)
+			return nil, usageError(`"lockmigrate explore --all" lists them`, "no claim is named %q", p)
 		}
 	}
 	return slices.CompactFunc(chosen, func(a, b explore.Claim) bool { return a.ID == b.ID }), nil

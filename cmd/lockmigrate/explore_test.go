@@ -102,6 +102,6 @@ func TestWhatAMachineReadsHasNoWidth(t *testing.T) {
 // TestACommandIsNotBroken: a terminal copies a command that a message names as one line.
 func TestACommandIsNotBroken(t *testing.T) {
 	run := "lockmigrate replay orders.profile.json --seed 1 --as story"
-	assert.Equal(t, "see it:\n  "+run, wrap("see it: "+run, 40, 2))
-	assert.Equal(t, "create it with\n  \""+run+"\",\n  or name another", wrap("create it with \""+run+"\", or name another", 40, 2))
+	line := "create it with \"" + run + "\", or name another"
+	assert.Equal(t, line, wrap(line, 40, 2))
 }

@@ -37,10 +37,10 @@ func readScenario(path string) (*scenario.Scenario, error) {
 	switch {
 	case errors.As(err, &line) && line.Word != "":
 		hint := line.Hint()
-		if nearest(line.Word, line.Known) == "" && len(line.Known) <= mostWords {
+		if len(line.Known) <= mostWords {
 			hint = "known are " + strings.Join(line.Known, ", ")
 		}
-		return nil, usageError(orMeant(line.Word, line.Known, hint), "%s: %w", path, err)
+		return nil, usageError(hint, "%s: %w", path, err)
 	case err != nil:
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}

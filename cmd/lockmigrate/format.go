@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"regexp"
 	"strings"
 	"time"
 
@@ -79,17 +78,12 @@ func timeLeft(ran time.Duration, done, all int) string {
 	return fmt.Sprintf(", about %s left", short(time.Duration(float64(ran)/float64(done)*float64(all-done))))
 }
 
-// command is what a reader copies out of a sentence: in quotes, or behind a colon at its end.
-var command = regexp.MustCompile(`"lockmigrate [^"]+"|: lockmigrate [a-z]+ [^"]*$`)
-
-// wrap breaks a line between words where it is wider than width; what follows is indented. Libraries wrap without an
-// indent. A command is one word: the terminal breaks it, and copies it whole.
+// wrap breaks a line between words where it is wider than width; what follows is indented. Libraries wrap without an indent. A line with a command stays
+// whole: the terminal breaks it, and copies it whole.
 func wrap(line string, width, indent int) string {
-	const blank = "\u00a0"
-	line = command.ReplaceAllStringFunc(line, func(c string) string {
-		c, ends := strings.CutPrefix(c, ": ")
-		return map[bool]string{true: ": "}[ends] + strings.ReplaceAll(c, " ", blank)
-	})
+	if strings.Contains(line, "lockmigrate ") || strings.Contains(line, "ACL SETUSER") {
+		return line
+	}
 	var b strings.Builder
 	column := 0
 	for i, word := range strings.Split(line, " ") {
@@ -103,7 +97,7 @@ func wrap(line string, width, indent int) string {
 			b.WriteByte(' ')
 			column++
 		}
-		b.WriteString(strings.ReplaceAll(word, blank, " "))
+		b.WriteString(word)
 		column += length
 	}
 	return b.String()

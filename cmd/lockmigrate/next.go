@@ -52,8 +52,7 @@ type standing struct {
 	oldErr      error        // what the profile does not show
 	view        *stages.View // nil: there is no record
 	reserved    bool         // its keys are, and there is no record
-	near        string       // a namespace with almost this name, where there is no record
-	others      string       // else some that there are
+	others      string       // where there is no record: namespaces that there are
 	keys        *keysSeen
 	keysErr     error // why modern cannot be, by what stands on the keys
 	blockers    []stages.Blocker
@@ -111,9 +110,7 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 		if s.reserved = slices.Contains(names, s.namespace); s.reserved {
 			return s, nil
 		}
-		if s.near = nearest(s.namespace, names); s.near == "" && len(names) > 0 {
-			s.others = strings.Join(names[:min(len(names), 5)], ", ")
-		}
+		s.others = firstFew(names)
 		return s, nil
 	}
 	if err != nil {
@@ -225,8 +222,6 @@ func (s *standing) begin() step {
 	on := step{Stands: "there is no record", InWay: []string{}, Costs: []string{}}
 	if s.reserved {
 		on.Stands += ", and its keys are reserved: a stage init or stage delete was stopped, or the record was lost"
-	} else if s.near != "" {
-		on.Stands += " of this name; did you mean " + s.near + "?"
 	} else if s.others != "" {
 		on.Stands += " of this name; this server has " + s.others
 	}

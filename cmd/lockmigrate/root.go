@@ -134,6 +134,7 @@ func prepare(c *cobra.Command) {
 		c.Args, c.ValidArgsFunction = noArguments, cobra.NoFileCompletions
 	}
 	c.DisableFlagsInUseLine = true
+	c.SuggestionsMinimumDistance = 2
 	if text, found := helpSections()[c.CommandPath()]; found {
 		c.Long, c.Example, _ = strings.Cut(text, "\n\nExamples:\n")
 	}
@@ -153,7 +154,6 @@ func prepare(c *cobra.Command) {
 
 func addGlobalFlags(flags *pflag.FlagSet, global *globalFlags) {
 	flags.StringVar(&global.redis, "redis", "", "server `URL`: redis://[user:pass@]host:port/db, rediss:// for TLS, unix:///path, redis+sentinel://h1,h2/master, redis+cluster://h1,h2, or embedded; default $LOCKMIGRATE_REDIS")
-	flags.StringVar(&global.config, "config", "", "YAML `FILE` with defaults of redis, tls-ca, tls-cert, tls-key, tls-insecure, namespace and match; variables such as $LOCKMIGRATE_NAMESPACE count first; default $LOCKMIGRATE_CONFIG")
 	flags.StringVar(&global.tlsCA, "tls-ca", "", "`FILE` of certificates that may sign the server's")
 	flags.StringVar(&global.tlsCert, "tls-cert", "", "`FILE` of this client's certificate")
 	flags.StringVar(&global.tlsKey, "tls-key", "", "`FILE` of this client's key")
@@ -170,11 +170,11 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	if cmd.HasParent() {
 		what, path = cmd.CommandPath()+" takes no argument, but got ", cmd.CommandPath()+" "
 	}
-	var below []string
+	near := cmd.SuggestionsFor(args[0])
 	deeper := "" // "advance" is a command of "stage"
 	for _, sub := range cmd.Commands() {
-		if sub.IsAvailableCommand() {
-			below = append(below, sub.Name())
+		if sub.Flags().Lookup("execute") != nil && !strings.HasPrefix(sub.Name(), args[0][:min(2, len(args[0]))]) { // "get" does not lead to "set", which writes
+			near = slices.DeleteFunc(near, func(name string) bool { return name == sub.Name() })
 		}
 		if i := slices.IndexFunc(sub.Commands(), func(c *cobra.Command) bool { return c.Name() == args[0] }); i >= 0 {
 			deeper = sub.Commands()[i].CommandPath()
@@ -183,8 +183,8 @@ func noArguments(cmd *cobra.Command, args []string) error {
 	hint := seeHelp(cmd)
 	if shown(args[0]) == aServerURL {
 		hint = "name the server with --redis URL"
-	} else if near := nearest(args[0], below); near != "" {
-		hint = fmt.Sprintf("did you mean %q?", path+near)
+	} else if len(near) > 0 {
+		hint = fmt.Sprintf("did you mean %q?", path+near[0])
 	} else if deeper != "" {
 		hint = fmt.Sprintf("did you mean %q?", deeper)
 	} else if flag := flagFor(cmd, args[0]); flag != "" {
@@ -218,13 +218,9 @@ func flagError(cmd *cobra.Command, err error) error {
 		hint = "a long flag begins with two dashes: --help"
 	case errors.As(err, &unknown) && shown(unknown.GetSpecifiedName()) == aServerURL:
 		return usageError("name the server with --redis URL", "unknown flag")
-	case errors.As(err, &unknown):
-		if near := nearest(unknown.GetSpecifiedName(), flagNames(cmd)); near != "" {
-			hint = fmt.Sprintf("did you mean --%s?", near)
-		}
 	case errors.As(err, &invalid):
-		if knows, ok := invalid.GetFlag().Value.(interface{ hint(value string) string }); ok {
-			hint = knows.hint(invalid.GetValue())
+		if knows, ok := invalid.GetFlag().Value.(interface{ hint() string }); ok {
+			hint = knows.hint()
 		} else if invalid.GetFlag().Value.Type() == "duration" {
 			hint = "write it like 30s, 10m or 1h30m"
 			if _, err := strconv.Atoi(invalid.GetValue()); err == nil {
@@ -238,15 +234,4 @@ func flagError(cmd *cobra.Command, err error) error {
 
 func seeHelp(cmd *cobra.Command) string {
 	return fmt.Sprintf("see %q", cmd.CommandPath()+" --help")
-}
-
-// flagNames are the flags that a command shows, sorted.
-func flagNames(cmd *cobra.Command) []string {
-	var names []string
-	cmd.Flags().VisitAll(func(f *pflag.Flag) { // at this point with those of the commands above
-		if !f.Hidden {
-			names = append(names, f.Name)
-		}
-	})
-	return names
 }

@@ -52,7 +52,7 @@ type scriptFile struct {
 	Name   string `json:"name"`
 	Digest string `json:"sha1,omitempty"` // for EVALSHA
 	Keys   int    `json:"keys,omitempty"`
-	Text   string `json:"text"`
+	Text   string `json:"text,omitempty"` // none where it is written to a folder
 }
 
 func scriptFiles(lang string) []scriptFile {
@@ -157,13 +157,12 @@ func writeScripts(env *environment, dir string, files []scriptFile) error {
 		return failedError("choose another --out", "create the folder: %w", err)
 	}
 	var names []string
-	for _, f := range files {
+	for i, f := range files {
 		path := filepath.Join(dir, f.Name)
 		if err := os.WriteFile(path, []byte(f.Text), 0o644); err != nil {
 			return failedError("choose another --out", "write a script: %w", err)
 		}
-		names = append(names, path)
+		names, files[i].Text = append(names, path), ""
 	}
-	_, err := fmt.Fprintln(env.stdout, strings.Join(names, "\n"))
-	return err
+	return env.print(map[string]any{"folder": dir, "files": files}, func(b *strings.Builder) { fmt.Fprintln(b, strings.Join(names, "\n")) })
 }

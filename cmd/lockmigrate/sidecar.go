@@ -202,7 +202,7 @@ func (f *sidecarFlags) checkListeners() error {
 		name, address := f.at(text)
 		if name != "" {
 			if _, err := sidecar.DialectNamed(name); err != nil {
-				return usageError(dialectHint(name, seeDialects), "--listen %q: %w", text, err)
+				return usageError(seeDialects, "--listen %q: %w", text, err)
 			}
 		}
 		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:/") {
@@ -218,7 +218,7 @@ func (f *sidecarFlags) listeners(member *sidecar.Sidecar, secure *tls.Config, al
 		name, address := f.at(text)
 		dialect, err := member.ParseDialect(name)
 		if err != nil {
-			return nil, usageError(dialectHint(name, seeDialects), "--listen %q: %w", text, err)
+			return nil, usageError(seeDialects, "--listen %q: %w", text, err)
 		}
 		r := member.Rewriter(dialect)
 		if alone {

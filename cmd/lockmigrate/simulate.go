@@ -123,7 +123,7 @@ func (f *simulateFlags) grid() (g sim.Grid, s *sim.Setting, err error) {
 	}
 	for _, name := range g.Schemes {
 		if !slices.Contains(sim.Schemes, name) {
-			return g, s, usageError(oneOf(name, sim.Schemes), "no scheme is named %q", name)
+			return g, s, usageError(oneOf(sim.Schemes), "no scheme is named %q", name)
 		}
 	}
 	if f.runs < 1 || f.runs > 1_000_000 {

@@ -116,7 +116,7 @@ func (f *fleetFlags) setting() (*sim.Setting, error) {
 	d, err := protocol.DialectNamed(f.dialect)
 	switch {
 	case err != nil:
-		return nil, usageError(dialectHint(f.dialect, "choose one of them"), "--dialect: %v", err)
+		return nil, usageError(oneOf(dialectNames()), "--dialect: %v", err)
 	case f.clients < 1 || f.clients > 200:
 		return nil, usageError("give 1 to 200", "--clients %d", f.clients)
 	case f.polls < 1 || f.leases < 1:

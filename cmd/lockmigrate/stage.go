@@ -54,11 +54,12 @@ func newStageCommand(env *environment) *cobra.Command {
 	var flags stageFlags
 	cmd := &cobra.Command{
 		Use:   "stage [flags]",
-		Short: "Show and change the stage of a namespace: legacy, bridge, modern",
-		RunE:  onStore(env, &flags, (*place).show),
+		Short: "Show and change the stage of a namespace: legacy, bridge, modern", SuggestFor: []string{"status", "show", "namespace", "namespaces"},
+		RunE: onStore(env, &flags, (*place).show),
 	}
 	cmd.PersistentFlags().StringVar(&flags.namespace, "namespace", "default", "`NAME` of the namespace")
-	cmd.AddCommand(newStageInitCommand(env, &flags),
+	cmd.AddCommand(&cobra.Command{Use: "show [flags]", Short: "The same as stage alone", RunE: cmd.RunE, SuggestFor: []string{"status", "get", "info"}},
+		newStageInitCommand(env, &flags),
 		newStageMoveCommand(env, &flags, "advance", +1, "Move a namespace to the next stage, when no member is in the way"),
 		newStageMoveCommand(env, &flags, "rollback", -1, "Move a namespace back to the stage before"),
 		newStageListCommand(env, &flags), newStageHistoryCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
@@ -211,10 +212,18 @@ func whichNamespace(ctx context.Context, store *stages.Store, hint string) strin
 	if slices.Contains(names, store.Namespace) {
 		return "its keys are reserved: a stage init or stage delete was stopped, or the record was lost; run that command again"
 	}
-	if few := len(names); few > 0 && few <= 5 && nearest(store.Namespace, names) == "" {
-		hint = "there are " + strings.Join(names, ", ") + "; " + hint
+	if len(names) > 0 {
+		return "there are " + firstFew(names) + "; " + hint
 	}
-	return orMeant(store.Namespace, names, hint)
+	return hint
+}
+
+// firstFew lists the first five of names.
+func firstFew(names []string) string {
+	if n := len(names) - 5; n > 0 {
+		return fmt.Sprintf("%s and %d more", strings.Join(names[:5], ", "), n)
+	}
+	return strings.Join(names, ", ")
 }
 
 // missing adds a hint to an error that says that no namespace has this name. as makes the error; other errors stay as they are.

@@ -57,7 +57,7 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	}
 	dialect, err := protocol.DialectNamed(record.Dialect)
 	if err != nil {
-		return record, usageError(dialectHint(record.Dialect, `"lockmigrate observe" tells which dialect the clients speak`), "%w", err)
+		return record, usageError(oneOf(dialectNames())+`; "lockmigrate observe" tells which dialect the clients speak`, "%w", err)
 	}
 	record.Dialect = dialect.String()
 	switch {

@@ -125,7 +125,7 @@ func printSweepSummary(env *environment, s sweep.Summary, chosen bool) error {
 		case s.Executed:
 			fmt.Fprintf(b, "changed%s\n", listed(s.ByResult))
 		case s.Candidates > 0 && chosen:
-			b.WriteString("nothing was changed; --execute changes them\n")
+			b.WriteString(nothingWritten("", nil))
 		case s.Candidates > 0:
 			b.WriteString("nothing was changed; --execute changes those that --match chooses: by its form alone a time of the application looks like a lock\n")
 		}
