@@ -28,6 +28,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 		began := l.conns.Clock.Now()
 		outcome, err := l.advance(ctx, over, m, reply, k.Left())
 		if err != nil {
+			k.permit.kept = true // by Acquired, which is told what came of it
 			return retryHint{}, notAcquired(k.key, err)
 		}
 		if outcome.Step.Kind == protocol.Done {
@@ -38,7 +39,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 			return next, err
 		}
 		if err := lifetime.Sleep(ctx, outcome.Step.Sleep); err != nil { // it settles: the keys are ours
-			l.conns.Background.Fork(func() { l.giveBack(k, began) })
+			l.keep(k, began)
 			return retryHint{}, notAcquired(k.key, err)
 		}
 		reply, settled = protocol.Reply{Kind: protocol.Woke}, true
@@ -81,9 +82,7 @@ func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (r
 	}
 	busy := func() { // the place in the queue, and with it the permit, lasts
 		if k.wait != nil {
-			k.wait.lock = k
-		} else {
-			p.leave()
+			k.wait.lock, p.kept = k, true
 		}
 	}
 	seen, wait := m.Seen()
@@ -91,7 +90,7 @@ func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (r
 	switch o.Step.Verdict {
 	case protocol.Acquired: // the process was stopped, or the reply took too long: it is over
 		failure.Note = "the reply came after the TTL"
-		l.conns.Background.Fork(func() { l.giveBack(k, began) })
+		l.keep(k, began)
 	case protocol.Busy:
 		busy()
 		if seen == "" && wait > 0 { // as retryHint.gap
@@ -120,7 +119,6 @@ func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (r
 		if entry, _ := m.Entries(); m.Holds() || entry != "" {
 			return retryHint{after: wait, left: l.giveBackLater(k, began)}, failure
 		}
-		p.leave()
 	}
 	held := o.Step.Verdict == protocol.Busy
 	next := retryHint{after: wait, contended: held && (seen != "" || m.Before() > 0), before: m.Before()}
@@ -143,9 +141,22 @@ func failed(key string, cause error) *lockmigrate.Error {
 // isLate tells that a script refused a command because it came after the member's lease.
 func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error(), "STAGE ") }
 
+// keep has what the attempt may have left given back, and the permit kept until then.
+func (l *locker) keep(k *lock, began protocol.Instant) {
+	k.permit.kept = true
+	l.conns.Background.Fork(func() {
+		if m := k.old; m != nil {
+			l.giveBackLegacy(m.LegacyAcquire, &k.permit, m.left(), began)
+			return
+		}
+		l.giveBack(k, began)
+	})
+}
+
 // giveBackLater is giveBack in the background.
 func (l *locker) giveBackLater(k *lock, began protocol.Instant) *pendingUndo {
 	settled := make(chan struct{})
+	k.permit.kept = true
 	l.conns.Background.Fork(func() {
 		if l.giveBack(k, began) {
 			close(settled)
@@ -206,15 +217,14 @@ func (l *locker) notGivenBack(key string, until time.Time, cause error) {
 // look again.
 func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
 	key, p, o := k.key, &k.permit, k.permit.opts
+	k.old = nil
 	if err := l.clock.Sync(ctx); err != nil {
-		p.leave()
 		if ctx.Err() != nil {
 			return retryHint{}, notAcquired(key, context.Cause(ctx))
 		}
 		return retryHint{}, failed(key, err)
 	}
 	if now := l.clock.Now(); now.Before(firstExpiry) {
-		p.leave()
 		return retryHint{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &cannotRun{errOldClock}}
 	}
 	m := &protocol.LegacyAcquire{
@@ -224,12 +234,14 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 		m.Owner = lockers.UUID()[:8] + "-lockmigrate"
 	}
 	began := l.conns.Clock.Now()
-	var done driver.Outcome
-	outcome, err := l.advance(ctx, over, l.timed(&recorded{m, &done}), protocol.Reply{}, func(driver.Outcome) {
+	run := &recorded{LegacyAcquire: m}
+	k.old = run
+	outcome, err := l.advance(ctx, over, l.timed(run), protocol.Reply{}, func(driver.Outcome) {
 		defer l.conns.Background.End()
-		l.giveBackLegacy(m, p, done.Step.Verdict, began)
+		l.giveBackLegacy(m, p, run.last.Verdict, began)
 	})
 	if err != nil {
+		p.kept = true
 		return retryHint{}, notAcquired(key, err)
 	}
 	failure := notAcquired(key, nil)
@@ -238,26 +250,24 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 	case protocol.Acquired:
 		if l.conns.Clock.Now().Sub(began) >= o.Lease {
 			failure.Note = "the reply came after the lease"
-			l.conns.Background.Fork(func() { l.giveBackLegacy(m, p, protocol.Acquired, began) })
+			l.keep(k, began)
 			break
 		}
 		k.legacy = &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}
 		k.begin(0, false, began, began.Add(o.Lease))
 		return retryHint{}, nil
 	case protocol.Foreign:
-		p.leave()
 		failure.Kind, failure.Value = lockmigrate.ErrForeignFormat, seen
 		failure.Note = "dialect " + m.Dialect.Name + " cannot read it and never takes it over"
 	case protocol.Unsure:
 		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
 		failure.Note = "the value on the key may be ours or that of a client with the same expiry"
 		until := l.conns.Clock.At(began.Add(o.longest())) // the value's expiry is of the server's clock
+		p.kept = true
 		p.leaveAt(until)
 		return retryHint{left: &pendingUndo{until: until}}, failure
 	case protocol.Busy:
-		p.leave()
 	default:
-		p.leave()
 		if outcome.Err == nil || !strings.HasPrefix(outcome.Err.Error(), "HELD ") { // guarded: held like any other
 			failure = failed(key, outcome.Err)
 		}
@@ -292,14 +302,21 @@ func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 	l.notGivenBack(m.Key, m.Expiry().Time(), nil)
 }
 
-// recorded keeps the last step of a machine for the goroutine that takes over from a caller that has left.
+// recorded keeps the last step of a machine for who takes over from a caller that has left.
 type recorded struct {
-	protocol.Machine
-	last *driver.Outcome
+	*protocol.LegacyAcquire
+	last protocol.Step
 }
 
 func (r *recorded) Next(now protocol.Instant, reply protocol.Reply) protocol.Step {
-	step := r.Machine.Next(now, reply)
-	*r.last = driver.Rests(step, nil)
-	return step
+	r.last = r.LegacyAcquire.Next(now, reply)
+	return r.last
+}
+
+// left is the verdict of a run that was broken off: its last command may have run.
+func (r *recorded) left() protocol.Verdict {
+	if r.last.Kind == protocol.Send {
+		return protocol.Unsure
+	}
+	return r.last.Verdict
 }

@@ -50,6 +50,7 @@ type permit struct {
 	notAfter protocol.Instant
 	until    time.Time // notAfter on the local monotonic clock, or earlier; zero without a namespace
 	left     atomic.Bool
+	kept     bool // by somebody who ends it later than the attempt that is under way
 	acting   bool // guarded by the gate's mu
 }
 

@@ -23,6 +23,7 @@ type lock struct {
 	heard  atomic.Pointer[word] // the last answer to a renewal; nil: extended
 	bridge bridgeHold           // how it was taken in the stages Bridge and Modern: one allocation for both
 	legacy *legacyHold          // in stage Legacy; else nil
+	old    *recorded            // the attempt in stage Legacy, once it has begun
 
 	wait     *wait // of the one who acquires it; nil at a first try
 	patient  bool  // who acquires it will wait in the queue if it must
@@ -42,6 +43,7 @@ func (k *lock) begin(fence int64, tookOver bool, began, until protocol.Instant) 
 	h := k.hold()
 	k.fence, k.tookOver = fence, tookOver
 	k.permit.acquired()
+	k.permit.kept = true
 	s := &k.Lease
 	s.Owner, s.Span, s.Every, s.Max = k, h.span(), h.every(), k.permit.opts.MaxHold
 	if h.alone() {

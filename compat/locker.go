@@ -76,17 +76,19 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 func (l *locker) Close() error {
 	l.stop()
 	l.gate.close()
-	err := l.conns.Close()
 	if l.member != nil {
-		l.member.leave()
+		defer l.member.leave()
 	}
-	return err
+	return l.conns.Close()
 }
 
 // Ready implements Locker.
 func (l *locker) Ready(ctx context.Context) error {
 	refused := func(err error) error {
 		return &lockmigrate.Error{Op: "join", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}
+	}
+	if ctx == nil {
+		return refused(lifetime.ErrNoContext)
 	}
 	for {
 		changed := l.gate.wait()
@@ -116,6 +118,9 @@ func (l *locker) Stage() (lockmigrate.Stage, int64, error) {
 
 // TryAcquire implements Locker.
 func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	if err := lockers.CheckContext(ctx, key); err != nil {
+		return nil, err
+	}
 	began := l.conns.Clock.Now()
 	lock, err := l.tryAcquire(ctx, key)
 	return l.acquired(key, lock, began, false, err)
@@ -137,6 +142,9 @@ func (l *locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
 
 // Acquire implements Locker.
 func (l *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	if err := lockers.CheckContext(ctx, key); err != nil {
+		return nil, err
+	}
 	began := l.conns.Clock.Now()
 	lock, queued, err := l.acquire(ctx, key)
 	return l.acquired(key, lock, began, queued, err)
@@ -212,17 +220,15 @@ func (l *locker) leaveQueue(w *wait) {
 // acquired tells the observer how an acquisition ended.
 func (l *locker) acquired(key string, lock *lock, began protocol.Instant, waited bool, err error) (lockmigrate.Lock, error) {
 	e := lockmigrate.Event{Key: key, Err: err}
-	if err == nil {
-		e.Fence, e.How = lock.fence, lockers.How(waited, lock.legacy == nil && lock.bridge.acquire.Handed())
-		if lock.tookOver {
-			e.Note = "taken over: the legacy value on the key had expired"
-		}
-	}
-	l.conns.Concluded(e, began)
 	if err != nil {
+		l.conns.Concluded(e, began)
 		return nil, err
 	}
-	l.conns.Renewer.Add(&lock.Lease)
+	e.Fence, e.How = lock.fence, lockers.How(waited, lock.legacy == nil && lock.bridge.acquire.Handed())
+	if lock.tookOver {
+		e.Note = "taken over: the legacy value on the key had expired"
+	}
+	lock.Watched(func() { l.conns.Concluded(e, began) })
 	return lock.AsLock(), nil
 }
 
@@ -341,12 +347,33 @@ var errChanged = errors.New("the stage has changed")
 
 // attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps. It is counted in
 // background to its end, which every wait in it bounds: Close finds the attempt done, or undone.
+//
+// The attempt ends with its permit left, unless somebody keeps it: the lock, the place in the queue, or the one who gives back. Where the
+// caller's code ends the goroutine, or panics, nobody knows what may be left: it is given back.
 func (l *locker) attempt(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
+	began, p := l.conns.Clock.Now(), &k.permit
+	p.kept = false
 	if !l.conns.Background.Begin() {
-		k.permit.leave()
+		p.leave()
 		return retryHint{}, failed(k.key, errClosed)
 	}
 	defer l.conns.Background.End()
+	returned := false
+	defer func() {
+		switch {
+		case p.kept:
+		case returned:
+			p.leave()
+		default:
+			l.keep(k, began)
+		}
+	}()
+	next, err := l.attemptInStage(ctx, k, over)
+	returned = true
+	return next, err
+}
+
+func (l *locker) attemptInStage(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
 	if k.permit.stage == stages.Legacy {
 		return l.attemptLegacy(ctx, k, over)
 	}
@@ -423,12 +450,17 @@ func (m onServerTime) Next(_ protocol.Instant, reply protocol.Reply) protocol.St
 // once for each error. It must count itself off in background, which Close waits for. The caller is counted there too.
 func (l *locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l.conns.Background.Extend()
+	goesOn := false
+	defer func() {
+		if !goesOn {
+			l.conns.Background.End()
+		}
+	}()
 	out, err := over.Advance(ctx, m, reply, abandoned)
-	switch {
-	case err == nil:
-		l.conns.Background.End()
+	if err == nil {
 		return out, nil
-	case out.Step.Verdict == protocol.Failed: // nothing is under way
+	}
+	if goesOn = true; out.Step.Verdict == protocol.Failed { // nothing is under way
 		go abandoned(out)
 	}
 	return driver.Outcome{}, err

@@ -73,7 +73,7 @@ func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, 
 // Acquire implements lockmigrate.Locker.
 func (l *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	patience := l.opts.Wait
-	if patience == 0 {
+	if patience == 0 || ctx == nil {
 		return l.observed(ctx, key, math.MaxInt64)
 	}
 	// A server that does not answer must not make it longer: the old code's count of sleeps ends it in any other case.
@@ -89,17 +89,18 @@ func (l *locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 
 // observed acquires and tells the observer what came of it.
 func (l *locker) observed(ctx context.Context, key string, patience time.Duration) (lockmigrate.Lock, error) {
+	if err := lockers.CheckContext(ctx, key); err != nil {
+		return nil, err
+	}
 	start := time.Now()
 	lock, err := l.acquire(ctx, key, patience)
 	e := lockmigrate.Event{Kind: lockers.EndOf(err), Op: "acquire", Key: key, Took: time.Since(start), Err: err}
-	if err == nil {
-		e.How = lockers.How(lock.waited, false)
-	}
-	l.opts.Observer(e)
 	if err != nil {
+		l.opts.Observer(e)
 		return nil, err
 	}
-	l.watch.Add(&lock.Lease)
+	e.How = lockers.How(lock.waited, false)
+	lock.Watched(func() { l.opts.Observer(e) })
 	return lock.AsLock(), nil
 }
 

@@ -104,6 +104,9 @@ func (q *locker) Close() error { return q.conns.Close() }
 
 // TryAcquire implements lockmigrate.Locker.
 func (q *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	if err := lockers.CheckContext(ctx, key); err != nil {
+		return nil, err
+	}
 	start := q.conns.Clock.Now()
 	k, err := q.attempt(ctx, key)
 	return q.concluded(key, k, err, start, false)
@@ -111,6 +114,9 @@ func (q *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, 
 
 // Acquire implements lockmigrate.Locker.
 func (q *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	if err := lockers.CheckContext(ctx, key); err != nil {
+		return nil, err
+	}
 	start := q.conns.Clock.Now()
 	if q.Wait > 0 {
 		bounded, cancel := context.WithTimeoutCause(ctx, q.Wait, lifetime.ErrWaitOver)
@@ -165,11 +171,11 @@ func (q *locker) concluded(key string, k *lock, err error, start protocol.Instan
 	if err == nil {
 		e.How = lockers.How(waited, false)
 	}
-	q.conns.Concluded(e, start)
 	if err != nil {
+		q.conns.Concluded(e, start)
 		return nil, err
 	}
-	q.conns.Renewer.Add(&k.Lease)
+	k.Watched(func() { q.conns.Concluded(e, start) })
 	return k.AsLock(), nil
 }
 

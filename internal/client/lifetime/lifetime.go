@@ -18,6 +18,11 @@
 // A Renewer keeps the leases of all locks of a Locker: one goroutine, and one round trip for all that are due. A lease has a
 // deadline on the process's own monotonic clock, counted from before the last renewing command that came through was sent. When
 // it is there, the lock's owner is told, whatever has become of commands and connections.
+//
+// # What the caller's code does
+//
+// An Observer and a pool are called on the goroutine of whoever acquires, renews or releases, and may panic there or end that goroutine.
+// So what must happen after such a call is deferred.
 package lifetime
 
 import (
@@ -34,9 +39,10 @@ import (
 
 // The causes of refusals that all Lockers share.
 var (
-	ErrClosed   = errors.New("the Locker is closed")
-	ErrWaitOver = errors.New("Options.Wait is over")
-	ErrEmptyKey = errors.New("the key is empty")
+	ErrClosed    = errors.New("the Locker is closed")
+	ErrWaitOver  = errors.New("Options.Wait is over")
+	ErrEmptyKey  = errors.New("the key is empty")
+	ErrNoContext = errors.New("the context is nil: pass context.Background() where there is no other")
 )
 
 // Watch looks after deadlines: a Renewer or Timers.
@@ -119,6 +125,27 @@ type Life struct {
 func (l *Life) Init(locker *Locker, kind Kind, values context.Context) {
 	l.locker, l.kind, l.values = locker, kind, values
 }
+
+// Watched tells the observer of a lock that was acquired, and has its deadline watched. Where tell does not return, nobody gets the
+// lock: it is given back.
+func (l *Life) Watched(tell func()) {
+	told := false
+	defer func() {
+		l.locker.Watch.Add(&l.Lease)
+		if !told {
+			_ = l.Release(ended)
+		}
+	}()
+	tell()
+	told = true
+}
+
+// ended is a context of nobody: a release goes on behind it.
+var ended = func() context.Context {
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	return ctx
+}()
 
 // AsLock returns the Lock of a Life whose Kind is Sole: its holder sees the methods of a lockmigrate.Lock and no others.
 func (l *Life) AsLock() lockmigrate.Lock { return (*lock)(l) }
@@ -261,6 +288,9 @@ func (l *Life) notRenewable() error {
 
 // Renew extends the lease to its full length from now.
 func (l *Life) Renew(ctx context.Context) error {
+	if ctx == nil {
+		return l.Fail("renew", nil, ErrNoContext)
+	}
 	if err := l.lock(ctx, renewing); err != nil {
 		return l.Fail("renew", nil, err)
 	}
@@ -272,19 +302,28 @@ func (l *Life) Renew(ctx context.Context) error {
 		l.unlock()
 		return l.Fail("renew", nil, ErrClosed)
 	}
+	goesOn := false
+	defer l.handBack(&goesOn)
 	l.asked = l.locker.Now()
 	outcome, err := l.kind.Renew(ctx, l.Left())
 	if err != nil && outcome.Step.Verdict == protocol.Unsure { // the turn, too, goes on in the background
+		goesOn = true
 		e := l.Fail("renew", lockmigrate.ErrUnknownOutcome, err)
 		e.Note = "held until the old deadline"
 		return l.orLost(e)
 	}
-	defer l.locker.Background.End()
-	defer l.unlock()
 	if err != nil {
 		return l.orLost(l.notRenewed(driver.Outcome{Step: outcome.Step, Err: err}))
 	}
 	return l.renewed(outcome)
+}
+
+// handBack ends the turn of a command, and counts it off in background, unless the command goes on without its caller.
+func (l *Life) handBack(goesOn *bool) {
+	if !*goesOn {
+		l.unlock()
+		l.locker.Background.End()
+	}
 }
 
 func (l *Life) renewed(outcome driver.Outcome) error {
@@ -420,8 +459,8 @@ func (l *Life) lose(e *lockmigrate.Error) {
 	if !l.end(e) {
 		return
 	}
+	defer l.kind.Ended(e)
 	l.observe(lockmigrate.Event{Kind: lockmigrate.EventLost, Op: "hold", Err: e, Note: e.Note})
-	l.kind.Ended(e)
 }
 
 // end ends the holder's context, and tells whether it was this call that did; only the first cause counts.

@@ -18,6 +18,9 @@ var errGivenBack = &lockmigrate.Error{Op: "release", Kind: lockmigrate.ErrReleas
 // as a replica or one without memory does, may run it later. It may be called again after an error; the first call
 // after the lock was given back returns nil.
 func (l *Life) Release(ctx context.Context) error {
+	if ctx == nil {
+		return l.Fail("release", nil, ErrNoContext)
+	}
 	l.mu.Lock()
 	l.rests = true
 	gone, over := l.gone, l.why()
@@ -71,16 +74,23 @@ func (l *Life) release(ctx context.Context, behind bool) error {
 		l.locker.Background.End()
 		return over
 	}
+	goesOn, asked := false, false
+	defer func() {
+		if !asked { // the pool panicked: it may have been sent
+			l.tryAgain()
+		}
+		l.handBack(&goesOn)
+	}()
 	outcome, err := l.kind.Release(ctx, l.Left())
+	asked = true
 	switch {
 	case err == nil, behind && outcome.Step.Verdict == protocol.Failed:
 		if err != nil {
 			outcome.Err = err // there was no connection in all that time; the deadline is watched on
 		}
-		defer l.locker.Background.End()
-		defer l.unlock()
 		return l.released(outcome)
 	case outcome.Step.Verdict == protocol.Unsure: // the turn, too, goes on in the background
+		goesOn = true
 		e := l.Fail("release", lockmigrate.ErrUnknownOutcome, err)
 		e.Until, e.Note = l.Expiry(), "the release goes on in the background"
 		return l.orLost(e)
@@ -88,8 +98,6 @@ func (l *Life) release(ctx context.Context, behind bool) error {
 		l.mu.Lock()
 		l.sent--
 		l.mu.Unlock()
-		l.unlock()
-		defer l.locker.Background.End()
 		return l.releaseBehind(ctx, err)
 	}
 }
@@ -167,25 +175,24 @@ func (l *Life) released(outcome driver.Outcome) error {
 	switch {
 	case v == protocol.NotOurs && again && l.locker.Now() >= l.Lease.Until(): // the earlier release ran, or the lease has run out
 		l.dispose()
+		defer l.kind.Gone()
 		l.Lost(Deadline)
-		l.kind.Gone()
 		return l.Over()
 	case v == protocol.Released, v == protocol.NotOurs && again:
 		// The key is not ours any more after an earlier release whose reply was lost. Before the deadline that is by our
 		// own doing: nobody has taken it from us.
 		l.dispose()
+		defer l.kind.Gone()
 		if l.end(errGivenBack) {
+			defer l.kind.Ended(nil)
 			l.observe(lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release"})
-			l.kind.Ended(nil)
-			l.kind.Gone()
 			return nil
 		}
-		l.kind.Gone()
 		return l.Over() // it was lost before: what was left of it is gone now
 	case v == protocol.NotOurs, v == protocol.Displaced:
 		l.dispose()
+		defer l.kind.Gone()
 		l.LoseTo(v, "release")
-		l.kind.Gone()
 		return l.Over()
 	}
 	l.note(outcome.Err)
@@ -195,10 +202,10 @@ func (l *Life) released(outcome driver.Outcome) error {
 	}
 	e.Note = "it is tried again until the lease is over"
 	l.kind.Explain(e)
+	defer l.tryAgain()
 	if !retry { // a server that refuses for long is told of once
 		l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "release", Err: e})
 	}
-	l.tryAgain()
 	return l.orLost(e)
 }
 

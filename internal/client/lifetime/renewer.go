@@ -305,10 +305,24 @@ func (r *Renewer) Close() int {
 	}
 	r.end()
 	r.background.Wait()
-	for _, s := range left {
-		s.Owner.Lost(Closed)
-	}
+	tellClosed(left)
 	return len(left)
+}
+
+// tellClosed tells each owner, whatever an observer does meanwhile.
+func tellClosed(left []*Lease) {
+	for i, s := range left {
+		told := false
+		func() {
+			defer func() {
+				if !told {
+					tellClosed(left[i+1:])
+				}
+			}()
+			s.Owner.Lost(Closed)
+			told = true
+		}()
+	}
 }
 
 // rouse makes the goroutine look earlier if it would sleep past at. The caller holds mu. Leases are

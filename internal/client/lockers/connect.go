@@ -174,17 +174,19 @@ func (c *Client) Close() error {
 		c.closed.Store(true)
 		c.end(lifetime.ErrClosed)
 		c.Background.Close() // before the renewer: a lock whose release is under way is not lost
-		c.left = StillHeld(c.name, c.Renewer.Close())
-		if c.Hub != nil {
-			c.Hub.Close()
-		}
-		for _, s := range c.Servers {
-			for _, conn := range s.own {
-				conn.Close()
-				conn.Wait()
+		defer func() {       // an observer that is told of a loss may panic
+			for _, s := range c.Servers {
+				for _, conn := range s.own {
+					conn.Close()
+					conn.Wait()
+				}
+				s.Driver.Close()
 			}
-			s.Driver.Close()
+		}()
+		if c.Hub != nil {
+			defer c.Hub.Close()
 		}
+		c.left = StillHeld(c.name, c.Renewer.Close())
 	})
 	return c.left
 }
@@ -195,6 +197,14 @@ func StillHeld(name string, locks int) error {
 		return nil
 	}
 	return fmt.Errorf("%s: closed with locks held: %d; release them first, they stay on the server until their leases end", name, locks)
+}
+
+// CheckContext refuses a nil context.
+func CheckContext(ctx context.Context, key string) error {
+	if ctx == nil {
+		return &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrNoContext}
+	}
+	return nil
 }
 
 // Check refuses the empty key, and every key of a closed Locker.

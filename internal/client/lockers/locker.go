@@ -32,6 +32,9 @@ type Locker struct {
 
 // TryAcquire makes one attempt.
 func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	if err := CheckContext(ctx, key); err != nil {
+		return nil, err
+	}
 	if again := l.reenter(ctx, key); again != nil {
 		return again, nil
 	}
@@ -42,6 +45,9 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, 
 
 // Acquire waits until the lock is ours, Wait is over or ctx ends.
 func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	if err := CheckContext(ctx, key); err != nil {
+		return nil, err
+	}
 	if again := l.reenter(ctx, key); again != nil {
 		return again, nil
 	}
@@ -101,7 +107,14 @@ func (l *Locker) wait(ctx context.Context, key string) (*Hold, error) {
 func (l *Locker) acquired(ctx context.Context, key string, h *Hold, start protocol.Instant, waited bool, err error) (lockmigrate.Lock, error) {
 	e := lockmigrate.Event{Key: key}
 	if err == nil {
+		confirmed := false
+		defer func() {
+			if !confirmed { // the pool panicked
+				h.GiveBackLater(false)
+			}
+		}()
 		err = h.kind.Confirm(ctx)
+		confirmed = true
 	}
 	if err == nil && l.Clock.Now() >= h.Lease.Until() { // the process was stopped, or the reply took too long
 		failed := h.Fail("acquire", lockmigrate.ErrLost, nil)
@@ -117,10 +130,9 @@ func (l *Locker) acquired(ctx context.Context, key string, h *Hold, start protoc
 		l.Concluded(e, start)
 		return nil, err
 	}
-	l.own(ctx, h)
 	e.Fence, e.How = h.Fence, How(waited, h.Handed)
-	l.Concluded(e, start)
-	l.Renewer.Add(&h.Lease)
+	h.Watched(func() { l.Concluded(e, start) })
+	l.own(ctx, h)
 	return &h.first, nil
 }
 
@@ -135,13 +147,17 @@ func Left(key string, cause error) error {
 // Ask is over's Advance for a waiter. What goes on after it has left is counted in Background, like the waiter.
 func (l *Locker) Ask(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l.Background.Extend()
+	goesOn := false
+	defer func() {
+		if !goesOn {
+			l.Background.End()
+		}
+	}()
 	outcome, err := over.Advance(ctx, m, reply, func(o driver.Outcome) {
 		defer l.Background.End()
 		abandoned(o)
 	})
-	if err == nil || outcome.Step.Verdict == protocol.Failed { // nothing goes on
-		l.Background.End()
-	}
+	goesOn = err != nil && outcome.Step.Verdict != protocol.Failed
 	return outcome, err
 }
 

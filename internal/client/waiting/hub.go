@@ -114,11 +114,11 @@ func (h *Hub) Waiting(key string) int {
 // Close ends the listening and returns when nothing of the hub runs any more. Nobody may wait by then.
 func (h *Hub) Close() {
 	h.end()
+	defer h.background.Wait()
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	h.closed = true
 	h.stop()
-	h.mu.Unlock()
-	h.background.Wait()
 }
 
 // stop gives all connections up. The caller holds mu.
@@ -140,7 +140,7 @@ func (h *Hub) stop() {
 func (h *Hub) setMode(m Mode, why error) {
 	if h.mode != m || h.why == nil && why != nil {
 		h.mode, h.why = m, why
-		h.opts.Changed(m, why)
+		h.opts.Changed(m, why) // it may panic: who holds mu defers
 	}
 }
 

@@ -92,19 +92,9 @@ const listenPatience = 500 * time.Millisecond
 // now it gets later, and a Reset tells. A connection that cannot be made holds nobody up, because there is another
 // way to ask.
 func (h *Hub) listen(ctx context.Context, q *queue) error {
-	h.mu.Lock()
-	if h.opts.Dial == nil && h.opts.Servers == nil || h.closed {
-		if !h.closed {
-			h.setMode(Polling, nil)
-		}
-		h.mu.Unlock()
+	if !h.wants(q) {
 		return nil
 	}
-	if q.place != nil && q.place.listener != nil {
-		h.mu.Unlock()
-		return nil
-	}
-	h.mu.Unlock()
 	patience, cancel := context.WithTimeout(ctx, listenPatience)
 	defer cancel()
 	addr := ""
@@ -112,6 +102,7 @@ func (h *Hub) listen(ctx context.Context, q *queue) error {
 		addr, _ = h.opts.Servers.Locate(patience, q.key) // else the place of the unknown finds it out
 	}
 	h.mu.Lock()
+	defer h.mu.Unlock()
 	if h.tracked == nil && !h.closed {
 		h.track()
 	}
@@ -146,8 +137,18 @@ func (h *Hub) listen(ctx context.Context, q *queue) error {
 	if !h.closed {
 		h.look(nil)
 	}
-	h.mu.Unlock()
 	return context.Cause(ctx)
+}
+
+// wants tells whether there is somebody to listen for, and a way to.
+func (h *Hub) wants(q *queue) bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	dials := h.opts.Dial != nil || h.opts.Servers != nil
+	if !dials && !h.closed {
+		h.setMode(Polling, nil)
+	}
+	return dials && !h.closed && (q.place == nil || q.place.listener == nil)
 }
 
 // track opens the tracked connections, which are made when they are needed. The caller holds mu.
@@ -324,11 +325,11 @@ func (h *Hub) disconnected(l *listener, err error) {
 		l.close()
 		return
 	}
-	h.lost(p, err)
-	h.mu.Unlock()
 	if t != nil {
-		t.conn.Disconnect(l.addr, l.beside, err)
+		defer t.conn.Disconnect(l.addr, l.beside, err)
 	}
+	defer h.mu.Unlock()
+	h.lost(p, err)
 }
 
 // lost takes the listener of a place away, and has it replaced. The caller holds mu.
@@ -347,6 +348,6 @@ func (h *Hub) lost(p *place, err error) {
 		p.failures, p.behind = 0, true
 		h.begin(p)
 	}
+	defer h.each(Reset)
 	h.look(err)
-	h.each(Reset)
 }

@@ -96,10 +96,16 @@ func (h *Hub) Enter(ctx context.Context, key string) (*Turn, error) {
 			return nil, context.Cause(ctx)
 		}
 	}
+	entered := false
+	defer func() {
+		if !entered {
+			t.Leave()
+		}
+	}()
 	if err := h.listen(ctx, q); err != nil {
-		t.Leave()
 		return nil, err
 	}
+	entered = true
 	return t, nil
 }
 

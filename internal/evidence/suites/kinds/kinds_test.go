@@ -59,9 +59,10 @@ type terms struct {
 	fixed   bool          // nothing renews the lock by itself; compat has no such option
 	maxHold time.Duration // legacy locks have none
 	counted *counts
-	reply   time.Duration // of the replies; zero: half of ttl
-	ttl     time.Duration // zero: ttl
-	args    []string      // words on the server's command line
+	told    lockmigrate.Observer // in place of counted
+	reply   time.Duration        // of the replies; zero: half of ttl
+	ttl     time.Duration        // zero: ttl
+	args    []string             // words on the server's command line
 	server  *redistest.Server
 }
 
@@ -213,6 +214,9 @@ func (c terms) timeout() time.Duration {
 }
 
 func (c terms) observer() lockmigrate.Observer {
+	if c.told != nil {
+		return c.told
+	}
 	if c.counted == nil {
 		return nil
 	}
