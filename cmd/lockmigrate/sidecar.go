@@ -14,6 +14,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
@@ -30,7 +31,6 @@ type sidecarFlags struct {
 	listen          []string
 	dialect, status string
 	cert, key, ca   string
-	handover        string
 	drain           time.Duration
 }
 
@@ -52,8 +52,7 @@ func newSidecarCommand(env *environment) *cobra.Command {
 	f.DurationVar(&flags.Options.Hold, "hold", 0, "how long an answer may wait for the lock, well below the service's socket timeout (default 250ms; negative: not at all)")
 	mayBeNegative(f, "hold")
 	f.StringVar(&flags.status, "status", "", "`ADDRESS` for /healthz, /readyz and /metrics; none if empty")
-	f.DurationVar(&flags.drain, "drain", 10*time.Second, "how long connections may go on after SIGTERM")
-	f.StringVar(&flags.handover, "handover", "", "`PATH` of a socket by which a sidecar that starts takes the listeners of this one over")
+	f.DurationVar(&flags.drain, "drain", 10*time.Second, "how long a command or a transaction may take to end after SIGTERM; connections end between two commands")
 	f.StringVar(&flags.cert, "listen-cert", "", "`FILE` of the certificate for clients that use TLS")
 	f.StringVar(&flags.key, "listen-key", "", "`FILE` of its key")
 	f.StringVar(&flags.ca, "listen-ca", "", "`FILE` of certificates that must have signed the clients'")
@@ -94,9 +93,9 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 	}
 	status := &statusPage{address: flags.status, log: flags.Options.Log, closed: make(chan struct{})}
 	defer status.close()
-	waiting := &waiting{log: flags.Options.Log, heir: flags.handover}
+	waiting := &waiting{log: flags.Options.Log}
 	status.show(proxy.Handler(waiting.ready, proxy.New(proxy.Options{}), &sidecarMetrics{}))
-	if err := status.open(flags.handover != ""); err != nil {
+	if err := status.open(); err != nil {
 		return err
 	}
 	flags.Options.Await = waiting.again
@@ -133,8 +132,8 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		return err
 	}
 	server := proxy.New(proxy.Options{
-		Listeners: listeners, Dial: upstream.Dial, Drain: flags.drain, Heir: flags.handover, Log: flags.Options.Log,
-		Gone: func() { status.close(); member.Left() }, Follows: member.Follows, FunctionGone: member.FunctionGone,
+		Listeners: listeners, Dial: upstream.Dial, Drain: flags.drain, Log: flags.Options.Log,
+		Beside: member.Beside, Leaving: func() { status.close(); member.Leaving() },
 	})
 	background.Go(func() {
 		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })
@@ -151,21 +150,14 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 
 // waiting is for the server, before the sidecar has met it.
 type waiting struct {
-	log  *slog.Logger
-	heir string
-	why  atomic.Value // string; empty before the first failure
+	log *slog.Logger
+	why atomic.Value // string; empty before the first failure
 }
 
-// again waits a little after a failure. It returns an error where to wait is no use, and where another process still has the listeners.
+// again waits a little after a failure. It returns an error where to wait is no use.
 func (w *waiting) again(ctx context.Context, err error) error {
 	if ctx.Err() != nil || endpoint.Lasting(err) || errors.Is(err, stages.ErrNoRecord) {
 		return err
-	}
-	if w.heir != "" {
-		if other, failed := net.Dial("unix", w.heir); failed == nil {
-			_ = other.Close()
-			return fmt.Errorf("the listeners are left to the process that has them: %w", err)
-		}
 	}
 	if w.why.Swap(endpoint.Explain(err).Error()) == nil {
 		w.log.Error("waiting for the server; not listening", "error", endpoint.Explain(err))
@@ -258,7 +250,7 @@ func defaultName(listen string) (string, error) {
 	return host, nil
 }
 
-// statusPage answers probes and Prometheus, until another process has taken over.
+// statusPage answers probes and Prometheus, until the process takes no new clients any more.
 type statusPage struct {
 	address string
 	log     *slog.Logger
@@ -272,15 +264,18 @@ type statusPage struct {
 // show makes a handler the one that answers.
 func (p *statusPage) show(handler http.Handler) { p.shown.Store(&handler) }
 
-// open listens, after a show. With wait it goes on trying in the background: the sidecar that ran before may still have the address.
-func (p *statusPage) open(wait bool) error {
+// open listens, after a show. Where the address is in use it goes on trying in the background: the sidecar that is to be replaced may have it.
+func (p *statusPage) open() error {
 	if p.address == "" {
 		return nil
 	}
 	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*p.shown.Load()).ServeHTTP(w, r) })
 	p.server = &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	listener, err := net.Listen("tcp", p.address)
-	if err != nil && !wait {
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		p.log.Warn("another process has the --status address; waiting for it", "address", p.address)
+	case err != nil:
 		return failedError("choose another --status host:port", "%w", err)
 	}
 	p.serving.Go(func() {

@@ -141,13 +141,6 @@ func (s *Script) Bare() string {
 	return code.String()
 }
 
-// Function is the script's name as a function of a server's library, of a version.
-func (s *Script) Function(version string) string {
-	return functionPrefix + strings.TrimSuffix(s.Name, ".lua") + "_" + version
-}
-
-const functionPrefix = "lockmigrate_"
-
 // Argument is a key or an argument, as the header names it.
 type Argument struct {
 	Name     string
@@ -197,6 +190,11 @@ func (s *Script) Call(values Values) ([]any, error) {
 	return call, nil
 }
 
+func digest(text string) string {
+	sum := sha1.Sum([]byte(text))
+	return hex.EncodeToString(sum[:])
+}
+
 // load reads a script, puts the shared parts in their places and binds the names of its header.
 func load(name string) *Script {
 	s := &Script{Name: name}
@@ -211,8 +209,7 @@ func load(name string) *Script {
 		}
 	}
 	s.Source = s.compose(pieces)
-	digest := sha1.Sum([]byte(s.Source))
-	s.Digest = hex.EncodeToString(digest[:])
+	s.Digest = digest(s.Source)
 	s.ByDigest = s.Digest
 	all = append(all, s)
 	return s

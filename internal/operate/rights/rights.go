@@ -82,8 +82,6 @@ var without = map[string]string{
 	RedissonAll:       "waiters poll",
 	Told:              "a lock that is handed to the service is found at its next attempt, and the sidecar counts no grants",
 	"select":          "where the locks are in another database than 0, a sidecar's service gets none",
-	"function|list":   "each command carries the text of its script",
-	"function|load":   "each command carries the text of its script",
 	"exists":          "a waiter may hear of a release one poll late",
 	"pexpire":         "on a server that is out of memory a legacy lock cannot be renewed",
 	"pttl":            "a renewal is refused where it has to keep a TTL",
@@ -196,14 +194,14 @@ var Commands = []Use{
 	use("lockmigrate stage delete", connects, Namespace, Namespaces, run, "del hget hgetall hmget hmset hset scan time ?info"),
 	use("lockmigrate stage advance", connects, census, Namespace, run, "hmget hmset hset ?hdel"),
 	use("lockmigrate demo", connects, bridge, member, Fence, Yield, Queue, Share, Record, Namespaces, "setnx getset hlen hmset scan", sidecars,
-		"fcall unsubscribe punsubscribe echo ?function|list ?function|load"),
+		"evalsha unsubscribe punsubscribe echo"),
 	use("lockmigrate stage rollback", connects, Namespace, run, "hgetall hmget hmset hset time ?hdel ?info ?acl|list ?acl|dryrun"),
 }
 
 // Sidecars are the uses of a sidecar: its own user, and that of the service behind it, whose connections run the scripts.
 var Sidecars = []Use{
-	use("lockmigrate sidecar", member, sidecars, "?ping ?client|setname ?subscribe ?unsubscribe ?function|list ?function|load evalsha"),
-	use("the service behind it", sidecars, "fcall ?select"),
+	use("lockmigrate sidecar", member, sidecars, "?ping ?client|setname ?subscribe ?unsubscribe evalsha"),
+	use("the service behind it", sidecars, "evalsha ?select"),
 }
 
 const sidecars = Lock + " " + Guard + " " + Record + " " + Queue + " " + Yield + " eval hget hset hdel get set del exists pttl pexpire time " +

@@ -18,7 +18,6 @@ func (s *Sidecar) hear(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = s.hearOnce(ctx)
 		s.hears.Store(false)
-		s.functions.Store(false) // the server may be another one by now
 		select {
 		case <-ctx.Done():
 		case <-time.After(time.Second):
@@ -33,12 +32,10 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 	}
 	defer conn.Close()
 	listener := redis.PubSubConn{Conn: conn}
-	if err := listener.Subscribe(protocol.SidecarChannel(s.opts.Name)); err != nil {
+	if err := listener.Subscribe(protocol.SidecarChannel(s.owner())); err != nil {
 		return err
 	}
 	s.announce(ctx)
-	loaded, final := s.loadFunctions(ctx)
-	s.functions.Store(loaded)
 	over, sending := make(chan struct{}), make(chan struct{})
 	defer func() { close(over); <-sending }()
 	go func() { // a connection has one sender
@@ -52,14 +49,7 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 			case <-ctx.Done():
 				_ = listener.Unsubscribe()
 				return
-			case <-s.flushed:
-				loaded, final = s.loadFunctions(ctx)
-				s.functions.Store(loaded)
 			case <-ping.C:
-				if !final { // a FUNCTION FLUSH may have removed them
-					loaded, final = s.loadFunctions(ctx)
-					s.functions.Store(loaded)
-				}
 				if listener.Ping("") != nil {
 					return
 				}
@@ -82,26 +72,57 @@ func (s *Sidecar) hearOnce(ctx context.Context) error {
 	}
 }
 
-// announce tells other processes of this name that this one lives. There should be none: they would look after each other's locks, and
-// a DEL of one service would release a lock of the other.
+// announce tells other processes of this name that this one lives, or that it takes no new clients any more. There should be no other,
+// except while one is replaced.
 func (s *Sidecar) announce(ctx context.Context) {
 	conn, err := s.opts.Pool.GetContext(ctx)
 	if err != nil {
 		return
 	}
 	defer conn.Close()
-	_, _ = redis.DoWithTimeout(conn, s.opts.ReplyTimeout, "PUBLISH", protocol.SidecarChannel(s.opts.Name), "here "+s.member.ID)
+	what := here
+	if s.leaving.Load() {
+		what = leaves
+	}
+	_, _ = redis.DoWithTimeout(conn, s.opts.ReplyTimeout, "PUBLISH", protocol.SidecarChannel(s.owner()), what+" "+s.member.ID)
 }
 
-// heardOf is told that a process of this name lives. While listeners are handed over there are two.
-func (s *Sidecar) heardOf(id string) {
-	s.keys.mu.Lock()
-	left := s.keys.left
-	s.keys.mu.Unlock()
-	if id == s.member.ID || left || s.clients.oldest() == before {
+// What a process says of itself.
+const (
+	here   = "here"
+	leaves = "leaves"
+)
+
+// twinsAfter is how long two processes of a name may both take new clients. Whoever replaces one ends the first of them when the second
+// has begun, which takes a moment.
+const twinsAfter = 30 * time.Second
+
+// twins are the processes of this name that were heard. It is for one goroutine.
+type twins map[string]struct{ first, last time.Time }
+
+// heard is told that another process lives and takes new clients. It tells whether that is so for too long.
+func (t twins) heard(id string, now time.Time) bool {
+	seen := t[id]
+	if now.Sub(seen.last) > 2*pingEvery {
+		seen.first = now
+	}
+	seen.last = now
+	t[id] = seen
+	return now.Sub(seen.first) > twinsAfter
+}
+
+// heardOf is told what a process of this name says. The list of keys is read again: that process may have changed it.
+func (s *Sidecar) heardOf(what, id string) {
+	if id == s.member.ID {
 		return
 	}
-	if s.counts.twins.Add(1)%12 == 1 { // once a minute
+	s.readAgain()
+	if what == leaves {
+		delete(s.twins, id)
+		s.clients.followed()
+		return
+	}
+	if s.twins.heard(id, time.Now()) && !s.leaving.Load() && s.counts.twins.Add(1)%12 == 1 { // once a minute
 		s.opts.Log.Error("another process has this sidecar's --name: give each its own, or a lock of one service is released by the other", "other", id)
 	}
 }
@@ -119,8 +140,8 @@ func (s *Sidecar) told(message string) {
 	case "displaced":
 		s.counts.displaced.Add(1)
 		s.opts.Log.Error("displaced: at its DEL another value stood on the key", "key", key)
-	case "here":
-		s.heardOf(key)
+	case here, leaves:
+		s.heardOf(what, key)
 	case "gone":
 		s.counts.overran.Add(1)
 		s.opts.Log.Warn("a DEL after the end of its lease", "key", key)

@@ -26,7 +26,6 @@ type keys struct {
 	all     map[string]*watched
 	longest time.Duration     // of the leases that were asked for
 	changes map[string]string // of the list on the server, see entry; empty: the key leaves it
-	left    bool              // another process has the listeners: it removes keys from the list
 }
 
 type watched struct {
@@ -346,7 +345,7 @@ func (s *Sidecar) ask(ctx context.Context, due []string, renew bool, told func(k
 	more := true
 	for batch := range slices.Chunk(due, together) {
 		o, asked, oldest := s.order.Load(), time.Now(), s.clients.oldest()
-		rules, commands := protocol.Sidecar{Name: s.opts.Name, Lease: s.opts.Lease}, make([]protocol.Command, len(batch))
+		rules, commands := protocol.Sidecar{Name: s.owner(), Lease: s.opts.Lease}, make([]protocol.Command, len(batch))
 		for i, key := range batch {
 			commands[i] = rules.Keep(protocol.InstantOf(asked), key, renew && s.renews(key, oldest, asked))
 			commands[i].NotAfter = o.notAfter

@@ -11,7 +11,8 @@ import (
 )
 
 // The list of the keys that the service may hold is on the server too: a hash from a key to an entry. So the process that follows looks after
-// them from its first moment, whether this one ended in order, hands its listeners over or is killed. It has a TTL.
+// them from its first moment, whether this one ended in order or is killed. It has a TTL. While one process replaces another both change
+// the list, and read it again.
 
 // The entries.
 const (
@@ -46,7 +47,7 @@ func (k *keys) note(s *Sidecar, key string, w *watched) {
 // forget drops a key that holds nothing of ours. The caller has k.mu.
 func (k *keys) forget(s *Sidecar, key string, w *watched) {
 	delete(k.all, key)
-	if w.entry != "" && !k.left {
+	if w.entry != "" {
 		k.change(s, key, "")
 	}
 }
@@ -59,10 +60,16 @@ func (k *keys) change(s *Sidecar, key, entry string) {
 	}
 }
 
-// adopt takes keys from the list. What has stood there before this process began, or has been taken by the one before, is looked at at once.
-func (k *keys) adopt(entries map[string]string, now time.Time) {
+// adopt takes keys from the list. What has stood there before this process began, or has been taken by another one, is looked at at once.
+// What that one has taken off the list by mistake is put on it again.
+func (k *keys) adopt(s *Sidecar, entries map[string]string, now time.Time) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	for key, w := range k.all {
+		if w.entry != "" && entries[key] == "" {
+			k.change(s, key, w.entry)
+		}
+	}
 	for key, entry := range entries {
 		w := k.all[key]
 		if w == nil {
@@ -106,7 +113,21 @@ func (s *Sidecar) list(ctx context.Context) {
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.ReplyTimeout)
 	defer cancel()
 	s.lookLast(last)
+	s.keys.listAll(s)
 	_ = s.write(last)
+	s.leaving.Store(true)
+	s.announce(last)
+}
+
+// listAll puts all keys on the list again: the process that follows may have taken one off that this one has locked meanwhile.
+func (k *keys) listAll(s *Sidecar) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	for key, w := range k.all {
+		if w.entry != "" {
+			k.change(s, key, w.entry)
+		}
+	}
 }
 
 // lookLast takes the keys that hold nothing off the list: a sidecar that ends leaves no more than its service's locks.
@@ -139,7 +160,7 @@ func (s *Sidecar) read(ctx context.Context) error {
 	defer conn.Close()
 	entries, err := redis.StringMap(redis.DoWithTimeout(conn, s.opts.ReplyTimeout, "HGETALL", ListKey(s.opts.Namespace, s.opts.Name)))
 	if err == nil {
-		s.keys.adopt(entries, time.Now())
+		s.keys.adopt(s, entries, time.Now())
 	}
 	return err
 }
@@ -190,20 +211,4 @@ func (s *Sidecar) write(ctx context.Context) (err error) {
 		}
 	}
 	return nil
-}
-
-// Follows tells that the process before serves clients of this service as yet. Ended is to be called when it has ended.
-func (s *Sidecar) Follows() (ended func()) {
-	s.clients.came(before)
-	return func() {
-		s.clients.went(before, true)
-		s.readAgain()
-	}
-}
-
-// Left tells that another process has the listeners. This one looks after its locks until it ends, and takes no key off the list.
-func (s *Sidecar) Left() {
-	s.keys.mu.Lock()
-	defer s.keys.mu.Unlock()
-	s.keys.left = true
 }

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -72,25 +73,71 @@ func TestKeysWithoutTheRight(t *testing.T) {
 	assert.Equal(t, stages.Bridge, view.Members[0].Lowest, "nobody has seen that nothing is held")
 }
 
-// A server that has lost the sidecar's functions costs the service the commands that were under way, and no more.
-func TestFunctionFlush(t *testing.T) {
+// Scripts are flushed again and again. The service gets the replies that it would get without: alone, in a pipeline and in a transaction.
+func TestScriptFlush(t *testing.T) {
 	b := newBed(t, stages.Modern, "jedis-ms")
 	c := b.client(b.sidecar("one", ""))
-	library := func() bool { return len(b.redis.Do("FUNCTION", "LIST").([]any)) == 1 }
-	redistest.Await(t, "the functions", 5*time.Second, library)
-	called := func() bool {
-		says(t, c, "0", "DEL", "lock:a")
-		return strings.Contains(fmt.Sprintf("%s", b.redis.Do("INFO", "commandstats")), "cmdstat_fcall:")
+	called := func(name string) bool {
+		return strings.Contains(fmt.Sprintf("%s", b.redis.Do("INFO", "commandstats")), "cmdstat_"+name+":")
 	}
-	redistest.Await(t, "a function that is called", 5*time.Second, called)
 	for range 3 {
-		b.redis.Do("FUNCTION", "FLUSH")
-		_, err := c.Do("SETNX", "lock:a", ends(time.Minute))
-		require.ErrorContains(t, err, "Function not found")
+		for range 2 {
+			says(t, c, "1", "SETNX", "lock:a", ends(time.Minute))
+			says(t, c, "1", "DEL", "lock:a")
+		}
+		b.redis.Do("CONFIG", "RESETSTAT")
 		says(t, c, "1", "SETNX", "lock:a", ends(time.Minute))
 		says(t, c, "1", "DEL", "lock:a")
-		b.redis.Do("CONFIG", "RESETSTAT")
-		redistest.Await(t, "the functions again", 2*time.Second, library)
-		redistest.Await(t, "a function that is called again", 2*time.Second, called)
+		assert.True(t, called("evalsha") && !called("eval"), "the scripts' texts are sent, though the server has them")
+		b.redis.Do("SCRIPT", "FLUSH")
+		says(t, c, "1", "SETNX", "lock:a", ends(time.Minute))
+		says(t, c, "1", "DEL", "lock:a")
+		b.redis.Do("SCRIPT", "FLUSH")
+		for _, args := range [][]any{{"SETNX", "lock:a", ends(time.Minute)}, {"DEL", "lock:a"}, {"MULTI"}, {"SETNX", "lock:a", ends(time.Minute)}, {"DEL", "lock:a"}, {"EXEC"}} {
+			require.NoError(t, c.Send(args[0].(string), args[1:]...))
+		}
+		require.NoError(t, c.Flush())
+		for _, want := range []any{int64(1), int64(1), "OK", "QUEUED", "QUEUED", []any{int64(1), int64(1)}} {
+			got, err := c.Receive()
+			require.NoError(t, err)
+			require.Equal(t, want, got)
+		}
+		b.redis.Do("SCRIPT", "FLUSH")
+		says(t, c, "OK", "MULTI")
+		says(t, c, "QUEUED", "SETNX", "lock:a", ends(time.Minute))
+		says(t, c, "QUEUED", "DEL", "lock:a")
+		says(t, c, "[1 1]", "EXEC")
 	}
+}
+
+// A server that takes no writes lets a lock go, and be asked for and renewed, as it does for a script of the service.
+func TestServersThatTakeNoWrites(t *testing.T) {
+	b := newBed(t, stages.Modern, "jedis-ms")
+	c := b.client(b.sidecar("one", ""))
+	text := ends(time.Minute)
+	says(t, c, "1", "SETNX", "lock:a", text)
+	b.redis.Do("CONFIG", "SET", "maxmemory", "1")
+	says(t, c, text, "GET", "lock:a")
+	says(t, c, "1", "PEXPIRE", "lock:a", 70_000)
+	says(t, c, "1", "DEL", "lock:a")
+	b.redis.Do("CONFIG", "SET", "maxmemory", "0")
+
+	says(t, c, "1", "SETNX", "lock:a", text)
+	b.redis.Do("CONFIG", "SET", "save", "3600 1000000")
+	folder, err := redis.Strings(b.redis.Do("CONFIG", "GET", "dir"), nil)
+	require.NoError(t, err)
+	require.NoError(t, os.Mkdir(folder[1]+"/dump.rdb", 0o700)) // no snapshot can be put in its place
+	b.redis.Do("BGSAVE")
+	redistest.Await(t, "a snapshot that fails", 10*time.Second, func() bool {
+		return strings.Contains(fmt.Sprintf("%s", b.redis.Do("INFO", "persistence")), "rdb_last_bgsave_status:err")
+	})
+	says(t, c, text, "GET", "lock:a")
+	_, err = c.Do("SETNX", "lock:b", ends(time.Minute))
+	assert.ErrorContains(t, err, "MISCONF ")
+	b.redis.Do("CONFIG", "SET", "save", "")
+
+	b.redis.Do("REPLICAOF", "127.0.0.1", "1")
+	says(t, c, text, "GET", "lock:a")
+	_, err = c.Do("SETNX", "lock:b", ends(time.Minute))
+	assert.ErrorContains(t, err, "READONLY ")
 }

@@ -2,7 +2,10 @@ package sidecar_test
 
 import (
 	"context"
-	"path/filepath"
+	"io"
+	"log/slog"
+	"net"
+	"syscall"
 	"testing"
 	"time"
 
@@ -12,6 +15,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -82,31 +86,41 @@ func TestTheNextSidecarKeepsForKeepFor(t *testing.T) {
 	redistest.Await(t, "the end of the lock", 20*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:f") == int64(0) })
 }
 
-// The listeners are handed over. The first process serves a connection as yet, and takes locks; when that has ended, the next one has all of them.
-func TestHandoverKeepsLocks(t *testing.T) {
+// A second process listens beside the first, which then ends. The first takes locks to its end; when it has ended, the second one has all of them.
+func TestReplacedSidecarLeavesItsLocks(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, stages.Bridge, "jedis-ms")
-	b.heir = filepath.Join(t.TempDir(), "heir.sock")
 	first := b.sidecar("one", sidecar.DialectNone)
 	old := b.client(first)
 	says(t, old, "1", "SETNX", "lock:h", "uuid 1")
+	b.addr = first.addr
 	next := b.sidecar("one", sidecar.DialectNone)
-	require.Equal(t, first.addr, next.addr)
 	says(t, old, "1", "SETNX", "lock:i", "uuid 2")
 	fresh := b.client(next)
 	says(t, fresh, "1", "SETNX", "lock:j", "uuid 3")
 	says(t, fresh, "1", "DEL", "lock:j")
-	_ = old.Close()
-	select {
-	case <-first.over:
-	case <-time.After(10 * time.Second):
-		require.Fail(t, "the first process goes on")
-	}
+	first.stop()
+	_, err := old.Do("PING")
+	require.ErrorIs(t, err, io.EOF, "the connection has ended between two commands")
 	time.Sleep(3 * time.Second) // more than a lease
 	for key, text := range map[string]string{"lock:h": "uuid 1", "lock:i": "uuid 2"} {
 		says(t, fresh, text, "GET", key)
 		says(t, fresh, "1", "DEL", key)
 	}
+	assert.Zero(t, twinsOf(first)+twinsOf(next))
+}
+
+// A sidecar of another name does not share an address.
+func TestNoOtherSidecarShares(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Bridge, "jedis-ms")
+	one := b.sidecar("one", "")
+	two, err := sidecar.New(t.Context(), sidecar.Options{Pool: b.redis.Pool(), Namespace: "orders", Name: "two"})
+	require.NoError(t, err)
+	assert.False(t, two.Beside(t.Context()))
+	p := proxy.New(proxy.Options{Listeners: []proxy.Listener{{Address: one.addr, Rewriter: proxy.Passing}}, Log: slog.New(slog.DiscardHandler), Beside: two.Beside,
+		Dial: func(context.Context) (net.Conn, error) { return net.Dial("tcp", b.redis.Addr) }})
+	require.ErrorIs(t, p.Run(t.Context()), syscall.EADDRINUSE)
 }
 
 // A DEL that was not the holder's removes a key while the sidecar restarts: the next one sets it again.
@@ -159,25 +173,25 @@ func TestALongLockOverAStage(t *testing.T) {
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:l"))
 }
 
-// Two living processes of one name are told of. One that follows another, in a handover or after its end, is not.
-func TestTwinsAreToldOf(t *testing.T) {
+func twinsOf(s *started) (n int64) {
+	for _, c := range s.Counts() {
+		if c.Name == "lockmigrate_sidecar_twins_total" {
+			n = c.Value
+		}
+	}
+	return n
+}
+
+// What is told to a sidecar does not reach one of the same name in another namespace.
+func TestNamespacesHaveTheirOwnSidecars(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, stages.Modern, "jedis-ms")
-	twins := func(s *started) (n int64) {
-		for _, c := range s.Counts() {
-			if c.Name == "lockmigrate_sidecar_twins_total" {
-				n = c.Value
-			}
-		}
-		return n
-	}
-	other := b.sidecar("two", sidecar.DialectNone)
-	b.sidecar("one", sidecar.DialectNone).stop()
-	one := b.sidecar("one", sidecar.DialectNone)
-	says(t, b.client(one), "PONG", "PING")
-	time.Sleep(6 * time.Second) // both have announced themselves again
-	assert.Zero(t, twins(one))
-	again := b.sidecar("one", sidecar.DialectNone)
-	redistest.Await(t, "both have heard of each other", 30*time.Second, func() bool { return twins(one) > 0 && twins(again) > 0 })
-	assert.Zero(t, twins(other))
+	require.NoError(t, (&stages.Store{Pool: b.redis.Pool(), Namespace: "stock", ReplyTimeout: time.Second}).Init(t.Context(),
+		stages.Record{Namespace: "stock", Stage: stages.Modern, Patterns: []string{"stock:*"}, Dialect: "jedis-ms", Shortest: time.Second}))
+	b.sidecar("one", "")
+	b.sidecar("one", "", func(o *sidecar.Options) { o.Namespace = "stock" })
+	redistest.Await(t, "the channels", 10*time.Second, func() bool {
+		names, err := redis.Strings(b.redis.Do("PUBSUB", "CHANNELS", "lockmigrate:sidecar:*"), nil)
+		return err == nil && len(names) == 2
+	})
 }

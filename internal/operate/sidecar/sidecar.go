@@ -13,6 +13,7 @@ import (
 	"fmt"
 	"log/slog"
 	"math"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -71,10 +72,9 @@ type Sidecar struct {
 	listing chan struct{} // the list of keys has changed
 	adopts  chan struct{} // it is to be read again
 
-	functions atomic.Bool   // the server has the library of functions
-	flushed   chan struct{} // a reply says that it has not
-	refused   atomic.Bool   // a server's refusal of functions was logged
-	news      chan struct{}
+	news    chan struct{}
+	leaving atomic.Bool // it takes no new clients: it ends
+	twins   twins
 
 	waking sync.Mutex
 	woken  chan struct{} // closed and replaced when a lock was handed over
@@ -115,8 +115,8 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 		return nil, fmt.Errorf("sidecar: KeepFor is 0 or more, not %v", opts.KeepFor)
 	}
 	store := &stages.Store{Pool: opts.Pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
-	s := &Sidecar{opts: opts, member: stages.NewMembership(store, "sidecar:"+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1),
-		asking: make(chan struct{}, askAtOnce), listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1), flushed: make(chan struct{}, 1)}
+	s := &Sidecar{opts: opts, member: stages.NewMembership(store, memberPrefix+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1),
+		asking: make(chan struct{}, askAtOnce), listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1), twins: twins{}}
 	s.keys.all, s.keys.changes = map[string]*watched{}, map[string]string{}
 	s.clients = clients{open: map[int64]bool{}, newest: before, cut: before, cutAt: time.Now()}
 	asked, err := s.member.Hello(ctx)
@@ -137,7 +137,7 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	return s, nil
 }
 
-// before stands for all connections of earlier processes. It is open while one of them serves its last clients.
+// before stands for all connections of other processes of this name.
 const before = 1
 
 // clients are the open connections of the service.
@@ -160,12 +160,16 @@ func (c *clients) went(id int64, cut bool) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.open, id)
-	if cut && id != before {
-		c.cut = c.newest
-	}
 	if cut {
-		c.cutAt = time.Now()
+		c.cut, c.cutAt = c.newest, time.Now()
 	}
+}
+
+// followed notes that another process ends connections, whose clients may come here.
+func (c *clients) followed() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.cutAt = time.Now()
 }
 
 // cutSince is when the sidecar or the server last ended a connection, and the one that had come last by then; 0 when that was before t.
@@ -195,6 +199,26 @@ func (c *clients) oldest() int64 {
 	}
 	return first
 }
+
+// owner is what the server's record of a lock calls this sidecar: another namespace may have one of the same name.
+func (s *Sidecar) owner() string { return s.opts.Namespace + "/" + s.opts.Name }
+
+// Leaving tells that this process takes no new clients any more: another one may follow it.
+func (s *Sidecar) Leaving() {
+	s.leaving.Store(true)
+	s.keys.listAll(s)
+}
+
+// Beside tells whether another process of this name lives.
+func (s *Sidecar) Beside(ctx context.Context) bool {
+	view, err := s.member.Store.Show(ctx)
+	return err == nil && slices.ContainsFunc(view.Members, func(m stages.Member) bool {
+		return m.Lives() && m.ID != s.member.ID && strings.HasPrefix(m.ID, memberPrefix+s.opts.Name+"/")
+	})
+}
+
+// memberPrefix begins the ids of sidecars among a namespace's members.
+const memberPrefix = "sidecar:"
 
 func checkName(name string) error {
 	if err := stages.CheckName(name); err != nil {
@@ -263,7 +287,7 @@ func (o *order) rules(t *translator) protocol.Sidecar {
 		gap = o.fleet.Poll * 6 / 5
 	}
 	return protocol.Sidecar{
-		Gap: gap, Name: t.sidecar.opts.Name, Dialect: t.dialect, Fleet: o.fleet, Lease: t.sidecar.opts.Lease, Far: t.far,
+		Gap: gap, Name: t.sidecar.owner(), Dialect: t.dialect, Fleet: o.fleet, Lease: t.sidecar.opts.Lease, Far: t.far,
 		Legacy: o.record.Stage == stages.Legacy, Alone: o.record.Stage == stages.Modern, Grace: lag + delay, Settle: delay,
 	}
 }

@@ -1,6 +1,7 @@
 package sidecar_test
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"log/slog"
@@ -26,7 +27,7 @@ type bed struct {
 	t     testing.TB
 	redis *redistest.Server
 	store *stages.Store
-	heir  string // the path by which a sidecar takes the listener of the one before
+	addr  string // where sidecars listen, if not at an address of their own
 }
 
 func newBed(t testing.TB, stage stages.Stage, dialect string) *bed {
@@ -41,7 +42,6 @@ type started struct {
 	*sidecar.Sidecar
 	addr string
 	stop func()
-	over <-chan struct{} // it ends
 }
 
 func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *started {
@@ -55,17 +55,19 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	d, err := s.ParseDialect(dialect)
 	require.NoError(b.t, err)
 	p := proxy.New(proxy.Options{
-		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: s.Rewriter(d)}},
-		Log:       slog.New(slog.DiscardHandler), Heir: b.heir, Gone: s.Left, Follows: s.Follows, FunctionGone: s.FunctionGone,
+		Listeners: []proxy.Listener{{Address: cmp.Or(b.addr, "127.0.0.1:0"), Rewriter: s.Rewriter(d)}},
+		Log:       slog.New(slog.DiscardHandler), Drain: 5 * time.Second, Beside: s.Beside, Leaving: s.Leaving,
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return new(net.Dialer).DialContext(ctx, "tcp", b.redis.Addr)
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())
+	working, over := context.WithCancel(context.Background())
 	ends := make(chan error, 2)
-	go func() { ends <- s.Run(ctx) }()
+	go func() { ends <- s.Run(working) }()
 	go func() {
 		err := p.Run(ctx)
+		over()
 		cancel()
 		ends <- err
 	}()
@@ -79,7 +81,7 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	b.t.Cleanup(stop)
 	require.NoError(b.t, s.Joined(b.t.Context()))
 	redistest.Await(b.t, "the listener", 5*time.Second, func() bool { return len(p.Addresses()) == 1 && !strings.HasSuffix(p.Addresses()[0], ":0") })
-	return &started{s, p.Addresses()[0], stop, ctx.Done()}
+	return &started{s, p.Addresses()[0], stop}
 }
 
 // client is a connection of the service.

@@ -113,8 +113,9 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	now := protocol.InstantOf(wall)
 	name := strings.ToUpper(string(args[0]))
 	here := c.Data.(*place)
-	if c := commands[name]; c.keys == (proxy.Keys{}) {
+	if known := commands[name]; known.keys == (proxy.Keys{}) {
 		here.moves(name, args, s.opts.Database)
+		c.Multi = here.multi
 		return proxy.Pass, out
 	}
 	refuse := func(why string) (proxy.Verdict, []byte) {
@@ -197,7 +198,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	if s.opts.Database != 0 || here.strays {
 		database = strconv.Itoa(s.opts.Database)
 	}
-	return proxy.Replace, appendRequest(out, command, s.functions.Load(), database)
+	return proxy.Replace, appendRequest(out, c, command, database)
 }
 
 // checkText counts a text that is no time of the listener's dialect. Its lock has no lease of the service's then, so a wrong dialect must

@@ -380,7 +380,7 @@ func TestTraffic(t *testing.T) {
 		{"SETNX in a script of ours", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `lua "SETNX" "lock:1" "` + ms + `"`}, "SETNX in a script"},
 		{"a script of ours asks whether it may hand over", []string{`a "EVALSHA" "` + scripts.BridgeRelease.Digest + `" "1" "lock:1"`, `lua "SET" "lock:1" "7000000000000000001" "NX"`}, ""},
 		{"the same, by a script of another", []string{`a "EVAL" "return 1" "1" "lock:1"`, `lua "SET" "lock:1" "7000000000000000001" "NX"`}, "SET NX without TTL in a script"},
-		{"a sidecar at stage legacy", []string{`a "FCALL" "lockmigrate_sidecar_old_0123456789" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
+		{"a sidecar at stage legacy", []string{`a "EVALSHA" "` + scripts.SidecarOld.Digest + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
 		{"a time, by a script of another", []string{`a "EVALSHA" "` + strings.Repeat("0", 40) + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
 		{"reads", []string{`a "GET" "lock:1"`, `a "DEL" "lock:1"`, `a "PTTL" "lock:1"`}, ""},
 	} {

@@ -55,14 +55,13 @@ func TestMain(m *testing.M) {
 type command struct {
 	Redis, Listen, Name, Dialect string
 	Offset                       time.Duration // of its host's clock
-	Heir                         string        // the path by which the next process takes the listener over
 	KeepFor                      time.Duration
 }
 
 // memberLease is for how long a sidecar may lock without a report.
 const memberLease = 3 * time.Second
 
-// serve is a sidecar's process. It ends with SIGTERM, or after its last client when another process has the listener.
+// serve is a sidecar's process. It ends with SIGTERM.
 func serve(text string) error {
 	var c command
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
@@ -79,10 +78,11 @@ func serve(text string) error {
 	if err != nil {
 		return err
 	}
+	working, over := context.WithCancel(context.Background())
 	var running sync.WaitGroup
 	defer running.Wait()
-	defer end()
-	running.Go(func() { _ = s.Run(ctx) })
+	defer over()
+	running.Go(func() { _ = s.Run(working) })
 	if err := s.Joined(ctx); err != nil {
 		return err
 	}
@@ -91,7 +91,7 @@ func serve(text string) error {
 		return err
 	}
 	return proxy.New(proxy.Options{
-		Listeners: []proxy.Listener{{Address: c.Listen, Rewriter: s.Rewriter(d)}}, Log: log, Heir: c.Heir, Gone: s.Left, Follows: s.Follows,
+		Listeners: []proxy.Listener{{Address: c.Listen, Rewriter: s.Rewriter(d)}}, Log: log, Drain: 10 * time.Second, Beside: s.Beside, Leaving: s.Leaving,
 		Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", c.Redis) },
 	}).Run(ctx)
 }

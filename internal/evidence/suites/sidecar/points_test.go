@@ -155,6 +155,9 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 	what := fmt.Sprintf("%s, acted: %v", r.name, acted)
 	conn := b.client()
 	defer func() { _ = conn.Close() }()
+	for _, s := range scripts.All() { // else the round trip would be one that learns that a script is missing
+		b.server.Do("SCRIPT", "LOAD", s.Bare())
+	}
 	lease := b.lease
 	if r.beside {
 		lease = 10 * time.Second // longer than it takes until the round trip comes, and the fault
@@ -262,10 +265,8 @@ func calls(r trip, words []string, key string) bool {
 		return false
 	case r.own:
 		return words[0] == "EVALSHA" && words[1] == r.script.Digest
-	case words[0] == "FCALL":
-		return strings.HasPrefix(words[1], "lockmigrate_"+strings.TrimSuffix(r.script.Name, ".lua"))
 	}
-	return words[0] == "EVAL" && words[1] == r.script.Bare()
+	return scripts.NameOf(words[1]) == r.script.Name
 }
 
 // ran is how many scripts the server has run.
@@ -275,7 +276,7 @@ func (b *brink) ran() (n int) {
 		return -1
 	}
 	for line := range strings.Lines(fmt.Sprintf("%s", reply)) {
-		for _, name := range []string{"fcall", "eval", "evalsha"} {
+		for _, name := range []string{"eval", "evalsha"} {
 			if rest, found := strings.CutPrefix(line, "cmdstat_"+name+":calls="); found {
 				count, _, _ := strings.Cut(rest, ",")
 				c, _ := strconv.Atoi(count)

@@ -1,7 +1,6 @@
 package sidecar
 
 import (
-	"path/filepath"
 	"syscall"
 	"testing"
 	"time"
@@ -28,8 +27,9 @@ func TestRestarts(t *testing.T) {
 		},
 		"replaced": func(p *process) {
 			before := p.cmd
-			p.site.Cleanup(func() { _ = before.Wait() }) // its service has ended by then, and it with it
 			p.start()
+			require.NoError(p.site, before.Process.Signal(syscall.SIGTERM))
+			require.NoError(p.site, before.Wait())
 		},
 	} {
 		for _, m := range []struct {
@@ -41,9 +41,6 @@ func TestRestarts(t *testing.T) {
 				s := newSite(t, stages.Modern)
 				s.lease = 0 // the services write none
 				billing, stock := s.sidecar("billing", m.dialect, 0), s.sidecar("stock", m.dialect, 0)
-				billing.kill()
-				billing.line.Heir = filepath.Join(t.TempDir(), "heir.sock")
-				billing.start()
 				service := s.of(m.kind, billing.url(), 0)()
 				require.Equal(t, "acquired", service.Do("acquire lock:fleet").Event)
 				redistest.Await(t, "the list", 5*time.Second, func() bool {

@@ -16,11 +16,11 @@ const (
 	// the kernel drop replies that the client has not read yet.
 	lingerFor = time.Second
 
+	// firstWithin is how long a client that has just connected gets for its first command when the process ends.
+	firstWithin = 500 * time.Millisecond
+
 	// splicedFrom is how many bytes of one word must be left to let the kernel move them. Each splice costs two more calls.
 	splicedFrom = bufferSize
-
-	// splicedFor is how long the kernel moves all replies of a connection, after one that was long. It holds a pipe.
-	splicedFor = 100 * time.Millisecond
 )
 
 // conn is one client and its connection to the server.
@@ -35,6 +35,15 @@ type conn struct {
 	holding  bool   // the Rewriter holds the first request of in
 	ended    atomic.Bool
 	endedBy  atomic.Int32 // the first of the sides below; 0 while it lasts
+	began    time.Time
+
+	// Both directions know how many requests were passed on (framer.requests) and how many were answered.
+	replies  replies
+	answered atomic.Int64
+	called   atomic.Pointer[Script] // of the EVALSHA that was sent last, until its reply begins: nothing is sent before
+	again    []byte                 // that request
+	waits    atomic.Bool            // requests waits for a change, which news tells
+	news     chan struct{}
 }
 
 // The sides that end a connection.
@@ -50,10 +59,11 @@ var errCut = errors.New("a request on a lock's key is too long to be looked at")
 
 // serve copies until one side ends. The caller closes both connections.
 func (c *conn) serve() {
+	c.began = time.Now()
 	replied := make(chan struct{})
 	go func() {
 		defer close(replied)
-		c.replies()
+		c.copyReplies()
 	}()
 	if err := c.requests(); err != nil {
 		c.server.brokenClient(c, err)
@@ -62,34 +72,40 @@ func (c *conn) serve() {
 	c.client.Cut = c.endedBy.Load() == notTheClient
 }
 
-// functionGone begins the server's words that it does not have the function of an FCALL.
-var functionGone = []byte("-ERR Function not found")
+// noScript begins the server's words that it does not have the script of an EVALSHA. It has done nothing then.
+var noScript = []byte("-NOSCRIPT ")
 
-// lookedAt is how much of a reply that has come is searched for these words.
-const lookedAt = 512
-
-// replies copies what the server sends. It looks for functionGone, and at nothing else.
-func (c *conn) replies() {
+// copyReplies copies what the server sends, and counts the replies. Where one says that a script is missing, the request goes again with
+// the script's text, and the client gets the reply to that.
+func (c *conn) copyReplies() {
+	defer func() {
+		c.ended.Store(true)
+		c.tell()
+	}()
 	var b buffer
-	from := newSource(c.up)
+	from, held := newSource(c.up), 0 // b[:held] is counted, and the rest of b may be a NOSCRIPT
 	var err error
 	for err == nil {
-		if err = from.read(&b); b.n > 0 {
-			if c.server.opts.FunctionGone != nil && bytes.Contains(b.bytes()[:min(b.n, lookedAt)], functionGone) {
-				c.server.opts.FunctionGone() // before the client can send more
-			}
+		err = from.read(&b)
+		if held = c.count(&b, held); held < b.n && err == nil {
+			continue
+		}
+		if held = 0; b.n > 0 {
 			if _, failed := c.down.Write(b.bytes()); failed != nil {
 				c.endBy(theClient)
 				reset(c.up) // the client is gone
 				reset(c.down)
 				return
 			}
-			if b.n == bufferSize && plain(c.up, c.down) {
-				b.n = 0
-				b.rest()
-				err = c.spliceReplies()
-			}
 			b.n = 0
+		}
+		if err == nil && c.replies.body >= splicedFrom && plain(c.up, c.down) {
+			b.rest()
+			n, failed := io.CopyN(c.down, c.up, c.replies.body-1) // its last byte is seen
+			c.replies.body -= n
+			if err = failed; failed != nil && !errors.Is(failed, io.EOF) {
+				reset(c.up)
+			}
 		}
 	}
 	c.endBy(notTheClient)
@@ -102,12 +118,74 @@ func (c *conn) replies() {
 	_ = c.down.SetReadDeadline(time.Now().Add(lingerFor))
 }
 
+// count counts the replies in b from a place on, and takes a NOSCRIPT out of b. It stops where the beginning of one stands at the end of b.
+func (c *conn) count(b *buffer, from int) (counted int) {
+	ended := int64(0)
+	for counted = from; counted < b.n; {
+		rest := b.bytes()[counted:]
+		if script := c.called.Load(); script != nil && rest[0] != '>' && c.replies.between() {
+			end := bytes.IndexByte(rest, '\n')
+			if n := min(len(rest), len(noScript)); bytes.Equal(rest[:n], noScript[:n]) {
+				if end < 0 {
+					break
+				}
+				b.n = counted + copy(rest, rest[end+1:])
+				_, _ = c.up.Write(bytes.Replace(c.again, script.digest, script.text, 1))
+			}
+			c.called.Store(nil)
+			continue
+		}
+		n, whole := c.replies.next(rest)
+		if counted += n; whole {
+			ended++
+		}
+	}
+	c.answered.Add(ended)
+	c.tell()
+	return counted
+}
+
+// tell wakes await.
+func (c *conn) tell() {
+	if c.waits.Load() {
+		select {
+		case c.news <- struct{}{}:
+		default:
+		}
+	}
+}
+
+// await waits until something is so, or the server has ended the connection.
+func (c *conn) await(so func() bool) {
+	c.waits.Store(true)
+	for !so() && !c.ended.Load() {
+		<-c.news
+	}
+	c.waits.Store(false)
+}
+
+// settled tells that the next reply's beginning is not to be looked at any more: the connection is free for the next request.
+func (c *conn) settled() bool { return c.called.Load() == nil }
+
+// atRest tells that all requests are answered. It is never so again after a request whose replies cannot be counted.
+func (c *conn) atRest() bool {
+	answered := c.answered.Load()
+	c.framer.uncounted = c.framer.uncounted || answered > c.framer.requests // the server says what nobody has asked for
+	return !c.framer.uncounted && answered == c.framer.requests
+}
+
 // requests passes on what the client sends until it ends. An error cuts the connection.
 func (c *conn) requests() error {
 	from := newSource(c.down)
 	full := false // the server takes nothing more
 	for {
+		if !full && c.server.leaving.Load() {
+			full = c.leave()
+		}
 		err := c.wait(from)
+		if !c.settled() {
+			c.await(c.settled)
+		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
 			c.endBy(theClient)
 		}
@@ -122,7 +200,10 @@ func (c *conn) requests() error {
 			full, c.in.n = true, 0
 		}
 		switch {
-		case err == nil, errors.Is(err, os.ErrDeadlineExceeded) && !c.ended.Load():
+		case err == nil:
+			continue
+		case errors.Is(err, os.ErrDeadlineExceeded) && !c.ended.Load():
+			c.readOn()
 			continue
 		case err != io.EOF:
 			reset(c.up)
@@ -156,12 +237,34 @@ func (c *conn) wait(from *source) error {
 	err := from.read(&c.in)
 	close(over)
 	<-watching
+	c.readOn()
+	c.holding, c.client.Held = false, true
+	return err
+}
+
+// readOn takes away what ended a read.
+func (c *conn) readOn() {
 	_ = c.down.SetReadDeadline(time.Time{})
 	if c.ended.Load() {
 		_ = c.down.SetReadDeadline(time.Now().Add(lingerFor))
 	}
-	c.holding, c.client.Held = false, true
-	return err
+}
+
+// leave ends a connection between two commands, because the process ends: the server answers what it was sent, and then ends the
+// connection. What the client sends meanwhile is dropped.
+func (c *conn) leave() bool {
+	if c.in.n > 0 || c.framer.args > 0 || c.framer.body > 0 || c.client.Multi {
+		return false
+	}
+	if young := firstWithin - time.Since(c.began); young > 0 && c.framer.requests == 0 { // it is about to send its first command
+		_ = c.down.SetReadDeadline(time.Now().Add(young))
+		return false
+	}
+	if !c.framer.uncounted {
+		c.await(c.atRest)
+	}
+	closeWrite(c.up)
+	return true
 }
 
 // pass sends what of c.in can go, and keeps the rest.
@@ -192,10 +295,12 @@ func (c *conn) pass() error {
 			case Pass:
 				c.out = c.out[:kept]
 				i += length
+				c.framer.requests++
 			default:
 				c.out = out
 				i += length
 				from = i
+				c.framer.requests++
 			}
 		}
 	}
@@ -221,6 +326,11 @@ func (c *conn) pass() error {
 
 // ask asks the Rewriter about the request in c.framer.words. Its answer is behind the first begin bytes of c.out.
 func (c *conn) ask(begin int, pressed bool) (Verdict, []byte) {
+	if words := c.framer.words; bytes.EqualFold(words[0], []byte(clientCommand)) {
+		c.framer.uncounted = c.framer.uncounted || len(words) > 1 && bytes.EqualFold(words[1], []byte("REPLY"))
+		return Pass, c.out
+	}
+	c.client.Script, c.client.Alone = nil, !pressed && c.atRest()
 	verdict, out := c.rewriter.Rewrite(&c.client, c.framer.words, c.out)
 	if verdict == Hold && pressed && !c.client.Held { // the client waits for nothing less than for this reply
 		c.client.Held = true
@@ -233,6 +343,10 @@ func (c *conn) ask(begin int, pressed bool) (Verdict, []byte) {
 		why := string(out[begin:])
 		out = appendRefusal(out[:begin], why)
 	}
+	if script := c.client.Script; script != nil && verdict == Replace {
+		c.again = append(c.again[:0], out[begin:]...)
+		c.called.Store(script)
+	}
 	c.server.rewritten[verdict].Add(1)
 	return verdict, out
 }
@@ -243,20 +357,6 @@ func (c *conn) spliceWord() error {
 	n, err := io.CopyN(c.up, c.down, c.framer.body)
 	c.framer.body -= n
 	if errors.Is(err, io.EOF) { // the next read finds it again
-		return nil
-	}
-	return err
-}
-
-// spliceReplies lets the kernel move replies for a while. It returns io.EOF at their end.
-func (c *conn) spliceReplies() error {
-	_ = c.up.SetReadDeadline(time.Now().Add(splicedFor))
-	_, err := io.Copy(c.down, c.up)
-	_ = c.up.SetReadDeadline(time.Time{})
-	switch {
-	case err == nil:
-		return io.EOF
-	case errors.Is(err, os.ErrDeadlineExceeded):
 		return nil
 	}
 	return err

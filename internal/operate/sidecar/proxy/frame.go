@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	"maps"
 	"strings"
 )
 
@@ -24,6 +25,25 @@ type framer struct {
 	body    int64    // bytes of its present word, with the line break, that are still to come
 	watched *watched // a passing request that was too long to hold has keys that nobody has looked at
 	broken  bool     // Redis has refused this stream, or will: nothing more is forwarded
+
+	requests  int64 // that were passed on, up to the present one
+	uncounted bool  // some have any number of replies, or none
+}
+
+// clientCommand may turn replies off.
+const clientCommand = "CLIENT"
+
+// talking stands for the keys of commands after which the server talks as it likes.
+var talking = Keys{First: -1}
+
+// withTalking adds to the commands that are looked at those whose replies cannot be counted.
+func withTalking(commands map[string]Keys) map[string]Keys {
+	all := map[string]Keys{clientCommand: {}}
+	for _, name := range strings.Fields("SUBSCRIBE PSUBSCRIBE SSUBSCRIBE UNSUBSCRIBE PUNSUBSCRIBE SUNSUBSCRIBE MONITOR SYNC PSYNC") {
+		all[name] = talking
+	}
+	maps.Copy(all, commands)
+	return all
 }
 
 // watched is what is left to look at of a request that is passed on in pieces.
@@ -77,6 +97,8 @@ func (f *framer) next(b []byte) (pass int, found finding, length int) {
 				return i, violated, 0
 			case look:
 				return i, request, end
+			case len(f.words) > 0:
+				f.requests++
 			}
 			i += end
 			continue
@@ -99,6 +121,7 @@ func (f *framer) next(b []byte) (pass int, found finding, length int) {
 			return i, violated, 0
 		case !known: // its first word may be long, and passes as it comes
 			i, f.args = i+head+begin, count-1
+			f.requests++
 			continue
 		}
 		n, found := f.look(b[i:], head, count, keys)
@@ -110,6 +133,7 @@ func (f *framer) next(b []byte) (pass int, found finding, length int) {
 				return i, nothing, 0
 			}
 			i += n
+			f.requests++
 		default:
 			return i, found, n
 		}
@@ -152,6 +176,10 @@ func (f *framer) command(name []byte) (Keys, bool) {
 		upper[i] = c
 	}
 	keys, known := f.commands[string(upper[:len(name)])]
+	if keys == talking {
+		f.uncounted = true
+		return Keys{}, false
+	}
 	return keys, known
 }
 

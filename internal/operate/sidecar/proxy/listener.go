@@ -1,11 +1,15 @@
 package proxy
 
 import (
+	"context"
 	"crypto/tls"
+	"errors"
 	"fmt"
 	"net"
 	"os"
 	"strings"
+	"sync"
+	"syscall"
 	"time"
 )
 
@@ -22,98 +26,107 @@ type door struct {
 	listener net.Listener // nil while it is closed
 	actual   string       // its address; differs from Address where that has port 0
 	commands map[string]Keys
+	file     os.FileInfo // of a Unix socket
 }
 
 // welcome opens the doors.
-func (s *Server) welcome(inherited map[string]net.Listener) error {
+func (s *Server) welcome(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open || s.over != "" {
 		s.reached = true
 		return nil
 	}
+	beside := sync.OnceValue(func() bool { return s.opts.Beside != nil && s.opts.Beside(ctx) })
 	for _, d := range s.doors {
-		if d.listener = inherited[d.Address]; d.listener != nil {
-			delete(inherited, d.Address)
-		} else if err := d.listen(); err != nil {
+		if err := d.listen(beside); err != nil {
 			for _, d := range s.doors {
 				d.close()
 			}
-			return err
-		}
-		if !strings.HasPrefix(d.Address, unixPrefix) {
-			d.actual = d.listener.Addr().String()
+			return fmt.Errorf("cannot listen on %s: %w", d.Address, err)
 		}
 	}
 	for _, d := range s.doors {
 		listener := d.listener
-		s.running.Go(func() { s.accept(d, listener) })
+		s.accepting.Go(func() { s.accept(d, listener) })
 		s.opts.Log.Info("listening", "address", d.actual)
 	}
 	s.reached, s.open, s.problem = true, true, nil
-	if s.previous != nil {
-		_ = s.previous.SetDeadline(time.Now().Add(heirWithin))
-		_, _ = s.previous.Write([]byte{1})
-		_, _ = s.previous.Read(make([]byte, 1)) // it answers when it has let go
-		_ = s.previous.SetDeadline(time.Time{})
-		s.before, s.previous = s.previous, nil
-		s.follow(s.before)
-	}
 	return nil
 }
 
 const unixPrefix = "unix:"
 
-func (d *door) listen() (err error) {
-	path, isUnix := strings.CutPrefix(d.Address, unixPrefix)
-	if !isUnix {
-		address := d.actual
-		if d.listener, err = net.Listen("tcp", address); err != nil {
-			return fmt.Errorf("cannot listen on %s: %w", d.Address, err)
-		}
-		return nil
+// plainTCP is without Multipath TCP, to whose listeners no program can be attached.
+var plainTCP = func() (config net.ListenConfig) {
+	config.SetMultipathTCP(false)
+	return config
+}()
+
+// listen opens a door. Where the address is in use, it is shared if beside says so: new clients come here from then on.
+func (d *door) listen(beside func() bool) (err error) {
+	if path, isUnix := strings.CutPrefix(d.Address, unixPrefix); isUnix {
+		d.listener, d.file, err = listenUnix(path, beside)
+		return err
 	}
-	if d.listener, err = listenUnix(path, 0o660); err != nil {
-		return fmt.Errorf("cannot listen on %s: %w", d.Address, err)
+	d.listener, err = plainTCP.Listen(context.Background(), "tcp", d.actual)
+	if errors.Is(err, syscall.EADDRINUSE) && beside() {
+		d.listener, err = listenBeside(d.actual)
 	}
+	if err != nil {
+		return err
+	}
+	share(d.listener)
+	d.actual = d.listener.Addr().String()
 	return nil
 }
 
 // listenUnix listens on a path, also where a process that has ended has left its socket. The socket appears only when it can
 // be connected to: one that refuses belongs to nobody.
-func listenUnix(path string, mode os.FileMode) (net.Listener, error) {
+func listenUnix(path string, beside func() bool) (net.Listener, os.FileInfo, error) {
 	if conn, err := net.Dial("unix", path); err == nil {
 		_ = conn.Close()
-		return nil, fmt.Errorf("another process listens there")
+		if !beside() {
+			return nil, nil, errors.New("another process listens there")
+		}
 	}
 	if info, err := os.Lstat(path); err == nil && info.Mode().Type() != os.ModeSocket {
-		return nil, fmt.Errorf("there is a file that is no socket")
+		return nil, nil, errors.New("there is a file that is no socket")
 	}
 	hidden := fmt.Sprintf("%s.%d", path, os.Getpid())
 	l, err := net.Listen("unix", hidden)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	l.(*net.UnixListener).SetUnlinkOnClose(false) // an heir's is at the same path
-	if err = os.Chmod(hidden, mode); err == nil {
+	l.(*net.UnixListener).SetUnlinkOnClose(false) // it is at another path by then
+	err = os.Chmod(hidden, 0o660)
+	file, failed := os.Lstat(hidden)
+	if err = errors.Join(err, failed); err == nil {
 		err = os.Rename(hidden, path)
 	}
 	if err != nil {
 		_ = l.Close()
 		_ = os.Remove(hidden)
-		return nil, err
+		return nil, nil, err
 	}
-	return l, nil
+	return l, file, nil
 }
 
-// close ends a listener that nobody else has.
+// lastCall makes a listener accept for a moment only.
+func lastCall(l net.Listener) {
+	_ = l.(interface{ SetDeadline(t time.Time) error }).SetDeadline(time.Now().Add(lastCallFor))
+}
+
+// close ends a listener. A socket that another process has put at its path stays.
 func (d *door) close() {
 	if d.listener == nil {
 		return
 	}
 	_ = d.listener.Close()
 	if path, isUnix := strings.CutPrefix(d.Address, unixPrefix); isUnix {
-		_ = os.Remove(path)
+		if file, err := os.Lstat(path); err == nil && os.SameFile(file, d.file) {
+			_ = os.Remove(path)
+		}
 	}
 	d.listener = nil
 }

@@ -1,5 +1,5 @@
 // Package proxy stands between clients and a Redis server. It passes requests on byte for byte, but for those that a Rewriter
-// replaces, and copies replies. It reads nothing in these but that a function is gone.
+// replaces, and copies replies. It counts these, and reads in them only that a script is missing.
 //
 // A client has one connection to the server, so the order of replies, transactions, subscriptions, blocking commands,
 // authentication and the protocol version are the server's business.
@@ -16,6 +16,7 @@ import (
 	"io"
 	"log/slog"
 	"net"
+	"os"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -25,8 +26,8 @@ const (
 	handshakeWithin = 10 * time.Second // TLS with a client
 	lookAgainAfter  = 50 * time.Millisecond
 	lookAgainAtMost = time.Second
-	heirWithin      = 5 * time.Second // the talk of two processes
-	kept            = 64              // descriptors for all but clients: without them the process can neither report nor listen
+	lastCallFor     = 50 * time.Millisecond // for connections that the system has taken in for a listener that ends
+	kept            = 64                    // descriptors for all but clients: without them the process can neither report nor listen
 )
 
 // Options of a Server.
@@ -34,18 +35,13 @@ type Options struct {
 	Listeners []Listener
 	// Dial connects to the server, without a command: what a client sends first is for the client to say.
 	Dial func(ctx context.Context) (net.Conn, error)
-	// Drain is how long connections may go on after Run's context has ended.
+	// Drain is how long connections may go on after Run's context has ended. Each ends between two commands, most of them at once.
 	Drain time.Duration
-	// Heir is the path of a Unix socket. A process that starts with the same path takes the listeners over, and this one
-	// serves its connections until they end. Empty: none.
-	Heir string
-	// Gone, if set, is called when another process has taken the listeners over, before that one goes on.
-	Gone func()
-	// FunctionGone, if set, is called when a reply says that the server does not have a function. It must return at once; calls overlap.
-	FunctionGone func()
-	// Follows, if set, is called when this process has taken the listeners of another. That one may have clients left: ended is
-	// called when it has ended.
-	Follows func() (ended func())
+	// Beside, if set, tells whether another process has the same listeners and is to be replaced. Then this one listens beside it, and
+	// new clients come here. Otherwise an address that is in use is an error.
+	Beside func(ctx context.Context) bool
+	// Leaving, if set, is called when no client is let in any more because Run's context has ended.
+	Leaving func()
 	Log     *slog.Logger
 }
 
@@ -55,17 +51,16 @@ type Server struct {
 	doors []*door
 	most  int // clients at once, two descriptors each
 
-	mu       sync.Mutex
-	conns    map[*conn]bool
-	reached  bool   // the server could be connected to when it was last tried
-	open     bool   // clients can connect
-	over     string // why no listener will be opened any more
-	problem  error  // the last failure to connect
-	running  sync.WaitGroup
-	look     chan struct{} // asks to look at the server now
-	previous *net.UnixConn // the process whose listeners these were, until the first of them is in use
-	before   *net.UnixConn // the same, from then until it ends
-	heir     *net.UnixConn // the process that has the listeners; it reads the end of this one here
+	mu        sync.Mutex
+	conns     map[*conn]bool
+	reached   bool   // the server could be connected to when it was last tried
+	open      bool   // clients can connect
+	over      string // why no listener will be opened any more
+	problem   error  // the last failure to connect
+	running   sync.WaitGroup
+	accepting sync.WaitGroup
+	look      chan struct{} // asks to look at the server now
+	leaving   atomic.Bool   // connections end between two commands
 
 	ids       atomic.Int64
 	rewritten [4]atomic.Int64 // by verdict
@@ -79,74 +74,58 @@ type Server struct {
 func New(opts Options) *Server {
 	s := &Server{opts: opts, conns: map[*conn]bool{}, look: make(chan struct{}, 1), most: (descriptorsAtMost() - kept) / 2}
 	for _, l := range opts.Listeners {
-		s.doors = append(s.doors, &door{Listener: l, actual: l.Address, commands: l.Rewriter.Commands()})
+		s.doors = append(s.doors, &door{Listener: l, actual: l.Address, commands: withTalking(l.Rewriter.Commands())})
 	}
 	return s
 }
 
-// Run serves until ctx ends, and then Drain longer at most; or, when another process has taken the listeners over, until
-// the last client has gone. Its error says why it could not begin to listen.
+// Run serves until ctx ends, and then Drain longer at most. Its error says why it could not begin to listen.
 func (s *Server) Run(ctx context.Context) error {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()
-	defer s.tellHeir()
-	inherited, err := s.inherit()
-	if err != nil {
-		return err
-	}
 	began := make(chan error, 1)
 	var background sync.WaitGroup
-	background.Go(func() { s.watch(watching, inherited, began) })
-	gone := make(chan struct{})
-	err = <-began
-	if err == nil && s.opts.Heir != "" {
-		err = s.bequeath(watching, &background, gone)
-	}
-	var patience <-chan time.Time
+	background.Go(func() { s.watch(watching, began) })
+	err := <-began
 	if err == nil {
-		select {
-		case <-ctx.Done():
-			patience = time.After(s.opts.Drain)
-		case <-gone:
-		}
+		<-ctx.Done()
 	}
 	stop()
-	s.shut("it is being ended")
 	background.Wait()
+	s.shut("it is being ended")
+	if err == nil && s.opts.Leaving != nil {
+		s.opts.Leaving()
+	}
+	s.retire()
 	served := make(chan struct{})
 	go func() {
 		s.running.Wait()
 		close(served)
 	}()
-	if err != nil {
-		return err
-	}
-	if patience == nil { // an heir has the listeners
-		select {
-		case <-served:
-			return nil
-		case <-ctx.Done():
-			patience = time.After(s.opts.Drain)
-		}
-	}
 	select {
 	case <-served:
-	case <-patience:
+	case <-time.After(s.opts.Drain):
 		s.CutAll("the time to drain is over")
-		s.leaveBefore()
 		<-served
 	}
-	return nil
+	return err
+}
+
+// retire tells the connections to end between two commands.
+func (s *Server) retire() {
+	s.leaving.Store(true)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.up != nil { // else it looks before its first read
+			_ = c.down.SetReadDeadline(time.Unix(1, 0))
+		}
+	}
 }
 
 // watch opens the doors while the server can be reached, and closes them while it cannot. It tells began when they have
 // been opened once, or cannot be.
-func (s *Server) watch(ctx context.Context, inherited map[string]net.Listener, began chan<- error) {
-	defer func() {
-		for _, l := range inherited {
-			_ = l.Close()
-		}
-	}()
+func (s *Server) watch(ctx context.Context, began chan<- error) {
 	told := false
 	tell := func(err error) {
 		if !told {
@@ -162,24 +141,19 @@ func (s *Server) watch(ctx context.Context, inherited map[string]net.Listener, b
 			if ctx.Err() != nil {
 				return
 			}
-			if s.previous != nil { // it serves as long as nobody tells it to stop
-				tell(fmt.Errorf("the listeners are left to the process that has them: %w", err))
-				return
-			}
 			s.away(err)
 			tell(nil)
 			s.sleep(ctx, pause)
 			pause = min(2*pause, lookAgainAtMost)
 			continue
 		}
-		if err := s.welcome(inherited); err != nil {
+		if err := s.welcome(ctx); err != nil {
 			_ = up.Close()
 			tell(err)
 			s.opts.Log.Error("cannot listen", "error", err)
 			s.sleep(ctx, lookAgainAtMost)
 			continue
 		}
-		inherited = nil
 		tell(nil)
 		at := time.Now()
 		s.waitFor(ctx, up)
@@ -233,11 +207,20 @@ func (s *Server) away(why error) {
 	}
 }
 
-// shut closes the doors for good.
+// shut closes the doors for good, and serves who has come to them before.
 func (s *Server) shut(why string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
 	s.over, s.open = why, false
+	for _, d := range s.doors {
+		if d.listener != nil {
+			noMore(d.listener)
+			lastCall(d.listener)
+		}
+	}
+	s.mu.Unlock()
+	s.accepting.Wait()
+	s.mu.Lock()
+	defer s.mu.Unlock()
 	for _, d := range s.doors {
 		d.close()
 	}
@@ -285,14 +268,17 @@ func (s *Server) CutAll(why string) {
 }
 
 func (s *Server) accept(d *door, listener net.Listener) {
-	for {
+	for last := false; ; {
 		down, err := listener.Accept()
 		switch {
 		case err == nil:
 			if c := s.admit(d, down); c != nil {
 				s.running.Go(func() { s.attend(d, c) })
 			}
-		case errors.Is(err, net.ErrClosed):
+		case errors.Is(err, os.ErrDeadlineExceeded) && !last: // it did not look whether somebody waits
+			last = true
+			lastCall(listener)
+		case errors.Is(err, net.ErrClosed), errors.Is(err, os.ErrDeadlineExceeded):
 			return
 		default: // no descriptor is left
 			s.opts.Log.Error("cannot accept a client", "error", err)
@@ -303,7 +289,7 @@ func (s *Server) accept(d *door, listener net.Listener) {
 
 // admit takes a client in. Where no descriptors are left for it, it is told what a server says that is full.
 func (s *Server) admit(d *door, down net.Conn) *conn {
-	c := &conn{server: s, rewriter: d.Rewriter, down: down, client: Client{ID: s.ids.Add(1), Addr: down.RemoteAddr().String()}}
+	c := &conn{server: s, news: make(chan struct{}, 1), rewriter: d.Rewriter, down: down, client: Client{ID: s.ids.Add(1), Addr: down.RemoteAddr().String()}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.conns) < s.most {

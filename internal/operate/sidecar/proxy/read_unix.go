@@ -4,6 +4,7 @@ package proxy
 
 import (
 	"io"
+	"math"
 	"net"
 	"syscall"
 )
@@ -65,4 +66,13 @@ func (s *source) once(fd uintptr) bool {
 			return true
 		}
 	}
+}
+
+// descriptorsAtMost is how many files this process may have open.
+func descriptorsAtMost() int {
+	var limit syscall.Rlimit
+	if syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit) != nil {
+		return math.MaxInt32
+	}
+	return int(min(uint64(limit.Cur), math.MaxInt32))
 }

@@ -1,6 +1,8 @@
 package proxy
 
 import (
+	"crypto/sha1" // EVALSHA's own digest, not a protection
+	"fmt"
 	"strconv"
 	"time"
 )
@@ -53,6 +55,32 @@ type Client struct {
 	Wake     <-chan struct{}
 	Patience time.Duration
 	Held     bool
+
+	// Multi is set by Rewrite while the client writes a transaction: a process that ends lets it finish.
+	Multi bool
+
+	// Alone tells Rewrite that the request is the only one that is not answered. With Replace it may then send an EVALSHA, and set
+	// Script to what is called: where the server does not have the script, its text goes in place of the digest.
+	Alone  bool
+	Script *Script
+}
+
+// Script is a script of the server, as a command names it.
+type Script struct{ text, digest []byte }
+
+// NewScript returns a script.
+func NewScript(text string) *Script {
+	digest := fmt.Sprintf("%x", sha1.Sum([]byte(text)))
+	return &Script{AppendWord(AppendWord(nil, "EVAL"), text), AppendWord(AppendWord(nil, "EVALSHA"), digest)}
+}
+
+// AppendCall appends the first two words of a call: with the digest where the client is Alone, and then Script is set.
+func (c *Client) AppendCall(out []byte, s *Script) []byte {
+	if !c.Alone || c.Multi {
+		return append(out, s.text...)
+	}
+	c.Script = s
+	return append(out, s.digest...)
 }
 
 // AppendCommand appends a command as a client writes it. Words are strings and byte slices.
@@ -61,13 +89,18 @@ func AppendCommand[W string | []byte](out []byte, words ...W) []byte {
 	out = strconv.AppendInt(out, int64(len(words)), 10)
 	out = append(out, "\r\n"...)
 	for _, w := range words {
-		out = append(out, '$')
-		out = strconv.AppendInt(out, int64(len(w)), 10)
-		out = append(out, "\r\n"...)
-		out = append(out, w...)
-		out = append(out, "\r\n"...)
+		out = AppendWord(out, w)
 	}
 	return out
+}
+
+// AppendWord appends one word of a command.
+func AppendWord[W string | []byte](out []byte, word W) []byte {
+	out = append(out, '$')
+	out = strconv.AppendInt(out, int64(len(word)), 10)
+	out = append(out, "\r\n"...)
+	out = append(out, word...)
+	return append(out, "\r\n"...)
 }
 
 // appendRefusal appends a command that any server since 2.6 answers with an error of these words. Of four words, it passes
