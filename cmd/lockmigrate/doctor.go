@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"strings"
+	"time"
 
 	"github.com/spf13/cobra"
 
@@ -31,7 +32,14 @@ func newDoctorCommand(env *environment) *cobra.Command {
 		},
 		RunE: env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error {
 			opts.Now = env.now
+			status, began := env.status(), time.Now()
+			opts.Progress = func(server, check string, done, all int) {
+				status.Update(func() string {
+					return fmt.Sprintf("doctor: %s, %s, %d of %d checks%s", server, check, done, all, timeLeft(time.Since(began), done, all))
+				})
+			}
 			found, err := doctor.Examine(ctx, end, opts)
+			status.Clear()
 			if err != nil && len(found.Checks) == 0 {
 				return err
 			}

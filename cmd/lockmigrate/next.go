@@ -14,7 +14,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
@@ -256,7 +255,7 @@ func (s *standing) begin() step {
 // toModern is stage bridge: the old clients go, evidence that they have gone, what they left, the move.
 func (s *standing) toModern(on *step) {
 	r := s.view.Record
-	held := slices.DeleteFunc(slices.Clone(s.keys.legacy), func(v legacyValue) bool { return v.state != census.Held })
+	held, _, first := s.keys.these(heldKind)
 	var late []string
 	for _, m := range s.view.Members {
 		if m.Lowest == stages.Legacy || m.Stage == stages.Legacy {
@@ -267,8 +266,8 @@ func (s *standing) toModern(on *step) {
 	case len(late) > 0: // verify would see them, whatever the window
 		on.Do = fmt.Sprintf("wait: %s may still run stage legacy, or hold its locks (%s)", counted(int64(len(late)), "member"), strings.Join(late[:min(3, len(late))], ", "))
 		on.Command, on.Read = "lockmigrate stage --namespace "+s.namespace, "docs/runbook.md, step 3"
-	case len(held) > 0:
-		on.InWay = append(on.InWay, fmt.Sprintf("old clients hold %s: %s", counted(int64(len(held)), "lock"), listKeys(held, true)))
+	case held > 0:
+		on.InWay = append(on.InWay, fmt.Sprintf("old clients hold %s: %s", counted(held, "lock"), listKeys(first, held, true)))
 		on.Do = "move the old clients, one service at a time: put a sidecar beside those that nobody will change (docs/sidecar.md), port the others. This names them"
 		on.Command = fmt.Sprintf("lockmigrate observe%s --for 10m", matchFlags(r.Patterns))
 		on.Read = "docs/runbook.md, step 4"

@@ -112,8 +112,8 @@ func TestNext(t *testing.T) {
 	}
 	lives, unfit := stages.Member{ID: "a", Left: time.Second}, stages.Member{ID: "b", Left: time.Second, Misfit: "another dialect"}
 	clean := &keysSeen{complete: true}
-	held := &keysSeen{complete: true, keys: 1, legacy: []legacyValue{{key: "lock.1", form: "jedis-ms", state: census.Held, ends: time.Second, ttl: -1}}}
-	dead := &keysSeen{complete: true, keys: 1, legacy: []legacyValue{{key: "lock.1", form: "jedis-ms", state: census.Ghost, ends: -time.Hour, ttl: -1}}}
+	held := &keysSeen{complete: true, keys: 1, legacy: []legacyKind{{form: "jedis-ms", held: true, n: 1, first: []legacyValue{{key: "lock.1", ends: time.Second, ttl: -1}}}}}
+	dead := &keysSeen{complete: true, keys: 1, legacy: []legacyKind{{form: "jedis-ms", n: 1, first: []legacyValue{{key: "lock.1", ends: -time.Hour, ttl: -1}}}}}
 	ended := func(broke string) *verify.Saved { // after an hour of a day
 		m := verify.Master{Addr: "a", RunID: "1", Version: "7.4.0", Looks: 10, Canary: 9, Ended: true, Moves: "no cluster", Named: true, CountsDenied: true, LogRead: true}
 		for _, name := range verify.Taking {
@@ -283,4 +283,35 @@ func TestNextKnowsAVerifyThatWasKilled(t *testing.T) {
 	stdout, _ = o.runs(exitDone, "next", "--namespace", "orders")
 	assert.NotContains(t, stdout, "is looking")
 	assert.Contains(t, stdout, "lockmigrate verify --resume orders.certificate.json.state")
+}
+
+// TestALookHasOneSize: what a look keeps of a million legacy values is how many of each kind, and the first of them by name.
+func TestALookHasOneSize(t *testing.T) {
+	const many = 100_000
+	seen := &keysSeen{complete: true}
+	key := []byte("lock.000000")
+	row := &census.Row{Key: key, TTL: census.NoTTL}
+	row.Format, row.Dialects, row.HasExpiry = census.ExpiryMS, []string{"jedis-ms"}, true
+	for i := range many {
+		copy(key[5:], fmt.Sprintf("%06d", (i*7919)%many)) // in no order
+		row.State = census.Ghost
+		if i%4 == 0 {
+			row.State = census.Held
+		}
+		seen.add(row)
+	}
+	assert.Equal(t, "100,000 keys: 100,000 jedis-ms, 25,000 of them held", seen.String())
+	kept := 0
+	for _, kind := range seen.legacy {
+		kept += len(kind.first)
+	}
+	assert.LessOrEqual(t, kept, 2*mostNamed)
+	assert.ErrorContains(t, seen.modernCan([]string{"lock.*"}), "legacy values stand on 100,000 keys, and at stage modern nobody takes them over: lock.000000 (no expiry), lock.000001 (no expiry), lock.000002 (no expiry) and 99,997 more")
+	assert.NoError(t, seen.speak("jedis-ms"))
+	assert.ErrorContains(t, seen.speak("redis-doc"), "100,000 of 100,000 legacy values on these keys are not of dialect redis-doc but jedis-ms: lock.000000, lock.000001, lock.000002 and 99,997 more")
+}
+
+// The flags that name a namespace's keys are for a shell.
+func TestMatchFlags(t *testing.T) {
+	assert.Equal(t, ` --match 'lock.*' --match 'o'\''brien:\[*' --match '\xff?'`, matchFlags([]string{"lock.*", `o'brien:\[*`, "\xff?"}))
 }

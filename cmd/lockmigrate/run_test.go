@@ -175,7 +175,7 @@ func TestProgressOnATerminal(t *testing.T) {
 	}
 	code, _, stderr := lockmigrateIn(context.Background(), true, "scan", "--rate", "1000", "--redis", s.URL())
 	assert.Equal(t, exitDone, code)
-	assert.Regexp(t, `\rscan: ([ 0-9]+%, )?[0-9]+ keys, [0-9,]+ a second, 0 locks\x1b\[K`, stderr)
+	assert.Regexp(t, `\rscan:( +[0-9]+%)? [0-9]+ keys, [0-9,]+ a second, 0 locks(, about \S+ left)?\x1b\[K`, stderr)
 	assert.Regexp(t, `\r\x1b\[K$`, stderr, "the line is gone in the end")
 }
 

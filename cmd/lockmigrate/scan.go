@@ -56,7 +56,7 @@ func runScan(ctx context.Context, env *environment, end *endpoint.Endpoint, opts
 			flushed = time.Now()
 			_ = out.Flush() // the next write reports its error
 		}
-		status.Update(func() string { return scanProgress(p) })
+		status.Update(func() string { return scanProgress("scan", p) })
 	}
 
 	took := census.New(opts)
@@ -80,12 +80,15 @@ func runScan(ctx context.Context, env *environment, end *endpoint.Endpoint, opts
 	return err
 }
 
-func scanProgress(p census.Progress) string {
-	text := "scan: " + counted(p.Scanned, "key")
+// scanProgress says how far a census is, and how long the rest takes.
+func scanProgress(what string, p census.Progress) string {
+	left := ""
 	if p.Done >= 0 {
-		text = fmt.Sprintf("scan: %2.0f%%, %s", 100*p.Done, counted(p.Scanned, "key"))
+		what, left = fmt.Sprintf("%s: %2.0f%%", what, 100*p.Done), timeLeft(p.Elapsed, int(1000*p.Done), 1000)
+	} else {
+		what += ":"
 	}
-	return fmt.Sprintf("%s, %s a second, %s", text, thousands(perSecond(p.Scanned, p.Elapsed)), counted(p.Locks, "lock"))
+	return fmt.Sprintf("%s %s, %s a second, %s%s", what, counted(p.Scanned, "key"), thousands(perSecond(p.Scanned, p.Elapsed)), counted(p.Locks, "lock"), left)
 }
 
 // scanReport prints what a census finds.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -19,10 +18,10 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// keysSeen is what stands on the keys of a namespace at one moment, on every master.
+// keysSeen is what stands on the keys of a namespace at one moment, on every master. It has the same size however many keys there are.
 type keysSeen struct {
 	keys     int64
-	legacy   []legacyValue
+	legacy   []legacyKind
 	tokens   int64 // bridge values and tokens
 	endless  int64 // tokens among them without a TTL
 	others   int64 // no lock that is known
@@ -32,32 +31,49 @@ type keysSeen struct {
 	clock    time.Time // the server's
 }
 
-// legacyValue is an expiry on a key.
-type legacyValue struct {
-	key      string
+// legacyKind are the expiries on the keys that are of one form, and held, or not held.
+type legacyKind struct {
 	form     string   // the dialects that write it, for people; else the name of the form
 	dialects []string // that write this form
-	state    census.State
-	ends     time.Duration // until it is over; negative: since
-	ttl      time.Duration // negative: none
+	held     bool
+	n        int64
+	first    []legacyValue // a few of them, by their names
 }
 
-// lookRate is how many keys of a server are looked at in a second: a busy one feels more than that (docs/operator.md).
-const lookRate = 50_000
+// legacyValue is an expiry on a key.
+type legacyValue struct {
+	key  string
+	ends time.Duration // until it is over; negative: since
+	ttl  time.Duration // negative: none
+}
 
-// look goes through the keys that match the patterns. It writes nothing.
+// mostNamed is how many keys a message names.
+const mostNamed = 3
+
+// add keeps a value that is among the first.
+func (k *legacyKind) add(key []byte, v legacyValue) {
+	k.n++
+	at, _ := slices.BinarySearchFunc(k.first, key, func(v legacyValue, key []byte) int { return strings.Compare(v.key, string(key)) })
+	if at < mostNamed {
+		v.key = string(key)
+		k.first = slices.Insert(k.first, at, v)
+		k.first = k.first[:min(mostNamed, len(k.first))]
+	}
+}
+
+// look goes through the keys that match the patterns, as scan does. It writes nothing.
 func (at *place) look(ctx context.Context, patterns []string) (*keysSeen, error) {
 	seen := &keysSeen{}
 	status := at.env.status()
 	defer status.Clear()
 	count := census.New(census.Options{
-		Match: patterns, GhostAfter: time.Minute, Rate: lookRate,
+		Match: patterns, GhostAfter: time.Minute,
 		Emit: func(row *census.Row) error {
 			seen.add(row)
 			return nil
 		},
 		Progress: func(p census.Progress) {
-			status.Update(func() string { return fmt.Sprintf("stage: looking at the keys, %s so far", thousands(p.Scanned)) })
+			status.Update(func() string { return scanProgress("looking at the keys", p) })
 		},
 	})
 	if err := count.All(ctx, at.end); err != nil {
@@ -73,57 +89,76 @@ func (k *keysSeen) add(row *census.Row) {
 		return // a part of another lock
 	}
 	k.keys++
-	form := cmp.Or(strings.Join(row.Dialects, " or "), string(row.Format))
+	endless := row.Format == census.TokenNoTTL
 	switch row.Format {
 	case census.Bridge, census.Token, census.TokenNoTTL, census.Redisson, census.HashUID:
-		if row.Format == census.TokenNoTTL && len(row.Dialects) > 0 { // a legacy client's value without an expiry
-			k.legacy = append(k.legacy, legacyValue{key: string(row.Key), form: form, dialects: row.Dialects, state: row.State, ttl: -1})
+		if !endless || len(row.Dialects) == 0 {
+			if endless {
+				k.endless++
+			}
+			k.tokens++
 			return
-		}
-		if row.Format == census.TokenNoTTL {
-			k.endless++
-		}
-		k.tokens++
+		} // else a legacy client's value without an expiry
 	case census.UnknownFormat:
 		k.others++
-	default: // the forms that carry an expiry, whatever their number
-		v := legacyValue{key: string(row.Key), form: form, dialects: row.Dialects, state: row.State, ttl: time.Duration(row.TTL) * time.Millisecond}
-		if row.HasExpiry {
-			v.ends = row.Expires.Sub(row.Now)
-		}
-		if row.TTL < 0 {
-			v.ttl = -1
-		}
-		k.legacy = append(k.legacy, v)
+		return
 	}
+	v := legacyValue{ttl: time.Duration(row.TTL) * time.Millisecond} // the forms that carry an expiry, whatever their number
+	if row.HasExpiry && !endless {
+		v.ends = row.Expires.Sub(row.Now)
+	}
+	if row.TTL < 0 || endless {
+		v.ttl = -1
+	}
+	form := cmp.Or(strings.Join(row.Dialects, " or "), string(row.Format))
+	held := row.State == census.Held
+	i := slices.IndexFunc(k.legacy, func(l legacyKind) bool { return l.form == form && l.held == held })
+	if i < 0 {
+		i = len(k.legacy)
+		k.legacy = append(k.legacy, legacyKind{form: form, dialects: slices.Clone(row.Dialects), held: held})
+	}
+	k.legacy[i].add(row.Key, v)
 }
+
+// these are the legacy values of some kinds: how many, of which forms, and the first of them.
+func (k *keysSeen) these(which func(legacyKind) bool) (n int64, forms []string, first []legacyValue) {
+	for _, l := range k.legacy {
+		if which(l) {
+			n += l.n
+			first = append(first, l.first...)
+			if !slices.Contains(forms, l.form) {
+				forms = append(forms, l.form)
+			}
+		}
+	}
+	slices.Sort(forms)
+	slices.SortFunc(first, func(a, b legacyValue) int { return strings.Compare(a.key, b.key) })
+	return n, forms, first[:min(mostNamed, len(first))]
+}
+
+func everyKind(legacyKind) bool  { return true }
+func heldKind(l legacyKind) bool { return l.held }
 
 // String says what was found, in one line.
 func (k *keysSeen) String() string {
 	if k.keys == 0 {
 		return "no key matches at the moment, so what the clients write could not be compared; lockmigrate observe watches them"
 	}
-	byForm := map[string]int{}
-	held := 0
-	for _, v := range k.legacy {
-		byForm[v.form]++
-		if v.state == census.Held {
-			held++
-		}
-	}
 	text := counted(k.keys, "key")
 	var parts []string
-	for _, form := range slices.Sorted(maps.Keys(byForm)) {
-		parts = append(parts, fmt.Sprintf("%d %s", byForm[form], form))
+	_, forms, _ := k.these(everyKind)
+	for _, form := range forms {
+		n, _, _ := k.these(func(l legacyKind) bool { return l.form == form })
+		parts = append(parts, thousands(n)+" "+form)
 	}
-	if held > 0 {
-		parts = append(parts, fmt.Sprintf("%d of them held", held))
+	if held, _, _ := k.these(heldKind); held > 0 {
+		parts = append(parts, thousands(held)+" of them held")
 	}
 	if k.tokens > 0 {
 		parts = append(parts, counted(k.tokens, "token"))
 	}
 	if k.others > 0 {
-		parts = append(parts, fmt.Sprintf("%d that are no known lock", k.others))
+		parts = append(parts, thousands(k.others)+" that are no known lock")
 	}
 	return text + ": " + strings.Join(parts, ", ")
 }
@@ -146,23 +181,17 @@ func (k *keysSeen) speak(dialect string) error {
 	if err := k.trusted(); err != nil {
 		return err
 	}
-	var strange []legacyValue
-	byForm := map[string]bool{}
-	for _, v := range k.legacy {
-		if !slices.Contains(v.dialects, dialect) {
-			strange = append(strange, v)
-			byForm[v.form] = true
-		}
-	}
-	if len(strange) == 0 {
+	isStrange := func(l legacyKind) bool { return !slices.Contains(l.dialects, dialect) }
+	all, _, _ := k.these(everyKind)
+	strange, forms, first := k.these(isStrange)
+	if strange == 0 {
 		return nil
 	}
-	forms := slices.Sorted(maps.Keys(byForm))
 	hint := "two dialects on one key do not exclude each other: find out who writes what with \"lockmigrate observe\"; when these values are nobody's any more, say so with --force REASON"
-	if len(forms) == 1 && len(strange) == len(k.legacy) && len(strange[0].dialects) > 0 {
-		hint = fmt.Sprintf("give --dialect %s; when these values are nobody's any more, say so with --force REASON", strange[0].dialects[0])
+	if dialects := k.legacy[slices.IndexFunc(k.legacy, isStrange)].dialects; len(forms) == 1 && strange == all && len(dialects) > 0 {
+		hint = fmt.Sprintf("give --dialect %s; when these values are nobody's any more, say so with --force REASON", dialects[0])
 	}
-	return unsafeError(hint, "%d of %d legacy values on these keys are not of dialect %s but %s: %s", len(strange), len(k.legacy), dialect, strings.Join(forms, ", "), listKeys(strange, false))
+	return unsafeError(hint, "%s of %s legacy values on these keys are not of dialect %s but %s: %s", thousands(strange), thousands(all), dialect, strings.Join(forms, ", "), listKeys(first, strange, false))
 }
 
 // modernCan refuses stage modern while legacy values stand on the keys: from then on nobody takes them over.
@@ -170,19 +199,19 @@ func (k *keysSeen) modernCan(patterns []string) error {
 	if err := k.trusted(); err != nil {
 		return err
 	}
-	if len(k.legacy) == 0 {
+	n, _, first := k.these(everyKind)
+	if n == 0 {
 		return nil
 	}
-	dead := slices.ContainsFunc(k.legacy, func(v legacyValue) bool { return v.state != census.Held })
 	hint := "wait until their holders have released them"
-	if dead {
+	if held, _, _ := k.these(heldKind); held < n {
 		hint = fmt.Sprintf("remove the dead ones with \"lockmigrate sweep%s --ghost-after 1m --execute\", wait for the others", matchFlags(patterns))
 	}
-	what, them := fmt.Sprintf("legacy values stand on %d keys", len(k.legacy)), "them"
-	if len(k.legacy) == 1 {
+	what, them := fmt.Sprintf("legacy values stand on %s keys", thousands(n)), "them"
+	if n == 1 {
 		what, them = "a legacy value stands on 1 key", "it"
 	}
-	return unsafeError(hint+", and run it again; or go with --force REASON", "%s, and at stage modern nobody takes %s over: %s", what, them, listKeys(k.legacy, true))
+	return unsafeError(hint+", and run it again; or go with --force REASON", "%s, and at stage modern nobody takes %s over: %s", what, them, listKeys(first, n, true))
 }
 
 // besides says what is no reason to refuse stage modern, and still keeps everybody from a key.
@@ -196,12 +225,10 @@ func (k *keysSeen) besides() (notes []string) {
 	return notes
 }
 
-// listKeys names the first few keys.
-func listKeys(values []legacyValue, states bool) string {
-	slices.SortFunc(values, func(a, b legacyValue) int { return strings.Compare(a.key, b.key) })
-	const most = 3
+// listKeys names the first of n keys.
+func listKeys(first []legacyValue, n int64, states bool) string {
 	var parts []string
-	for _, v := range values[:min(most, len(values))] {
+	for _, v := range first {
 		text := terminal.Quoted(v.key)
 		switch {
 		case !states:
@@ -217,8 +244,8 @@ func listKeys(values []legacyValue, states bool) string {
 		parts = append(parts, text)
 	}
 	text := strings.Join(parts, ", ")
-	if n := len(values) - most; n > 0 {
-		text += fmt.Sprintf(" and %d more", n)
+	if n -= int64(len(first)); n > 0 {
+		text += fmt.Sprintf(" and %s more", thousands(n))
 	}
 	return text
 }
@@ -227,7 +254,7 @@ func listKeys(values []legacyValue, states bool) string {
 func matchFlags(patterns []string) string {
 	text := ""
 	for _, p := range patterns {
-		text += " --match '" + strings.ReplaceAll(stages.Escape(p), "'", `'\\''`) + "'"
+		text += " --match '" + strings.ReplaceAll(stages.Escape(p), "'", `'\''`) + "'"
 	}
 	return text
 }

@@ -48,6 +48,8 @@ type Options struct {
 	Uses  []string         // the uses whose rights are tried, by their names in package rights; empty for DefaultUses
 	User  string           // whose rights are tried; empty for the user of this connection
 	Now   func() time.Time // this host's clock
+
+	Progress func(server, check string, done, all int) // told before each check, nil for nobody
 }
 
 // patient is one server with what was read of it.
@@ -101,7 +103,7 @@ func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found F
 		return found, err
 	}
 	var patients []*patient
-	for _, addr := range masters {
+	for m, addr := range masters {
 		p, err := admit(ctx, end, addr, opts)
 		switch {
 		case ctx.Err() != nil:
@@ -115,9 +117,13 @@ func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found F
 		}
 		defer p.conn.Close()
 		patients = append(patients, p)
-		for _, c := range checks(opts) {
+		list := checks(opts)
+		for i, c := range list {
 			if ctx.Err() != nil {
 				return found, context.Cause(ctx)
+			}
+			if opts.Progress != nil {
+				opts.Progress(addr, c.id, m*len(list)+i, len(masters)*len(list))
 			}
 			verdict, what, hint := c.ask(ctx, p)
 			one := Check{ID: c.id, Verdict: verdict, Found: what, Why: c.why, Hint: hint}

@@ -92,6 +92,7 @@ func (b *batch) clear(ctx context.Context) error {
 			}
 		}
 		b.s.summary.ByResult[e.Result]++
+		b.s.tell()
 		if b.s.opts.Emit != nil {
 			if err := b.s.opts.Emit(e); err != nil {
 				return cmp.Or(failed, err)

@@ -44,11 +44,16 @@ type Options struct {
 	ScanRate   int // keys looked at in a second; 0 for no limit
 	Limit      int // changes in all; 0 for no limit
 
-	Now     func() time.Time  // this host's clock; nil for the usual one
-	Journal func(Entry) error // told before and after each change
-	Emit    func(Entry) error // told of each candidate with what came of it
-	// Progress is told of the census now and then; done is the share of this server's keys, negative if not known.
-	Progress func(scanned int64, done float64, changed int64)
+	Now      func() time.Time  // this host's clock; nil for the usual one
+	Journal  func(Entry) error // told before and after each change
+	Emit     func(Entry) error // told of each candidate with what came of it
+	Progress func(Progress)    // told now and then, nil for nobody
+}
+
+// Progress is where a sweep stands: the census of the present server, and the changes on all.
+type Progress struct {
+	census.Progress
+	Changed int64
 }
 
 // Action is what is done to a key.
@@ -136,7 +141,9 @@ type Sweeper struct {
 	end     *endpoint.Endpoint
 	summary Summary
 	changed int64
+	at      census.Progress
 	left    int
+	began   time.Time // with this server
 	next    time.Time // of the next change, where there is a rate
 }
 
@@ -176,6 +183,7 @@ func (s *Sweeper) server(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
+	s.began, s.at = time.Now(), census.Progress{}
 	b := &batch{s: s, addr: addr, conn: conn}
 	defer func() { _ = b.conn.Close() }()
 	if err := b.readClocks(ctx, 5); err != nil {
@@ -199,9 +207,8 @@ func (s *Sweeper) server(ctx context.Context, addr string) error {
 		return nil
 	}
 	opts.Progress = func(p census.Progress) {
-		if s.opts.Progress != nil {
-			s.opts.Progress(s.summary.Scanned+p.Scanned, p.Done, s.changed)
-		}
+		s.at = p
+		s.tell()
 	}
 	taken := census.New(opts)
 	err = taken.Scan(ctx, raw)
@@ -217,6 +224,15 @@ func (s *Sweeper) server(ctx context.Context, addr string) error {
 		return endpoint.Explain(err)
 	}
 	return err
+}
+
+// tell says where the sweep stands: after each page of the census, and, as a page of ghosts takes long, after each change.
+func (s *Sweeper) tell() {
+	if s.opts.Progress != nil {
+		p := s.at
+		p.Elapsed = time.Since(s.began)
+		s.opts.Progress(Progress{p, s.changed})
+	}
 }
 
 // wanted tells whether a finding is worth a closer look.
