@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
 func newDoctorCommand(env *environment) *cobra.Command {
@@ -63,7 +65,7 @@ func newDoctorCommand(env *environment) *cobra.Command {
 	completes(cmd, "use", useNames)
 	cmd.Flags().StringVar(&opts.User, "user", "", "`NAME` of the user whose rights are tried (default: the one of this connection)")
 	cmd.Flags().IntVar(&opts.Keys, "keys", 100_000, "look at no more than about `N` keys")
-	cmd.Flags().BoolVar(&all, "all", false, "explain also the checks that pass")
+	cmd.Flags().BoolVar(&all, "all", false, "show also the checks that pass, with what was found and why it matters")
 	return cmd
 }
 
@@ -74,12 +76,20 @@ func serverSummary(b *strings.Builder, s doctor.Server, several bool) {
 		fmt.Fprintf(b, " (%s)", s.Addr)
 	}
 	fmt.Fprintf(b, ": %s\n", cmp.Or(terminal.Safe(s.Is), "its version is not known"))
+	var works []string
 	for _, f := range s.Features {
+		if f.How == servers.Works && f.Note == "" {
+			works = append(works, strings.TrimPrefix(f.Name, "lockmigrate "))
+			continue
+		}
 		fmt.Fprintf(b, "  %-8s %s", f.How, f.Name)
 		if f.Note != "" {
 			fmt.Fprintf(b, " (%s)", terminal.Safe(f.Note))
 		}
 		b.WriteByte('\n')
+	}
+	if len(works) > 0 {
+		fmt.Fprintf(b, "  %-8s %s\n", servers.Works, strings.Join(works, "; "))
 	}
 }
 
@@ -102,19 +112,26 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 				names = max(names, len(c.ID))
 			}
 		}
+		var passed []string
 		for _, c := range found.Checks {
+			if c.Verdict == doctor.Pass && !all {
+				if !slices.Contains(passed, c.ID) {
+					passed = append(passed, c.ID)
+				}
+				continue
+			}
 			fmt.Fprintf(b, "%s  %-*s  %s", ink.Verdict(string(c.Verdict), string(doctor.Pass), string(doctor.Fail)), names, c.ID, terminal.Safe(c.Found))
 			if c.Server != "" {
 				fmt.Fprintf(b, "  (%s)", c.Server)
 			}
 			b.WriteByte('\n')
-			if c.Verdict == doctor.Pass && !all {
-				continue
-			}
 			fmt.Fprintf(b, "      why:  %s\n", terminal.Safe(c.Why))
 			if c.Hint != "" {
 				fmt.Fprintf(b, "      do:   %s\n", terminal.Safe(c.Hint))
 			}
+		}
+		if len(passed) > 0 {
+			fmt.Fprintf(b, "%s  %s (--all shows what was found)\n", ink.Good("pass"), strings.Join(passed, ", "))
 		}
 		for _, server := range found.Servers {
 			serverSummary(b, server, len(found.Servers) > 1)

@@ -1,6 +1,6 @@
 // Package doctor looks at one deployment before a migration: can locks be kept there at all, and can the
-// tools see what they need to see. It only reads: a right is asked about by ACL DRYRUN, or tried inside of a
-// MULTI that is discarded.
+// tools see what they need to see. It only reads: a right is asked about by ACL DRYRUN, and a right that
+// cannot be asked about is skipped.
 //
 // A check never fails because it could not look: it is skipped, and says why. A deployment is called fit only
 // where the checks that a yes needs were made and did not fail.
@@ -68,6 +68,7 @@ type patient struct {
 	keys      *sample
 	missing   map[string]bool // commands that were asked for
 	untracked *bool           // no client tracking; nil: not asked
+	boundless *bool           // the user's rule allows everything; nil: not asked
 }
 
 // check is one question to a patient.

@@ -141,14 +141,11 @@ func (p *patient) exists(ctx context.Context, command string) bool {
 	}
 	var args []any
 	switch command {
-	case "INFO", "PING", "COMMAND", "ROLE", "MULTI", "EXEC", "DISCARD", "UNWATCH", "SCRIPT": // harmless, or refused outside of MULTI
-	case "MONITOR", "TIME", "DBSIZE":
+	case "INFO", "PING", "COMMAND", "ROLE", "SCRIPT": // harmless
+	case "MONITOR", "TIME", "DBSIZE", "MULTI", "EXEC", "DISCARD", "UNWATCH":
 		args = []any{"x", "x", "x"}
 	}
 	_, err := p.do(ctx, command, args...)
-	if err == nil && command == "MULTI" {
-		_, _ = p.do(ctx, "DISCARD")
-	}
 	return err == nil || !strings.Contains(strings.ToLower(err.Error()), "unknown command")
 }
 

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -56,7 +57,7 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 		var missing, lost, unknown, grant []string
 		open := false // a right that is needed was not told about
 		for _, r := range use.Rights {
-			if r.Name == "acl|whoami" && p.user == "" && p.opts.User == "" && !p.exists(ctx, "ACL") {
+			if strings.HasPrefix(r.Name, "acl|") && p.user == "" && p.opts.User == "" && !p.exists(ctx, "ACL") {
 				continue // without ACL there are no rules to look at
 			}
 			what := string(r.Kind) + " " + r.Name
@@ -86,7 +87,7 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 		case len(missing) > 0:
 			return Fail, fmt.Sprintf("%s cannot work: %s lacks %s", use.Name, who, strings.Join(append(missing, lost...), "; ")), hint
 		case len(unknown) > 0 && len(unknown) == len(use.Rights):
-			return skip("neither ACL DRYRUN nor MULTI tells what this user may run")
+			return skip("ACL DRYRUN does not tell what this user may run: it needs Redis 7.0, and the right acl|dryrun")
 		case open:
 			return skip(strings.Join(append(lost, "not told: "+strings.Join(unknown, ", ")), "; "))
 		case len(unknown) > 0:
@@ -94,6 +95,9 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 			fallthrough
 		case len(lost) > 0:
 			return Warn, fmt.Sprintf("%s lacks %s", who, strings.Join(lost, "; ")), hint
+		}
+		if user == "" {
+			return Pass, "without ACL everybody may run what the server has; it has what " + use.Name + " needs", ""
 		}
 		return Pass, fmt.Sprintf("%s has all %d rights that %s needs", who, len(use.Rights), use.Name), ""
 	}
@@ -121,101 +125,43 @@ const (
 	denied
 )
 
-// allows asks ACL DRYRUN, and where the server or the user has none, tries the command inside of MULTI, where
-// the server checks rights when it queues, and takes everything back by DISCARD: nothing ever runs.
+// allows asks ACL DRYRUN. A server without ACL allows what it has, and so does a rule that leaves nothing out. Nothing ever runs.
 func (p *patient) allows(ctx context.Context, use rights.Use, r rights.Right) answer {
-	command := p.trial(use, r)
-	if user := cmp.Or(p.opts.User, p.user); user != "" {
-		reply, err := redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", user}, command...)...))
-		if err == nil {
-			if reply == "OK" {
-				return allowed
-			}
-			// A refusal may be about the other part of the trial: the command of a key, the key of a command.
-			if r.Kind == rights.Command && strings.Contains(reply, "access") {
-				return allowed
-			}
-			if r.Kind != rights.Command && strings.Contains(reply, "to run") {
-				return untold
-			}
-			return denied
-		}
-	}
-	if p.opts.User != "" && p.opts.User != p.user {
-		return untold // MULTI speaks for this connection's user only
-	}
-	return p.queued(ctx, r, command)
-}
-
-// queued tries a command inside of MULTI.
-func (p *patient) queued(ctx context.Context, r rights.Right, command []any) answer {
-	if r.Kind == rights.Command {
-		switch r.Name { // not queued: tried as they are, which changes nothing
-		case "watch":
-			_, err := p.do(ctx, "WATCH", command[1])
-			_, _ = p.do(ctx, "UNWATCH")
-			return judged(r, err)
-		case "unwatch":
-			_, err := p.do(ctx, "UNWATCH")
-			return judged(r, err)
-		case "exec":
-			if _, err := p.do(ctx, "MULTI"); err != nil {
-				return untold
-			}
-			_, err := p.do(ctx, "EXEC") // of nothing
-			if err != nil {
-				_, _ = p.do(ctx, "DISCARD")
-			}
-			return judged(r, err)
-		}
-	}
-	if _, err := p.do(ctx, "MULTI"); err != nil {
-		if r.Name == "multi" {
-			return judged(r, err)
-		}
-		return untold
-	}
-	_, err := p.do(ctx, command[0].(string), command[1:]...)
-	if _, undo := p.do(ctx, "DISCARD"); undo != nil && r.Name != "multi" {
-		// Without DISCARD the transaction stays open: a new connection for the rest.
-		if conn, dialErr := p.end.DialAddr(ctx, p.addr); dialErr == nil {
-			_ = p.conn.Close()
-			p.conn = conn
-		}
-	}
-	if r.Name == "multi" {
-		return allowed
-	}
-	return judged(r, err)
-}
-
-// judged reads the reply to a trial.
-func judged(r rights.Right, err error) answer {
-	var refused redis.Error
-	switch {
-	case err == nil:
-		return allowed
-	case !errors.As(err, &refused):
-		return untold
-	case strings.Contains(string(refused), "unknown command"), strings.Contains(string(refused), "unknown subcommand"):
+	if command := topLevel(r); command != "" && p.gone(ctx, command) {
 		return denied // renamed away, or not there: as good as refused
-	case !strings.Contains(string(refused), "NOPERM"): // EXEC wraps it in EXECABORT
+	}
+	user := cmp.Or(p.opts.User, p.user)
+	if user == "" {
+		return map[bool]answer{true: untold, false: allowed}[p.exists(ctx, "ACL")]
+	}
+	reply, err := redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", user}, p.trial(use, r)...)...))
+	switch {
+	case err != nil && p.unlimited(ctx, user), err == nil && reply == "OK":
+		return allowed
+	case err != nil:
+		return untold
+	case r.Kind == rights.Command && strings.Contains(reply, "access"): // the other part of the trial is refused: its key
+		return allowed
+	case r.Kind != rights.Command && strings.Contains(reply, "to run"):
 		return untold
 	}
-	about := rights.Key
-	switch text := string(refused); {
-	case strings.Contains(text, "channel"):
-		about = rights.Channel
-	case strings.Contains(text, "command"):
-		about = rights.Command
+	return denied
+}
+
+// unlimited tells that a user's rule allows everything: that can be read where it cannot be tried, before 7.0.
+func (p *patient) unlimited(ctx context.Context, user string) bool {
+	if p.boundless == nil {
+		lines, _ := redis.Strings(p.do(ctx, "ACL", "LIST"))
+		all := slices.ContainsFunc(lines, func(line string) bool {
+			words := fence.Words(line)
+			return len(words) > 1 && words[1] == user && slices.Contains(words, "~*") && slices.Contains(words, "+@all") &&
+				!slices.ContainsFunc(words, func(w string) bool {
+					return strings.HasPrefix(w, "-") || w == "resetchannels" || strings.HasPrefix(w, "&") && w != "&*"
+				})
+		})
+		p.boundless = &all
 	}
-	switch {
-	case about == r.Kind:
-		return denied
-	case r.Kind == rights.Command: // the command was let through to its keys
-		return allowed
-	}
-	return untold
+	return *p.boundless
 }
 
 // trial is a command that needs the right: it is asked about, and never run.
