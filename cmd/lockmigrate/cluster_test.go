@@ -99,7 +99,7 @@ func TestDoctorOverACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, 3, 0)
 	c.Masters[1].Do("SET", ownedBy(c, 1), inMS(-48*time.Hour))
-	out, _ := expect(t, exitDone, "doctor", "--redis", c.URL())
+	out, _ := expect(t, exitDone, "doctor", "--all", "--redis", c.URL())
 	for _, s := range c.Masters {
 		assert.Contains(t, out, "("+s.Addr+")")
 	}
