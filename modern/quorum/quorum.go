@@ -271,13 +271,15 @@ func (q *locker) poll(
 	for i, m := range q.conns.Servers {
 		before, done := turn(i)
 		q.conns.Background.Fork(func() {
-			outcome := driver.Ended(protocol.Unsure, nil)
-			defer func() { done(outcome.Step.Verdict) }()
 			<-before
 			// Without the caller's context: a vote that comes late is undone by token with all others.
 			bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 2*q.ReplyTimeout)
 			defer cancel()
-			outcome, _ = m.Commands.Advance(bounded, machine(), protocol.Reply{}, func(driver.Outcome) {})
+			// The turn is over with the machine's run: one that goes on without us may take the key yet.
+			outcome, left := m.Commands.Advance(bounded, machine(), protocol.Reply{}, func(o driver.Outcome) { done(o.Step.Verdict) })
+			if left == nil || outcome.Step.Verdict != protocol.Unsure {
+				done(outcome.Step.Verdict)
+			}
 			ballots <- ballot{outcome.Step.Verdict, outcome.Err}
 		})
 	}
