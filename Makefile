@@ -31,7 +31,7 @@ soak: ## a mixed fleet under random faults and stage changes for LENGTH, from SE
 	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/soak -run 'TestSoak$$' -v -timeout 0 -topology $(or $(TOPOLOGY),single) -length $(or $(LENGTH),10m) -seed $(or $(SEED),0) -fleet "$(FLEET)"
 
 lifecycle: ## SEQUENCES random sequences of each kind of lock, from seed FROM (0: from the clock)
-	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/lifecycle -run 'TestLifecycle$$' -v -timeout 0 -args -sequences $(or $(SEQUENCES),2000) -from $(or $(FROM),1)
+	$(GO) test ./internal/evidence/suites/lifecycle -run 'TestLifecycle$$' -v -timeout 0 -args -sequences $(or $(SEQUENCES),100000) -from $(or $(FROM),1)
 
 faults: ## every fault ROUNDS times, and docs/faults.md anew
 	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/faults -run TestFaults -v -timeout 0 -update -rounds $(or $(ROUNDS),10)

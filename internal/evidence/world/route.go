@@ -135,7 +135,7 @@ func (r *Route) set(change func(*state)) {
 	r.changed = make(chan struct{})
 	r.mu.Unlock()
 	for _, c := range r.all() {
-		c.arrive() // what was held up
+		c.due() // what was held up
 		c.deliver()
 	}
 }
@@ -228,7 +228,6 @@ type conn struct {
 	homeAt      time.Time
 	outTimer    *time.Timer
 	homeTimer   *time.Timer
-	busy        bool   // somebody runs the commands that have arrived
 	lostCommand bool   // nothing arrives at the server any more
 	lostReply   bool   // nothing comes back any more
 	in          []byte // what has arrived and was not read
@@ -288,7 +287,7 @@ func (c *conn) depart(d departure) {
 	d.at = c.outAt
 	c.out = append(c.out, d)
 	if len(c.out) == 1 {
-		schedule(&c.outTimer, c.outAt, c.arrive)
+		schedule(&c.outTimer, c.outAt, c.due)
 	}
 }
 
@@ -308,21 +307,28 @@ func schedule(timer **time.Timer, at time.Time, do func()) {
 	(*timer).Reset(time.Until(at))
 }
 
-// arrive has the server run the commands that have arrived.
+// due tells the server that commands have arrived.
+func (c *conn) due() {
+	select {
+	case c.route.server.arrived <- c:
+	case <-c.route.server.over:
+	}
+}
+
+// arrive has the server run the commands that have arrived. Only its goroutine calls it.
 func (c *conn) arrive() {
 	for {
 		held, _ := c.route.holds()
 		c.mu.Lock()
-		if c.busy || held || len(c.out) == 0 || c.err == errReset {
+		if held || len(c.out) == 0 || c.err == errReset {
 			c.mu.Unlock()
 			return
 		}
 		if pause := time.Until(c.out[0].at); pause > 0 {
-			schedule(&c.outTimer, c.out[0].at, c.arrive)
+			schedule(&c.outTimer, c.out[0].at, c.due)
 			c.mu.Unlock()
 			return
 		}
-		c.busy = true
 		d := c.out[0]
 		c.out = c.out[1:]
 		c.mu.Unlock()
@@ -334,9 +340,6 @@ func (c *conn) arrive() {
 		default:
 			c.send(c.route.server.run(c.client, d.words), d.fault)
 		}
-		c.mu.Lock()
-		c.busy = false
-		c.mu.Unlock()
 	}
 }
 

@@ -23,7 +23,8 @@ type running struct {
 type engine struct {
 	state    *lua.LState
 	compiled map[*lua.FunctionProto]*lua.LFunction
-	server   *Server // whose script runs
+	ok       *lua.LTable // the commonest reply; no script writes to it
+	server   *Server     // whose script runs
 	client   *client
 }
 
@@ -32,6 +33,7 @@ var engines = sync.Pool{New: func() any { return newEngine() }}
 func newEngine() *engine {
 	e := &engine{state: lua.NewState(lua.Options{SkipOpenLibs: true}), compiled: make(map[*lua.FunctionProto]*lua.LFunction)}
 	l := e.state
+	e.ok = table("ok", "OK")
 	for name, open := range map[string]lua.LGFunction{
 		lua.BaseLibName: lua.OpenBase, lua.TabLibName: lua.OpenTable, lua.StringLibName: lua.OpenString, lua.MathLibName: lua.OpenMath,
 		"json": luajson.Loader,
@@ -86,7 +88,7 @@ func compile(source string) (*lua.FunctionProto, error) {
 
 // eval runs EVAL and EVALSHA. The caller holds mu.
 func (s *Server) eval(c *client, words []string) any {
-	sha, source := strings.ToLower(words[1]), words[1]
+	sha, source := words[1], words[1]
 	if words[0] == "EVAL" {
 		sha = s.load(source)
 	} else if source = s.scripts[sha]; source == "" {
@@ -173,6 +175,9 @@ func (e *engine) call(raises bool) int {
 	reply := e.server.nested(e.client, words)
 	if f, ok := reply.(fault); ok {
 		return e.fails(raises, string(f))
+	}
+	if reply == status("OK") {
+		return push(l, e.ok)
 	}
 	return push(l, valueOf(l, reply))
 }

@@ -6,6 +6,7 @@ import (
 	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -16,6 +17,8 @@ import (
 	"github.com/alicebob/miniredis/v2"
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // Server is a server in the world. Its methods run at once, and not over the network.
@@ -38,7 +41,9 @@ type Server struct {
 	own     *client      // of Do
 	inner   *server.Peer // of scripts
 	out     bytes.Buffer
-	running *running // the script that is
+	running *running   // the script that is
+	arrived chan *conn // that have commands for it
+	over    chan struct{}
 }
 
 // client is a connection as the server has it.
@@ -71,6 +76,8 @@ func (w *World) Server() *Server {
 	defer w.mu.Unlock()
 	s.number = len(w.servers)
 	w.servers = append(w.servers, s)
+	s.arrived, s.over = make(chan *conn, 64), make(chan struct{})
+	go s.serve()
 	s.own, s.inner = &client{peer: s.peer()}, s.peer()
 	return s
 }
@@ -81,6 +88,19 @@ func (s *Server) end() {
 	defer s.mu.Unlock()
 	s.down = true
 	minis.Put(s.mini)
+	close(s.over)
+}
+
+// serve runs what arrives on one goroutine: on a new one each time, the stack would grow again for each script.
+func (s *Server) serve() {
+	for {
+		select {
+		case c := <-s.arrived:
+			c.arrive()
+		case <-s.over:
+			return
+		}
+	}
 }
 
 // peer returns what miniredis keeps for a connection.
@@ -279,9 +299,29 @@ func (s *Server) info() string {
 	return b.String()
 }
 
-func (s *Server) load(source string) string {
+// ours are the scripts of this module, by their SHA-1.
+var ours = sync.OnceValue(func() map[string]string {
+	all := make(map[string]string)
+	for _, s := range scripts.All() {
+		all[shaOf(s.Source)] = s.Source
+	}
+	return all
+})
+
+// KnowScripts has the server know all scripts of this module, as one does that is in use.
+func (s *Server) KnowScripts() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	maps.Copy(s.scripts, ours())
+}
+
+func shaOf(source string) string {
 	sum := sha1.Sum([]byte(source))
-	sha := hex.EncodeToString(sum[:])
+	return hex.EncodeToString(sum[:])
+}
+
+func (s *Server) load(source string) string {
+	sha := shaOf(source)
 	s.scripts[sha] = source
 	return sha
 }

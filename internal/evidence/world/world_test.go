@@ -8,6 +8,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -82,6 +83,7 @@ func TestRoutes(t *testing.T) {
 		_, err := r.Dial(ctx, "", "")
 		require.ErrorIs(w, err, context.DeadlineExceeded, "a new connection gets no answer")
 		r.Heal()
+		synctest.Wait()
 		require.True(w, there("partition"), "it was held up, and arrives late")
 
 		second := dial(w, r)
@@ -117,6 +119,7 @@ func TestRoutes(t *testing.T) {
 		require.ErrorIs(w, set(fifth, "frozen"), os.ErrDeadlineExceeded)
 		require.False(w, there("frozen"))
 		thaw()
+		synctest.Wait()
 		require.True(w, there("frozen"))
 		require.NoError(w, set(sixth, "sixth"))
 	})

@@ -12,25 +12,26 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // client is one process of a sequence.
 type client struct {
 	*run
-	id     int
-	routes []*redistest.Route
-	pools  []*redis.Pool
-	locker lockmigrate.Locker
-	lock   *one
+	id      int
+	process *world.Process
+	routes  []*world.Route
+	pools   []*redis.Pool
+	locker  lockmigrate.Locker
+	lock    *one
 
 	decide   sync.Mutex
 	sent     int
-	happens  map[int]redistest.Happening
+	happens  map[int]world.Fault
 	observed sync.Map    // of *atomic.Int64 by lockmigrate.EventKind
 	unknown  atomic.Bool // something of it may be on the server, and somebody was told
-	outFor   bool        // it has the server out of memory
+	full     bool        // it has the server out of memory
 	few      bool        // it has fewer rights than it wants
 	last     atomic.Pointer[one]
 }
@@ -39,11 +40,7 @@ func (c *client) openLocker() error {
 	var pools []lockmigrate.Pool
 	c.pools = nil
 	for _, route := range c.routes {
-		dial := func(ctx context.Context) (redis.Conn, error) {
-			return redis.DialContext(ctx, "tcp", "", redis.DialContextFunc(route.Dial), redis.DialUsername(c.user), redis.DialPassword("secret"),
-				redis.DialReadTimeout(time.Second), redis.DialWriteTimeout(time.Second))
-		}
-		pool := &redis.Pool{MaxIdle: 2, DialContext: dial}
+		pool := route.Pool()
 		c.pools = append(c.pools, pool)
 		pools = append(pools, pool)
 	}
@@ -61,13 +58,13 @@ func (c *client) closeLocker() {
 	for _, p := range c.pools {
 		_ = p.Close()
 	}
-	if took := time.Since(start); took > returnsIn+c.site.late.Most() {
+	if took := time.Since(start); took > closesIn {
 		c.fail("client %d: Close took %v", c.id, took)
 	}
 	if l := c.lock; l != nil {
 		select {
 		case <-l.ctx.Done():
-		case <-time.After(slack + c.site.late.Most()):
+		case <-time.After(slack):
 			if c.kind.renews {
 				c.fail("client %d: the Locker is closed and its holder's context goes on", c.id)
 			} else if end := l.end(); c.now() < end {
@@ -77,18 +74,15 @@ func (c *client) closeLocker() {
 		c.drop(l)
 	}
 	for i, route := range c.routes {
-		if !eventually(time.Second+c.site.late.Most(), func() bool { return route.Open() == 0 }) {
+		if !eventually(time.Second, func() bool { return route.Open() == 0 }) {
 			c.fail("client %d: %d connections to server %d are open after Close", c.id, route.Open(), i)
 		}
 	}
 }
 
-func (c *client) decideOn(words []string) redistest.Happening {
+func (c *client) decideOn(words []string) world.Fault {
 	c.decide.Lock()
 	defer c.decide.Unlock()
-	if words[0] == "AUTH" {
-		return redistest.Happening{}
-	}
 	c.sent++
 	h, ok := c.happens[c.sent]
 	if ok {
@@ -138,7 +132,11 @@ func (c *client) step(s step) {
 			c.doWork(s)
 		}
 	case hold:
+		c.process.Sleep(s.d)
+	case freeze:
+		c.process.Freeze()
 		time.Sleep(s.d)
+		c.process.Thaw()
 	case renew:
 		if c.lock != nil {
 			c.extend(s)
@@ -179,16 +177,10 @@ func (c *client) step(s step) {
 		c.heal()
 	case rights:
 		c.few = true
-		if err := c.rights(strings.TrimSpace(s.rules)); err != nil {
-			c.fail("rights: %v", err)
-		}
+		c.rights(s.rules)
 	case memoryOut:
-		if !c.outFor {
-			c.outFor = true
-			if err := c.site.outOfMemory(true); err != nil {
-				c.fail("memory: %v", err)
-			}
-		}
+		c.full = true
+		c.servers[0].OutOfMemory(true)
 	}
 }
 
@@ -204,20 +196,13 @@ func (c *client) heal() {
 	c.decide.Unlock()
 	if c.few {
 		c.few = false
-		if err := c.rights("~*"); err != nil {
-			c.fail("rights: %v", err)
-		}
+		c.rights("~*")
 	}
-	if c.outFor {
-		c.outFor = false
-		if err := c.site.outOfMemory(false); err != nil {
-			c.fail("memory: %v", err)
-		}
+	if c.full {
+		c.full = false
+		c.servers[0].OutOfMemory(false)
 	}
 }
-
-// rights is the run's, for the client's switch.
-func (c *client) rights(rules string) error { return c.run.rights(rules) }
 
 // context returns the context of a step.
 func (c *client) context(s step, long time.Duration) (context.Context, context.CancelFunc) {
@@ -234,7 +219,11 @@ func (c *client) context(s step, long time.Duration) (context.Context, context.C
 // back looks that a call came back in time after its context.
 func (c *client) back(what string, ctx context.Context, start time.Time) {
 	deadline, _ := ctx.Deadline()
-	if late := time.Since(deadline); late > returnsIn+c.site.late.Most() {
+	bound := returnsIn
+	if what == "do" {
+		bound += doReturnsIn
+	}
+	if late := time.Since(deadline); late > bound {
 		c.fail("client %d: %s came back %v after its context, %v after it began", c.id, what, late, time.Since(start))
 	}
 }

@@ -52,13 +52,13 @@ func (l *one) certain() time.Duration {
 	if told, ok := l.lock.(interface{ Expiry() time.Time }); ok {
 		return told.Expiry().Sub(l.c.began)
 	}
-	return l.end() - 2*l.c.terms.reply - l.c.site.late.Most()
+	return l.end() - 2*l.c.terms.reply
 }
 
 // watch sees to it that the holder's context is over by its deadline.
 func (l *one) watch() {
 	for {
-		bound := l.end() + slack + l.c.site.late.Most()
+		bound := l.end() + slack
 		select {
 		case <-l.ctx.Done():
 			return
@@ -66,7 +66,7 @@ func (l *one) watch() {
 			return
 		case <-time.After(max(bound-l.c.now(), time.Millisecond)):
 		}
-		if l.ctx.Err() == nil && l.c.now() > l.end()+slack+l.c.site.late.Most() {
+		if l.ctx.Err() == nil && l.c.now() > l.end()+slack {
 			l.c.fail("client %d: the lock was good until %v, and its context goes on at %v", l.c.id, l.end(), l.c.now())
 			return
 		}

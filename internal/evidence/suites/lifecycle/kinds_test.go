@@ -1,15 +1,13 @@
 package lifecycle
 
 import (
-	"context"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -42,7 +40,7 @@ type terms struct {
 	observer lockmigrate.Observer
 }
 
-const poll = 20 * time.Millisecond
+const poll = 40 * time.Millisecond
 
 func ofModern(change func(*modern.Options)) func([]lockmigrate.Pool, terms) (lockmigrate.Locker, error) {
 	return func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
@@ -107,23 +105,13 @@ func (k kind) locks(key string) []string {
 
 const anyStage = stages.Stage(-1)
 
-// prepare makes the record of a sequence's namespace. It writes the hash itself: `stage init` compares the
-// namespace with every other one, and here are thousands.
-func prepare(ctx context.Context, pool *redis.Pool, p *plan) error {
-	conn, err := pool.GetContext(ctx)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
+// prepare makes the record of a sequence's namespace, as `stage init` would.
+func prepare(s *world.Server, p *plan) {
 	stage := p.kind.stage
 	if stage == anyStage {
 		stage = stages.Stage(rand.New(rand.NewPCG(p.seed, 3)).IntN(3))
 	}
-	_, err = redis.DoContext(conn, ctx, "HMSET", stages.RecordKey(p.terms.name), "epoch", 1, "stage", int(stage),
-		"since", time.Now().UnixMilli(), "patterns", fmt.Sprintf("[%q]", p.key), "clients",
+	s.Do("HMSET", stages.RecordKey(p.terms.name), "epoch", 1, "stage", int(stage),
+		"since", s.Now().UnixMilli(), "patterns", fmt.Sprintf("[%q]", p.key), "clients",
 		fmt.Sprintf(`{"dialect":"jedis-ms","shortest_ms":%d}`, p.terms.ttl.Milliseconds()))
-	if err != nil {
-		return fmt.Errorf("make the record of %s: %w", p.terms.name, err)
-	}
-	return nil
 }

@@ -7,7 +7,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 )
 
 // plan is one sequence: what its clients do, and what happens to them. The seed makes all of it.
@@ -15,7 +15,7 @@ type plan struct {
 	kind    kind
 	seed    uint64
 	rough   bool // anything may happen; else only what leaves nothing undecided, and then more is asked of the locks
-	memory  bool // strict, on the server that runs out of memory now and then
+	memory  bool // strict, and the server runs out of memory now and then
 	terms   terms
 	key     string
 	clients [][]step
@@ -24,11 +24,11 @@ type plan struct {
 // step is one thing that a client does, or that happens to it.
 type step struct {
 	do    action
-	d     time.Duration       // how long, or how long at most
-	early bool                // with a context that ends before
-	n     int                 // next: to which of the commands that follow
-	what  redistest.Happening // next
-	rules string              // rights: what is taken away
+	d     time.Duration // how long, or how long at most
+	early bool          // with a context that ends before
+	n     int           // next: to which of the commands that follow
+	what  world.Fault   // next
+	rules string        // rights: what is taken away
 }
 
 type action uint8
@@ -49,13 +49,14 @@ const (
 	refuse
 	hang
 	cut
+	freeze
 	heal
 	rights
 	memoryOut
 )
 
 var actions = [...]string{"acquire", "try", "do", "inner do", "hold", "renew", "release", "reopen", "next", "partition", "half-open", "stall",
-	"refuse connections", "hang connections", "cut", "heal", "rights", "out of memory"}
+	"refuse connections", "hang connections", "cut", "freeze", "heal", "rights", "out of memory"}
 
 func (s step) String() string {
 	text := actions[s.do]
@@ -152,7 +153,7 @@ func (p *plan) round(g *rand.Rand, steps []step, ms func(lo, hi int) time.Durati
 			steps[len(steps)-1].d = p.terms.ttl * 3 / 2
 		}
 		if p.rough && g.IntN(2) == 0 { // something that happens while it is inside
-			steps = append(steps[:len(steps)-1], step{do: next, n: 1 + g.IntN(4), what: p.roughHappening(g, ms)}, steps[len(steps)-1])
+			steps = append(steps[:len(steps)-1], step{do: next, n: 1 + g.IntN(4), what: p.happening(g, ms)}, steps[len(steps)-1])
 		}
 		return steps
 	default:
@@ -192,7 +193,9 @@ func left(ms func(lo, hi int) time.Duration) []step {
 }
 
 func (p *plan) roughFault(g *rand.Rand, ms func(lo, hi int) time.Duration) step {
-	switch g.IntN(9) {
+	switch g.IntN(10) {
+	case 9:
+		return step{do: freeze, d: ms(20, 400)}
 	case 0:
 		return step{do: partition}
 	case 1:
@@ -204,24 +207,24 @@ func (p *plan) roughFault(g *rand.Rand, ms func(lo, hi int) time.Duration) step 
 	case 4:
 		return step{do: cut}
 	default:
-		return step{do: next, n: 1 + g.IntN(6), what: p.roughHappening(g, ms)}
+		return step{do: next, n: 1 + g.IntN(6), what: p.happening(g, ms)}
 	}
 }
 
-func (p *plan) roughHappening(g *rand.Rand, ms func(lo, hi int) time.Duration) redistest.Happening {
+func (p *plan) happening(g *rand.Rand, ms func(lo, hi int) time.Duration) world.Fault {
 	switch g.IntN(6) {
 	case 0:
-		return redistest.Happening{LoseCommand: true}
+		return world.Fault{LoseCommand: true}
 	case 1:
-		return redistest.Happening{LoseReply: true}
+		return world.Fault{LoseReply: true}
 	case 2:
-		return redistest.Happening{LateCommand: ms(1, 200)}
+		return world.Fault{LateCommand: ms(1, 200)}
 	case 3:
-		return redistest.Happening{LateReply: ms(1, 200)}
+		return world.Fault{LateReply: ms(1, 200)}
 	case 4:
-		return redistest.Happening{Cut: true}
+		return world.Fault{Cut: true}
 	default:
-		return redistest.Happening{Refused: refusals[g.IntN(len(refusals))]}
+		return world.Fault{Refused: refusals[g.IntN(len(refusals))]}
 	}
 }
 
@@ -234,11 +237,11 @@ func (p *plan) strictFault(g *rand.Rand, ms func(lo, hi int) time.Duration) step
 	case 5:
 		return step{do: stall, d: ms(60, 400)}
 	case 0:
-		return step{do: next, n: 1 + g.IntN(6), what: redistest.Happening{LateReply: p.terms.reply * time.Duration(1+g.IntN(4))}}
+		return step{do: next, n: 1 + g.IntN(6), what: world.Fault{LateReply: p.terms.reply * time.Duration(1+g.IntN(4))}}
 	case 1:
-		return step{do: next, n: 1 + g.IntN(6), what: redistest.Happening{LoseReply: true}}
+		return step{do: next, n: 1 + g.IntN(6), what: world.Fault{LoseReply: true}}
 	case 2:
-		return step{do: next, n: 1 + g.IntN(6), what: redistest.Happening{Refused: refusals[g.IntN(len(refusals))]}}
+		return step{do: next, n: 1 + g.IntN(6), what: world.Fault{Refused: refusals[g.IntN(len(refusals))]}}
 	case 3:
 		return step{do: rights, rules: " ~" + strings.Join(p.kind.locks(p.key), " ~") + " " + needless[g.IntN(len(needless))]} // and nothing to the keys beside the lock
 	default:

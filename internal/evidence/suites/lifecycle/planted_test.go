@@ -10,8 +10,6 @@ import (
 	"testing"
 
 	"github.com/stretchr/testify/require"
-
-	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
 // plant is a fault that a lock once had, put back by replacing text in the present source.
@@ -40,9 +38,12 @@ func TestPlantsFit(t *testing.T) {
 	}
 }
 
-// TestPlanted builds this suite with each fault in turn, by an overlay over the source, and wants it found.
+// TestPlanted builds this suite with each fault in turn, by an overlay over the source, and wants it found: by the same sequence 20
+// times of 20.
 func TestPlanted(t *testing.T) {
-	redistest.Unraced(t)
+	if os.Getenv("LOCKMIGRATE_LIFECYCLE") == "" {
+		t.Skip("a build for each fault: LOCKMIGRATE_LIFECYCLE asks for it")
+	}
 	root, err := filepath.Abs("../../../..")
 	require.NoError(t, err)
 	for _, p := range plants {
@@ -54,17 +55,26 @@ func TestPlanted(t *testing.T) {
 				require.NoError(t, os.WriteFile(changed, []byte(p.put(t, file)), 0o600))
 				overlay["Replace"][filepath.Join(root, file)] = changed
 			}
-			text, err := json.Marshal(overlay)
+			replaced, err := json.Marshal(overlay)
 			require.NoError(t, err)
 			list := filepath.Join(dir, "overlay.json")
-			require.NoError(t, os.WriteFile(list, text, 0o600))
-			run := exec.Command("go", "test", "-overlay", list, "-count", "1", "-run", "TestLifecycle$", ".", "-args", "-kind", p.kinds, "-sequences", most, "-shown", "1000", "-until", p.finds)
-			out, err := run.CombinedOutput()
-			require.Error(t, err, "not found in %s sequences", most)
-			require.NotContains(t, string(out), "build failed", "%s", out)
-			found := regexp.MustCompile(p.finds).FindString(string(out))
-			require.NotEmpty(t, found, "it fails for another reason:\n%.3000s", out)
-			t.Logf("found: %s", found)
+			require.NoError(t, os.WriteFile(list, replaced, 0o600))
+			built := filepath.Join(dir, "planted.test")
+			out, err := exec.Command("go", "test", "-c", "-overlay", list, "-o", built, ".").CombinedOutput()
+			require.NoError(t, err, "%s", out)
+			sequences := func(args ...string) string {
+				out, _ := exec.Command(built, append([]string{"-test.run", "TestLifecycle$"}, args...)...).CombinedOutput()
+				return string(out)
+			}
+			text := sequences("-kind", p.kinds, "-sequences", most, "-shown", "1000", "-until", p.finds)
+			where := regexp.MustCompile(p.finds).FindStringIndex(text)
+			require.NotNil(t, where, "not found in %s sequences:\n%.3000s", most, text)
+			t.Logf("found: %s", text[where[0]:where[1]])
+			again := regexp.MustCompile(`again: -kind (\S+) -seed (\d+)`).FindStringSubmatch(text[where[0]:])
+			require.NotNil(t, again)
+			for n := range 20 {
+				require.Regexp(t, p.finds, sequences("-kind", again[1], "-seed", again[2]), "run %d of the same seed has another verdict", n+1)
+			}
 		})
 	}
 }
