@@ -132,7 +132,7 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 	for _, list := range []struct {
 		by     string
 		shares []forecast.Share
-	}{{"cause", first.Causes}, {"client", first.Clients}, {"keys", first.Families}, {"hour of the day", first.Times}} {
+	}{{"cause", first.Causes}, {"client", first.Clients}, {"keys", first.Families}} {
 		if len(list.shares) == 0 {
 			continue
 		}

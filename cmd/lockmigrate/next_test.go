@@ -99,7 +99,7 @@ func TestNext(t *testing.T) {
 	window := []profile.Window{{Seconds: 600, Masters: 1}}
 	enough := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
 		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, Uses: []profile.Use{{
-			Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "fleet",
+			Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written",
 			Wait: profile.Spread{N: 10, Quantiles: []profile.Quantile{{Share: 0.5, MS: 100}, {Share: 0.9, MS: 1300}}},
 		}},
 	}}}

@@ -38,7 +38,6 @@ func newObserveCommand(env *environment) *cobra.Command {
 		Short: "Watch live traffic: who locks what, and with which clock",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return runObserve(cmd.Context(), env, flags) },
 	}
-	cmd.AddCommand(newObserveMergeCommand(env))
 	f := cmd.Flags()
 	f.DurationVar(&flags.limits.For, "for", 10*time.Second, "watch for this `DURATION`")
 	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")

@@ -2,15 +2,12 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
 	"strings"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
@@ -31,8 +28,8 @@ func afterObserve(p profile.Profile, file string) nextStep {
 			return nextStep{"lockmigrate next --namespace " + cmp.Or(fileNamespace(file), "NAME"), `members of a namespace lock here: "lockmigrate stage list" has its name`}
 		}
 	}
-	patterns := stages.UnescapeAll(p.Patterns())
-	if stages.CheckPatterns(patterns) != nil {
+	patterns := stages.UnescapeAll(p.Match)
+	if len(patterns) == 0 {
 		patterns = []string{"PATTERN"}
 	}
 	old, err := p.OldClients()
@@ -42,7 +39,7 @@ func afterObserve(p profile.Profile, file string) nextStep {
 		if len(p.Match) == 0 {
 			match = matchFlags(patterns)
 		}
-		name := cmp.Or(fileNamespace(file), p.Namespace(), "NAME")
+		name := cmp.Or(fileNamespace(file), "NAME")
 		why := old.Why[0] + "; it prints its plan, and writes with --execute"
 		return nextStep{fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s", name, match, terminal.Quoted(file)), why}
 	case err == nil:
@@ -74,18 +71,6 @@ func (n nextStep) print(b *strings.Builder) {
 	fmt.Fprintf(b, "next: %s\n      %s\n", n.Command, terminal.Safe(n.Why))
 }
 
-func newObserveMergeCommand(env *environment) *cobra.Command {
-	var out string
-	cmd := &cobra.Command{
-		Use:   "merge FILE... --profile FILE",
-		Short: "Put profiles of several days and hours together",
-		Args:  cobra.ArbitraryArgs,
-		RunE:  func(_ *cobra.Command, files []string) error { return mergeProfiles(env, files, out) },
-	}
-	cmd.Flags().StringVar(&out, "profile", "", "write the profile of all to `FILE`")
-	return cmd
-}
-
 // openProfile reads a profile from a file.
 func openProfile(path string) (profile.Profile, error) {
 	return readFile(path, `"lockmigrate observe --profile FILE" writes one`, profile.Read)
@@ -102,39 +87,6 @@ func readFile[T any](path, how string, read func(io.Reader) (T, error)) (doc T, 
 		err = usageError(how, "%s: %w", path, err)
 	}
 	return doc, err
-}
-
-func mergeProfiles(env *environment, files []string, out string) error {
-	if len(files) < 2 {
-		return usageError("name two profiles or more", "one profile has nothing to merge with")
-	}
-	if out == "" {
-		return usageError("give --profile fleet.json", "there is no file to write to")
-	}
-	var all []profile.Profile
-	for _, path := range files {
-		p, err := openProfile(path)
-		if err != nil {
-			return err
-		}
-		all = append(all, p)
-	}
-	merged, err := profile.Merge(all...)
-	if err != nil {
-		return failedError("merge profiles of one fleet and the same --match, from windows that lie apart", "%w", err)
-	}
-	if err := writeFile(out, merged.Write); err != nil {
-		return err
-	}
-	next := afterObserve(merged, out)
-	if env.global.json {
-		return json.NewEncoder(env.stdout).Encode(map[string]any{"profile": out, "windows": merged.Windows, "clients": len(merged.Clients), "next": next})
-	}
-	var b strings.Builder
-	fmt.Fprintf(&b, "%d windows, %s in all, %d clients, written to %s\n", len(merged.Windows), short(time.Duration(merged.Seconds()*float64(time.Second))), len(merged.Clients), terminal.Quoted(out))
-	drifts(&b, merged)
-	next.print(&b)
-	return env.show(b.String())
 }
 
 // mostDrifts is how many clocks the text names.

@@ -222,7 +222,10 @@ func (o *observeOutput) table(r observe.Report, most, width int) string {
 		for _, k := range c.Keys[:min(3, len(c.Keys))] {
 			keys = append(keys, terminal.Quoted(k))
 		}
-		t.Row(id, c.Kind, c.Dialect, millis(c.LeaseMS), millis(c.PollMS), skewText(c), fmt.Sprint(c.Acquired), fmt.Sprint(c.Released), span(c.HoldP50MS), span(c.WaitP50MS), strings.Join(keys, " "))
+		if others := slices.DeleteFunc(slices.Clone(c.Databases), func(db int) bool { return db == 0 }); len(others) > 0 {
+			keys = append(keys, "in database "+strings.Trim(fmt.Sprint(c.Databases), "[]"))
+		}
+		t.Row(id, c.Kind, dialectText(c), leaseText(c), millis(c.PollMS), skewText(c), fmt.Sprint(c.Acquired), fmt.Sprint(c.Released), span(c.HoldP50MS), span(c.WaitP50MS), strings.Join(keys, " "))
 	}
 	text := t.Render(width, ink)
 	if more := len(r.Clients) - most; more > 0 {
@@ -235,17 +238,35 @@ func (o *observeOutput) table(r observe.Report, most, width int) string {
 	return text + fmt.Sprintf("hazards: %s; %s\n", r.HazardText(), overlaps)
 }
 
-// skewText is an offset with its error bar; the lease that it rests on is marked where it was only guessed.
+// dialectText is a dialect, marked where one trait decides between two.
+func dialectText(c observe.Row) string {
+	if c.DialectOr != "" {
+		return c.Dialect + "?"
+	}
+	return c.Dialect
+}
+
+// leaseText is a lease, or from which to which it varies. One that is in doubt is marked.
+func leaseText(c observe.Row) string {
+	switch {
+	case c.LeaseVaries:
+		return span(c.LeaseLeastMS) + " to " + span(c.LeaseMostMS)
+	case c.LeaseDoubt != "":
+		return millis(c.LeaseMS) + "?"
+	}
+	return millis(c.LeaseMS)
+}
+
+// skewText is an offset with its error bar. It is marked where the lease that it rests on is in doubt.
 func skewText(c observe.Row) string {
 	if c.SkewMS == nil {
 		return "-"
 	}
 	mark, off := "", *c.SkewErrorMS
-	switch c.LeaseFrom {
-	case "round":
+	if c.LeaseDoubt != "" {
 		mark = "?"
-	case "waits":
-		off += (c.LeaseHighMS - c.LeaseLowMS) / 2
+	} else if !c.LeaseVaries {
+		off += (c.LeaseMostMS - c.LeaseLeastMS) / 2
 	}
 	return fmt.Sprintf("%+.0f ms ±%.0f%s", *c.SkewMS, math.Max(1, off), mark)
 }
@@ -259,7 +280,7 @@ const (
 
 func details(b *strings.Builder, r observe.Report) {
 	for _, v := range r.Overlaps[:min(mostOverlaps, len(r.Overlaps))] {
-		fmt.Fprintf(b, "\nOVERLAP on %s for %s, %s\n  %s %s acquired %s\n  %s %s acquired %s\n", terminal.Quoted(v.Key), span(v.MS), v.Cause,
+		fmt.Fprintf(b, "\nOVERLAP on %s for %s, %s\n  %s %s acquired %s\n  %s %s acquired %s\n", keyText(v.DB, v.Key), span(v.MS), v.Cause,
 			whoText(&v.First.Who), v.First.Dialect, clock(v.First.Acquired), whoText(&v.Second.Who), v.Second.Dialect, clock(v.Second.Acquired))
 	}
 	more(b, int(r.OverlapCount)-mostOverlaps, "overlaps")
@@ -273,7 +294,7 @@ func details(b *strings.Builder, r observe.Report) {
 	}
 	more(b, len(r.Events)-mostEvents, "events")
 	for _, g := range r.Ghosts[:min(mostGhosts, len(r.Ghosts))] {
-		fmt.Fprintf(b, "ghost           %s: expired at %s, nobody took it over\n", terminal.Quoted(g.Key), dated(r.Started.Add(time.Duration(r.WindowSeconds*float64(time.Second))), g.ExpiredAt))
+		fmt.Fprintf(b, "ghost           %s: expired at %s, nobody took it over\n", keyText(g.DB, g.Key), dated(r.Started.Add(time.Duration(r.WindowSeconds*float64(time.Second))), g.ExpiredAt))
 	}
 	more(b, len(r.Ghosts)-mostGhosts, "ghosts")
 	pauses(b, r)
@@ -283,19 +304,34 @@ func details(b *strings.Builder, r observe.Report) {
 			break
 		}
 	}
+	doubts(b, r)
+}
+
+// mostDoubts is how many clients the text names of which something is in doubt.
+const mostDoubts = 5
+
+// doubts says what a ? stands for, and whose leases vary.
+func doubts(b *strings.Builder, r observe.Report) {
+	n := 0
 	for _, c := range r.Clients {
-		if c.LeaseFrom == "round" {
-			b.WriteString("\n? a guess: the nearest lease that people write down. One client uses these keys, or most clocks agree on another one. Say --lease to be sure\n")
-			if c.LeaseLowMS > 0 {
-				fmt.Fprintf(b, "  waiters did not take over as they would with a lease below %s", span(c.LeaseLowMS))
-				if c.LeaseHighMS > 0 {
-					fmt.Fprintf(b, ", and took over as they would not with one above %s", span(c.LeaseHighMS))
-				}
-				b.WriteString("\n")
+		who := terminal.Quoted(c.Addr)
+		var said []string
+		if c.LeaseVaries {
+			said = append(said, fmt.Sprintf("leases of %s vary from %s to %s: the record takes the shortest", who, span(c.LeaseLeastMS), span(c.LeaseMostMS)))
+		}
+		if c.LeaseDoubt != "" {
+			said = append(said, fmt.Sprintf("? lease %s of %s is not sure: %s. Say --lease to be sure", millis(c.LeaseMS), who, c.LeaseDoubt))
+		}
+		if c.DialectOr != "" {
+			said = append(said, fmt.Sprintf("? dialect of %s is %s or %s: %s", who, c.Dialect, c.DialectOr, c.DialectDoubt))
+		}
+		for _, text := range said {
+			if n++; n <= mostDoubts {
+				b.WriteString("\n" + text + "\n")
 			}
-			return
 		}
 	}
+	more(b, n-mostDoubts, "of these")
 }
 
 // pauses tells the longest time from a GET to the GETSET or SET that followed from it, and whose it was.
@@ -322,7 +358,7 @@ func more(b *strings.Builder, n int, what string) {
 }
 
 func eventLine(e observe.EventRow) string {
-	line := fmt.Sprintf("%s  %-14s  %s by %s", clock(e.At), cmp.Or(e.Hazard, e.What), terminal.Quoted(e.Key), whoText(e.By))
+	line := fmt.Sprintf("%s  %-14s  %s by %s", clock(e.At), cmp.Or(e.Hazard, e.What), keyText(e.DB, e.Key), whoText(e.By))
 	if e.Victim != nil {
 		line += " against " + whoText(e.Victim)
 	}
@@ -330,6 +366,14 @@ func eventLine(e observe.EventRow) string {
 		line += ": " + e.Note
 	}
 	return line
+}
+
+// keyText is a key, with its database where that is another than the usual one.
+func keyText(db int, key string) string {
+	if db == 0 {
+		return terminal.Quoted(key)
+	}
+	return fmt.Sprintf("%s in database %d", terminal.Quoted(key), db)
 }
 
 func whoText(w *observe.Who) string {

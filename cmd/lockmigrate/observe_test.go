@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"os"
 	"strconv"
@@ -74,7 +73,7 @@ func TestSimulateKnowsWhoSharesKeys(t *testing.T) {
 	t.Chdir(t.TempDir())
 	out := observeFive(t, func(i int) string { return fmt.Sprint("order:", i) }, "apart.json")
 	assert.Contains(t, out, "overlaps: 0\n")
-	assert.Contains(t, out, "\nnext: lockmigrate stage init --namespace order --match 'order:*' --profile apart.json\n")
+	assert.Contains(t, out, "\nnext: lockmigrate stage init --namespace NAME --match 'PATTERN' --profile apart.json\n")
 	code, out, _ := lockmigrateIn(t.Context(), false, "simulate", "--profile", "apart.json", "--runs", "1")
 	assert.Equal(t, exitDone, code, out)
 	assert.Contains(t, out, "5 clients")
@@ -117,63 +116,4 @@ func TestSimulateRemembersFailovers(t *testing.T) {
 		assert.Equal(t, c.note != "", strings.Contains(errs, "failovers"), "%q: %s", c.flags, errs)
 		assert.Equal(t, c.have != "", strings.Contains(out, "\nfailovers "), "%q: %s", c.flags, out)
 	}
-}
-
-// TestObserveMerge observes the same fleet twice, merges the profiles and creates the namespace with the line that is printed.
-func TestObserveMerge(t *testing.T) {
-	t.Chdir(t.TempDir())
-	s := redistest.Real(t)
-	o := operator{t, s.URL()}
-	ctx, stop := context.WithCancel(t.Context())
-	var clients sync.WaitGroup
-	defer func() { stop(); clients.Wait() }()
-	for i := range 3 {
-		clients.Go(func() {
-			oldClient(ctx, t, s, fmt.Sprint("lock:order:", i%2), 2*time.Second, 0, 20*time.Millisecond, 80*time.Millisecond)
-		})
-	}
-	read := func(file string) (p profile.Profile) {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.NoError(t, json.Unmarshal(text, &p))
-		return p
-	}
-	for _, file := range []string{"a.json", "b.json"} {
-		o.runs(exitDone, "observe", "--for", "1500ms", "--lease", "2s", "--match", "lock:order:*", "--profile", file)
-	}
-	out, _ := o.runs(exitDone, "observe", "merge", "b.json", "a.json", "--profile", "fleet.json")
-	assert.Regexp(t, `^2 windows, 3(\.\d+)?s in all, 3 clients, written to fleet\.json\n`, out)
-	a, b, both := read("a.json"), read("b.json"), read("fleet.json")
-	require.Len(t, both.Clients, 3)
-	for _, c := range both.Clients {
-		var n int64
-		for _, p := range []profile.Profile{a, b} {
-			for _, one := range p.Clients {
-				if one.Name == c.Name {
-					n += one.Acquired()
-				}
-			}
-		}
-		assert.Equal(t, n, c.Acquired(), c.Name)
-		assert.Positive(t, n)
-	}
-	require.Len(t, both.Families, 1)
-	assert.EqualValues(t, 2, both.Families[0].Keys, "the same two keys in both windows")
-	assert.Len(t, both.Families[0].Groups, 1, "two clients share one, the third has the other")
-
-	_, line, _ := strings.Cut(out, "next: lockmigrate ")
-	line, _, _ = strings.Cut(line, "\n")
-	assert.Equal(t, "stage init --namespace order --profile fleet.json", line)
-	o.runs(exitDone, append(shellWords(t, line), "--execute")...)
-	out, _ = o.runs(exitDone, "stage", "--namespace", "order")
-	assert.Contains(t, out, "dialect jedis-ms, shortest lease 1.8s, clock lag 1s")
-
-	_, stderr := o.runs(exitFailed, "observe", "merge", "a.json", "a.json", "--profile", "c.json")
-	assert.Contains(t, stderr, "two profiles are of the same time")
-	_, stderr = o.runs(exitUsage, "observe", "merge", "a.json", "b.json")
-	assert.Contains(t, stderr, "there is no file to write to")
-	_, stderr = o.runs(exitUsage, "observe", "merge", "a.json", "none.json", "--profile", "c.json")
-	assert.Contains(t, stderr, "none.json")
-	assert.NoFileExists(t, "c.json")
-	o.runs(exitUsage, "observe", "merge", "a.json")
 }

@@ -7,7 +7,7 @@ import (
 // blind tells a SET or SETEX of an expiry, without a condition, on a lock's key that its client had just read.
 func (o *Observer) blind(c *client, l *traffic.Command, e traffic.Effect) bool {
 	id := e.Key
-	s := shapeOf(e.Value, l.At)
+	s := formOf(e.Value, l.At)
 	if l.InScript() || c.watched == id || e.Done != traffic.Yes || !c.reads(id, l.At) || o.locks[id] == nil && !o.named(id.Name) || !s.timed() || accompanies(id.Name) {
 		return false
 	}
@@ -19,13 +19,13 @@ func (o *Observer) blind(c *client, l *traffic.Command, e traffic.Effect) bool {
 	if e.TTL > 0 {
 		now = s.expires.Add(-extraOf(s.of) - e.TTL)
 	}
-	read := shapeOf(string(c.got.value), now)
+	read := formOf(string(c.got.value), now)
 	return !read.timed() || read.expires < now
 }
 
 // setBlindly is a client that takes a key by SET because of what it had read: nothing tells it that another
 // has taken the key in between.
-func (o *Observer) setBlindly(c *client, lk *lock, l *traffic.Command, e traffic.Effect, s shape) {
+func (o *Observer) setBlindly(c *client, lk *lock, l *traffic.Command, e traffic.Effect, s form) {
 	c.votes[vote{Legacy, blindSet}]++
 	c.blindSets++
 	o.counts.LegacySets++
@@ -40,14 +40,14 @@ func (o *Observer) setBlindly(c *client, lk *lock, l *traffic.Command, e traffic
 		u.begins(a, l.At)
 	}
 	if e.TTL > 0 {
-		c.ttl = e.TTL
+		u.lives(c, e.TTL)
 	}
 	how := "set"
 	if h := lk.holder; h != nil && !o.same(h.c, c) {
 		how = "takeover"
 		if c.got.known && e.OldKnown && (!c.got.there || string(c.got.value) != e.Old) {
 			how = blindSet
-			o.hazard(event{At: l.At, Hazard: blindSet, Key: lk.id.Name, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
+			o.hazard(event{At: l.At, Hazard: blindSet, Key: lk.id, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
 		}
 	}
 	a.failed = false

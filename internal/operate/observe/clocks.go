@@ -2,6 +2,8 @@ package observe
 
 import (
 	"cmp"
+	"fmt"
+	"maps"
 	"math"
 	"slices"
 	"time"
@@ -9,77 +11,90 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// sums are what one client's values on one family of keys say about offset + lease. Each sample is
-// offset + lease + extra - delay - rounding, with delay >= 0 and 0 <= rounding < quantum: the largest is the closest.
-type sums struct {
+// writer is one client on one family of keys. Of direct writers the lease is known by the TTL in the command, and taken off: their leads are
+// the offset.
+type writer struct {
+	client *client
+	family string
+	direct bool
+}
+
+// leads are those of one writer. A lead is by how much the expiry that it writes is ahead of the server's clock:
+// offset + lease + extra - delay - rounding, with delay >= 0 and 0 <= rounding < quantum. So the largest is the closest to offset + lease +
+// extra, and one that is far smaller is of a shorter lease, or of a command that was long on its way.
+type leads struct {
 	n       int64
-	top     [topSums]time.Duration // the largest, falling
+	top     [topLeads]time.Duration // the largest, falling
+	least   lead
+	kept    []lead // an even choice of all
+	stride  int64  // each of which is kept
 	quantum time.Duration
 	of      *protocol.Dialect // that wrote the values
 	// trip is the shortest time between two commands of one attempt: a whole round trip and more, so that
 	// the shortest delay of one way is below it.
-	trip time.Duration
-	run  suspects
-	// seen are the last samples of a client that counts in coarse steps: how far they spread says how much of
-	// a step rounding can have cost the largest of them.
-	seen []time.Duration
-	// readings are the largest samples of one stretch of time after the other.
+	trip   time.Duration
+	jump   jump
+	former time.Duration // the largest lead before the last jump
+	// readings are the largest leads of one stretch of time after the other.
 	readings []reading
 	stretch  time.Duration
-	lease    within // and what the client adds, by what it did as a waiter
+	clock    bounds // of the offset, by what it did as a waiter
 }
 
+// lead is one of them, and the time since the same connection's command before: no command was longer on its way.
+type lead struct{ ahead, since time.Duration }
+
 const (
-	topSums  = 4
-	seenSums = 64
+	topLeads  = 4
+	mostLeads = 128
 	// coarse is from where on a step of the client's clock counts for more than delays.
 	coarse = 50 * time.Millisecond
 )
 
-func (s *sums) add(x, quantum time.Duration) {
-	if quantum > s.quantum {
-		s.quantum = quantum
+func (s *leads) add(x lead, quantum time.Duration) {
+	s.quantum, s.stride = max(s.quantum, quantum), max(s.stride, 1)
+	if s.n == 0 || x.ahead < s.least.ahead {
+		s.least = x
 	}
-	if quantum >= coarse {
-		if len(s.seen) < seenSums {
-			s.seen = append(s.seen, x)
-		} else {
-			s.seen[s.n%seenSums] = x
+	if s.n%s.stride == 0 {
+		if len(s.kept) == mostLeads {
+			for i := range mostLeads / 2 {
+				s.kept[i] = s.kept[2*i]
+			}
+			s.kept, s.stride = s.kept[:mostLeads/2], 2*s.stride
 		}
+		s.kept = append(s.kept, x)
 	}
-	kept := int(min(s.n, topSums))
+	at := int(min(s.n, topLeads))
 	s.n++
-	at := kept
-	for at > 0 && s.top[at-1] < x {
+	for at > 0 && s.top[at-1] < x.ahead {
 		at--
 	}
-	if at == topSums {
-		return
+	if at < topLeads {
+		copy(s.top[at+1:], s.top[at:])
+		s.top[at] = x.ahead
 	}
-	copy(s.top[at+1:], s.top[at:])
-	s.top[at] = x
 }
 
 // join takes in what another connection of the same client has seen.
-func (s *sums) join(other *sums) {
-	s.of, s.lease = other.of, s.lease.and(other.lease)
+func (s *leads) join(other *leads) {
+	s.of, s.clock = other.of, s.clock.and(other.clock)
 	if s.trip == 0 || other.trip > 0 && other.trip < s.trip {
 		s.trip = other.trip
 	}
 	n := s.n + other.n
-	samples := other.top[:min(other.n, topSums)]
-	if len(other.seen) > 0 {
-		samples = other.seen
-	}
-	for _, x := range samples {
+	for _, x := range slices.Concat(other.kept, other.jump.kept) {
 		s.add(x, other.quantum)
+	}
+	if other.n > int64(len(other.kept)) {
+		s.add(other.least, other.quantum)
 	}
 	s.n = n
 }
 
 // estimate returns offset + lease + extra and how far off that may be.
-func (s *sums) estimate() (sum, off time.Duration) {
-	kept := int(min(s.n, topSums))
+func (s *leads) estimate() (sum, off time.Duration) {
+	kept := int(min(s.n, topLeads))
 	spread := s.top[0] - s.top[kept-1] // how rare the fastest are: what the next fastest would add
 	lost := s.quantum / 2              // to rounding, give or take as much
 	if s.quantum >= coarse {
@@ -90,7 +105,7 @@ func (s *sums) estimate() (sum, off time.Duration) {
 	if trip == 0 || trip > 50*time.Millisecond {
 		trip = min(max(2*spread, 2*time.Millisecond), 50*time.Millisecond)
 	}
-	// The fastest sample came after some delay in (0, trip): its middle, give or take the rest.
+	// The fastest came after some delay in (0, trip): its middle, give or take the rest.
 	off = trip/2 + lost + spread
 	if kept == 1 {
 		off += 10 * time.Millisecond
@@ -98,96 +113,158 @@ func (s *sums) estimate() (sum, off time.Duration) {
 	return s.top[0] + trip/2 + lost, off
 }
 
-// rounding returns how much rounding can have taken from the largest sample. All samples lie within one
+// rounding returns how much rounding can have taken from the largest lead. All of one lease lie within one
 // step of the clock (but for delays), so what their spread leaves of it is the most.
-func (s *sums) rounding() time.Duration {
-	sorted := slices.Sorted(slices.Values(s.seen))
-	if len(sorted) == 0 {
+func (s *leads) rounding() time.Duration {
+	var near []time.Duration
+	for _, x := range s.kept {
+		if s.top[0]-x.ahead <= s.quantum+coarse {
+			near = append(near, x.ahead)
+		}
+	}
+	if len(near) == 0 {
 		return s.quantum
 	}
+	slices.Sort(near)
 	low := 0
-	if len(sorted) >= 4 {
-		low = 1 + len(sorted)/16 // one that was held up on its way makes the spread look larger
+	if len(near) >= 4 {
+		low = 1 + len(near)/16 // one that was held up on its way makes the spread look larger
 	}
-	return min(max(s.quantum-(s.top[0]-sorted[low]), 0), s.quantum)
+	return min(max(s.quantum-(s.top[0]-near[low]), 0), s.quantum)
 }
 
-// pair is one client on one family of keys. Of direct pairs the lease is known by the TTL in the command,
-// and taken off: their sum is the offset.
-type pair struct {
-	client *client
-	family string
-	direct bool
+// below is how far the smallest lead is below the largest, and whether that is a shorter lease for sure: it was
+// smaller by more than the command can have been on its way, or such leads are no exception. It is 0 where it is no more than delays.
+func (s *leads) below(lease time.Duration) (by time.Duration, varies bool) {
+	near := max(200*time.Millisecond, lease/10) + 2*s.quantum
+	all := slices.Concat(s.kept, s.jump.kept, []lead{s.least})
+	few := 0
+	for i, x := range all {
+		switch late := s.top[0] - x.ahead; {
+		case late <= near:
+			continue
+		case late >= lease && late < x.since+coarse:
+			continue // the lease was over before the command came: it was held up
+		default:
+			if i < len(all)-1 {
+				few++
+			}
+			by = max(by, late)
+			varies = varies || late > x.since+coarse
+		}
+	}
+	return by, varies || few > 1 && few*50 > len(all)
 }
 
-// party is whose clock is estimated: a connection, or several of a host that have seen too little each.
-type party struct {
-	pair
+// bounds are of a duration.
+type bounds struct{ low, high time.Duration }
+
+const forever = 1 << 61
+
+// unbounded are no bounds.
+var unbounded = bounds{-forever, forever}
+
+// and is what holds by both.
+func (b bounds) and(o bounds) bounds { return bounds{max(b.low, o.low), min(b.high, o.high)} }
+
+func (b bounds) has(d time.Duration) bool { return d >= b.low && d <= b.high }
+
+// narrow tells that both are so near to each other that the lease is known.
+func (b bounds) narrow() bool {
+	return b.high < forever && b.high-b.low <= max(nearBounds, b.high/50)
+}
+
+// middle lies halfway between two bounds; of one bound it is that.
+func (b bounds) middle() time.Duration {
+	switch {
+	case b.high == forever:
+		return max(b.low, 0)
+	case b.low <= 0:
+		return b.high
+	}
+	return ((b.low + b.high) / 2).Round(time.Millisecond)
+}
+
+// host is whose clock is estimated: a connection, or several of a host that have seen too little each.
+type host struct {
+	writer
 	members []*client
-	sums    *sums
-	// The estimate of offset + lease, or offset alone, with what the writers add taken off.
-	sum, off time.Duration
-	lease    within
+	leads   *leads
+	sum     time.Duration // offset + lease, or offset alone, with what the writers add taken off
+	off     time.Duration // by how much that may be off
+	within  bounds        // of the lease, by what it did as a waiter
 }
 
-// enough is how many samples make a connection a party of its own.
+// enough is how many leads make a connection a host of its own.
 const enough = 3
 
-// parties puts together connections of one host that have a sample or two each: clients that connect for
-// each lock. One whose values disagree with the others has a clock of its own.
-func parties(all map[pair]*sums) []*party {
-	type crowd struct {
+// hosts puts together connections of one host that have a lead or two each: clients that connect for
+// each lock. One whose values disagree with the others has a clock of its own, or another lease.
+func hosts(all map[writer]*leads) []*host {
+	type alike struct {
 		host, family string
 		direct       bool
 		of           *protocol.Dialect
 	}
-	var out []*party
-	few := map[crowd][]*party{}
-	for p, s := range all {
+	var out []*host
+	few := map[alike][]*host{}
+	for w, s := range all {
 		if s.n == 0 {
 			continue
 		}
-		one := &party{pair: p, members: []*client{p.client}, sums: s}
-		if id := (crowd{hostOf(p.client.addr), p.family, p.direct, s.of}); s.n < enough {
+		one := &host{writer: w, members: []*client{w.client}, leads: s}
+		if id := (alike{hostOf(w.client.addr), w.family, w.direct, s.of}); s.n < enough {
 			few[id] = append(few[id], one)
 		} else {
 			out = append(out, one)
 		}
 	}
 	for _, together := range few {
-		slices.SortFunc(together, func(a, b *party) int { return cmp.Compare(b.sums.top[0], a.sums.top[0]) })
+		slices.SortFunc(together, func(a, b *host) int { return cmp.Compare(b.leads.top[0], a.leads.top[0]) })
 		for len(together) > 0 {
 			first := together[0]
-			all := &party{pair: first.pair, sums: &sums{}}
-			reach := max(first.sums.quantum, coarse)
-			var rest []*party
+			all := &host{writer: first.writer, leads: &leads{clock: unbounded}}
+			reach := max(first.leads.quantum, coarse)
+			var rest []*host
 			for _, one := range together {
-				if first.sums.top[0]-one.sums.top[0] > reach {
+				if first.leads.top[0]-one.leads.top[0] > reach {
 					rest = append(rest, one)
 					continue
 				}
-				all.sums.join(one.sums)
+				all.leads.join(one.leads)
 				all.members = append(all.members, one.client)
 			}
 			out = append(out, all)
 			together = rest
 		}
 	}
-	for _, p := range out {
-		p.sum, p.off = p.sums.estimate()
-		if p.direct {
-			p.off += time.Millisecond // the TTL was cut to whole milliseconds
+	for _, h := range out {
+		h.sum, h.off = h.leads.estimate()
+		if h.direct {
+			h.off += time.Millisecond // the TTL was cut to whole milliseconds
 		}
-		extra := p.client.extra(p.sums.of)
-		p.sum -= extra
-		if p.lease.low = max(p.sums.lease.low-extra, 0); p.sums.lease.high > 0 {
-			p.lease.high = max(p.sums.lease.high-extra, 1)
-		}
+		h.sum -= h.client.extra(h.leads.of)
+		h.within = h.leaseWithin()
 	}
-	slices.SortFunc(out, func(a, b *party) int { // maps have no order, results must
+	slices.SortFunc(out, func(a, b *host) int { // maps have no order, results must
 		return cmp.Or(cmp.Compare(a.family, b.family), cmp.Compare(a.sum, b.sum), cmp.Compare(a.client.addr, b.client.addr))
 	})
 	return out
+}
+
+// leaseWithin is what the bounds of a clock leave of the sum. Threads that share a connection tell nothing.
+func (h *host) leaseWithin() bounds {
+	w, clock := unbounded, h.leads.clock
+	if o := h.client.o; o != nil && o.pooled[hostOf(h.client.addr)] {
+		return w
+	}
+	if clock.high < forever {
+		w.low = h.sum - clock.high
+	}
+	if clock.low > -forever {
+		w.high = max(h.sum-clock.low, time.Millisecond)
+	}
+	return w
 }
 
 // extra is what a client adds to now + lease, as far as what it does tells.
@@ -204,101 +281,200 @@ func (c *client) extra(of *protocol.Dialect) time.Duration {
 	return extraOf(of)
 }
 
-// Clocks are the solved offsets and leases.
-type Clocks struct {
-	lease  map[string]time.Duration // by family
-	within map[string]within        // its bounds, by family
-	source map[string]string        // by family: given, expire, waits, fleet, round
-	offset map[*client]time.Duration
-	off    map[*client]time.Duration // the error bar
-	n      map[*client]int64         // samples
+// lease is what is known of the lease of one client on one family of keys.
+type lease struct {
+	likely      time.Duration // the largest, where it varies
+	least, most time.Duration
+	varies      bool   // what it writes is of several leases, from least to most; else it is one lease between these
+	from        string // given, ttl or written
+	doubt       string // why it may be another; empty where it is known
 }
 
-// solve tells offset and lease apart: only their sum is seen. Clients that lock keys of one family
+// Clocks are the solved offsets and leases.
+type Clocks struct {
+	lease  map[writer]lease // direct is unset
+	family map[string]lease
+	offset map[*client]time.Duration
+	off    map[*client]time.Duration // the error bar
+	n      map[*client]int64         // leads
+}
+
+// solve tells offset and lease apart: only their sum is seen. Clients that lock keys of one family as a rule
 // share its lease; an offset belongs to a client. What remains open is one constant for each family: all
-// clocks of a fleet 5 s ahead with a lease of 30 s look like true clocks with a lease of 35 s. It is closed,
-// in this order, by
+// clocks of a fleet 5 s ahead with a lease of 30 s look like true clocks with a lease of 35 s. It is closed by one of three sources:
 //
-//	given   --lease;
-//	expire  the TTL that the clients set after they have written the value, where most clocks are right with it;
-//	waits   what waiters did, where it bounds the lease closely from both sides;
-//	fleet   the lease, among those that people write down, with which most clients' clocks are right;
-//	round   the same with one client only, or where no clock is right with it, or most agree with each other on a lease that people
-//	        do not write down: a guess. That other lease is taken where it lies between the bounds. Where there are two bounds,
-//	        most clocks must be right with a lease that is no guess.
+//	given    --lease;
+//	ttl      the TTL that the clients set after they have written the value, where most clocks are right with it;
+//	written  the lease, among those that people write down, with which most clients' clocks are right. What a client did as a waiter bounds
+//	         its clock, and so its lease, whatever is written. Where the bounds meet that is the lease.
 //
-// All but the given lease lie within what waiters did, where that is known. A fleet whose clocks are all wrong by the same amount,
+// What does not follow is a doubt: one client alone, a lease with which most clocks are wrong, a client whose clock is off by exactly what
+// makes its lease another one that people write down. A fleet whose clocks are all wrong by the same amount,
 // and that nobody waits in, is not found without --lease. One client alone is found only where its offset is small beside the
 // steps between such leases.
 //
 // Where clients write whole seconds, some languages cut the clock and some round it, which moves the sum by
 // half a second. The fleet tells which, as it tells the lease; an error bar is never below half a step.
-func solve(all map[pair]*sums, families map[string]*family, given time.Duration) *Clocks {
-	c := &Clocks{map[string]time.Duration{}, map[string]within{}, map[string]string{}, map[*client]time.Duration{}, map[*client]time.Duration{}, map[*client]int64{}}
-	for p, s := range all {
-		c.n[p.client] += s.n
+func solve(all map[writer]*leads, families map[string]*family, given time.Duration) *Clocks {
+	c := &Clocks{map[writer]lease{}, map[string]lease{}, map[*client]time.Duration{}, map[*client]time.Duration{}, map[*client]int64{}}
+	for w, s := range all {
+		c.n[w.client] += s.n
 	}
-	byFamily := map[string][]*party{}
-	for _, p := range parties(all) {
-		byFamily[p.family] = append(byFamily[p.family], p)
+	direct, indirect := map[string][]*host{}, map[string][]*host{}
+	for _, h := range hosts(all) {
+		if h.direct {
+			direct[h.family] = append(direct[h.family], h)
+		} else {
+			indirect[h.family] = append(indirect[h.family], h)
+		}
 	}
-	for name, fleet := range byFamily {
-		var direct, indirect []*party
-		for _, p := range fleet {
-			if p.direct {
-				direct = append(direct, p)
-			} else {
-				indirect = append(indirect, p)
+	for _, fleet := range direct {
+		c.offsets(fleet, nil)
+	}
+	for name, fleet := range indirect {
+		of := familyLease(fleet, families[name], given)
+		c.family[name] = of
+		own := make([]lease, len(fleet))
+		shift := rounded(fleet, of.likely)
+		for i, h := range fleet {
+			own[i] = h.lease(of, shift)
+			for _, m := range h.members {
+				c.lease[writer{m, name, false}] = own[i]
 			}
 		}
-		c.offsets(direct, 0)
-		if len(indirect) > 0 {
-			var lease time.Duration
-			bounds := leaseWithin(indirect)
-			switch ttl, ok := families[name].ttl(); {
-			case given > 0:
-				lease, c.source[name] = given, "given"
-			case ok && bounds.has(ttl) && explains(indirect, ttl):
-				lease, c.source[name] = ttl, "expire"
-			default:
-				lease = roundLease(indirect, bounds)
-				other, agree := agreesOnOther(indirect, lease)
-				switch {
-				case bounds.narrow():
-					c.source[name] = "waits"
-				case len(indirect) == 1 || agree || right(indirect, lease) == 0 || bounds.low > 0 && bounds.high > 0 && !explains(indirect, lease):
-					c.source[name] = "round"
-				default:
-					c.source[name] = "fleet"
-				}
-				if agree && bounds.high > 0 && bounds.has(other) {
-					lease = other
-				}
-			}
-			c.lease[name], c.within[name] = lease, bounds
-			c.offsets(indirect, lease)
-		}
+		c.offsets(fleet, own)
 	}
 	return c
 }
 
-// offset is what a lease leaves of the sum. Shift is what clients that count in coarse steps round up by.
-func (p *party) offset(lease, shift time.Duration) time.Duration {
-	if p.sums.quantum < coarse {
-		shift = 0
+// familyLease is the lease that the clients of a family share, as far as they do.
+func familyLease(fleet []*host, f *family, given time.Duration) lease {
+	within := leaseWithin(fleet)
+	one := func(d time.Duration, from, doubt string) lease { return lease{d, d, d, false, from, doubt} }
+	if given > 0 {
+		return one(given, "given", "")
 	}
-	return p.sum - lease - shift
+	if ttl, ok := f.ttl(); ok && within.has(ttl) && explains(fleet, ttl) {
+		least, most := f.ttlSpan()
+		return lease{ttl, least, most, least < most, "ttl", ""}
+	}
+	likely := roundLease(fleet, within)
+	other, agree := agreesOnOther(fleet, likely)
+	if within.narrow() {
+		return lease{likely, max(within.low, 0), within.high, false, "written", ""}
+	}
+	l := one(likely, "written", "")
+	switch {
+	case len(fleet) == 1:
+		l.doubt = "one client alone uses these keys, and a wrong clock looks like another lease"
+	case agree:
+		l.doubt = fmt.Sprintf("most clocks would be right with %v, which people do not write down", other)
+	case !explains(fleet, likely):
+		l.doubt = "most clocks would be wrong with it, or the leases differ"
+	case right(fleet, likely) < 2:
+		l.doubt = "no two clocks are right with it"
+	}
+	below, above := within.low > 0, within.high < forever
+	if agree && above && within.has(other) {
+		l.likely = other
+	}
+	if l.doubt == "" || !below && !above {
+		return l
+	}
+	l.least, l.most = within.low, within.high
+	switch {
+	case below && above: // so far it is known
+		l.doubt = ""
+	case above: // some clock of the fleet is right
+		l.least = min(max(fleet[0].sum, time.Millisecond), l.likely, l.most)
+	default:
+		l.most = max(fleet[len(fleet)-1].sum, l.likely, l.least)
+	}
+	return l
 }
 
-// offsets takes the lease off the sums of a family.
-func (c *Clocks) offsets(fleet []*party, lease time.Duration) {
-	shift := rounded(fleet, lease)
-	for _, p := range fleet {
-		offset, off := p.offset(lease, shift), p.off
-		if p.sums.quantum >= coarse {
-			off += p.sums.quantum / 2
+// lease is that of one host, where the family has another one.
+func (h *host) lease(of lease, shift time.Duration) lease {
+	l := of
+	wrong := h.offset(l.likely, shift).Abs() > h.off+coarse
+	say := func(b bounds) string {
+		switch {
+		case b.high == forever:
+			return fmt.Sprintf("of %v or more", b.low.Round(time.Millisecond))
+		case b.low <= 0:
+			return fmt.Sprintf("of %v or less", b.high.Round(time.Millisecond))
 		}
-		for _, m := range p.members {
+		return fmt.Sprintf("between %v and %v", b.low.Round(time.Millisecond), b.high.Round(time.Millisecond))
+	}
+	contradicts := l.likely < h.within.low-nearBounds || l.likely > h.within.high+nearBounds
+	switch own := h.rightLease(shift); {
+	case contradicts && l.from == "given":
+		l.doubt = "its waiters did what they do with one " + say(h.within)
+	case l.from == "written" && h.within.narrow():
+		l = lease{l.likely, max(h.within.low, 0), h.within.high, false, "written", ""}
+		if contradicts {
+			l.likely = h.within.middle()
+		}
+	case contradicts && h.within.low <= h.within.high:
+		l.likely = roundLease([]*host{h}, h.within)
+		l.least, l.most = max(min(h.within.low, l.likely), 0), max(min(h.within.high, h.sum), l.likely)
+		l.from, l.doubt = "written", "its waiters did what they do with one "+say(h.within)
+	case l.from == "written" && l.doubt == "" && l.least == l.most && wrong && own > 0 && own != l.likely:
+		l.least, l.most = min(own, l.likely), max(own, l.likely)
+		l.doubt = fmt.Sprintf("or it is %v, and its clock is right", own)
+	}
+	switch other, _ := h.client.other(); {
+	case l.from != "written":
+	case other == protocol.RedisPyFloat.Name: // it adds a second less
+		l.most = max(l.most, l.likely+time.Second)
+	case other == protocol.RedisObjects.Name:
+		l.least = max(min(l.least, l.likely-time.Second), time.Millisecond)
+	}
+	if by, varies := h.leads.below(l.likely); by > 0 {
+		most := l.likely
+		if offset := h.offset(most, shift); offset < 0 && offset > -4*(h.off+coarse) { // its clock may be right, and its longest lease shorter
+			most += offset
+		}
+		l.least = max(min(l.least, most-by-h.off), time.Millisecond)
+		l.varies = varies
+	}
+	return l
+}
+
+// rightLease is the lease that people write down with which a clock is right; 0: there is none.
+func (h *host) rightLease(shift time.Duration) time.Duration {
+	for _, d := range written {
+		if h.within.has(d) && h.offset(d, shift).Abs() <= h.off+coarse && (h.leads.quantum < coarse || d%h.leads.quantum == 0) {
+			return d
+		}
+	}
+	return 0
+}
+
+// offset is what a lease leaves of the sum. Shift is what clients that count in coarse steps round up by.
+func (h *host) offset(lease, shift time.Duration) time.Duration {
+	if h.leads.quantum < coarse {
+		shift = 0
+	}
+	return h.sum - lease - shift
+}
+
+// offsets takes the leases off the sums of a family; none of direct writers.
+func (c *Clocks) offsets(fleet []*host, leases []lease) {
+	most := time.Duration(0)
+	for _, l := range leases {
+		most = max(most, l.likely)
+	}
+	shift := rounded(fleet, most)
+	for i, h := range fleet {
+		offset, off := h.offset(0, shift), h.off
+		if leases != nil {
+			offset -= leases[i].likely
+		}
+		if h.leads.quantum >= coarse {
+			off += h.leads.quantum / 2
+		}
+		for _, m := range h.members {
 			// Of several families the one with the smallest error bar speaks.
 			if before, seen := c.off[m]; !seen || off < before || off == before && offset < c.offset[m] {
 				c.offset[m], c.off[m] = offset, off
@@ -308,11 +484,11 @@ func (c *Clocks) offsets(fleet []*party, lease time.Duration) {
 }
 
 // rounded tells whether clients that count in coarse steps cut the time or round it: 0, or half a step.
-func rounded(fleet []*party, lease time.Duration) time.Duration {
+func rounded(fleet []*host, lease time.Duration) time.Duration {
 	shift := time.Duration(0)
-	for _, p := range fleet {
-		if p.sums.quantum >= coarse {
-			shift = p.sums.quantum / 2
+	for _, h := range fleet {
+		if h.leads.quantum >= coarse {
+			shift = h.leads.quantum / 2
 		}
 	}
 	if shift > 0 && cost(fleet, lease, shift) < cost(fleet, lease, 0) {
@@ -335,14 +511,20 @@ func (f *family) ttl() (time.Duration, bool) {
 	return best, best > 0
 }
 
+// ttlSpan are the shortest and the longest of them.
+func (f *family) ttlSpan() (least, most time.Duration) {
+	all := slices.Sorted(maps.Keys(f.ttls))
+	return all[0], all[len(all)-1]
+}
+
 // explains tells that half of a fleet's clocks are right with a lease.
-func explains(fleet []*party, lease time.Duration) bool { return 2*right(fleet, lease) >= len(fleet) }
+func explains(fleet []*host, lease time.Duration) bool { return 2*right(fleet, lease) >= len(fleet) }
 
 // right is how many clocks of a fleet are right with a lease.
-func right(fleet []*party, lease time.Duration) (right int) {
+func right(fleet []*host, lease time.Duration) (right int) {
 	shift := rounded(fleet, lease)
-	for _, p := range fleet {
-		if p.offset(lease, shift).Abs() <= p.off+50*time.Millisecond {
+	for _, h := range fleet {
+		if h.offset(lease, shift).Abs() <= h.off+coarse {
 			right++
 		}
 	}
@@ -351,11 +533,11 @@ func right(fleet []*party, lease time.Duration) (right int) {
 
 // agreesOnOther finds another lease with which most clocks of a fleet would be right together, where they are wrong with this one.
 // Either may be true.
-func agreesOnOther(fleet []*party, lease time.Duration) (other time.Duration, agree bool) {
+func agreesOnOther(fleet []*host, lease time.Duration) (other time.Duration, agree bool) {
 	if explains(fleet, lease) {
 		return 0, false
 	}
-	i := slices.IndexFunc(fleet, func(p *party) bool { return 2*right(fleet, p.sum) > len(fleet) })
+	i := slices.IndexFunc(fleet, func(h *host) bool { return 2*right(fleet, h.sum) > len(fleet) })
 	if i < 0 {
 		return 0, false
 	}
@@ -365,10 +547,10 @@ func agreesOnOther(fleet []*party, lease time.Duration) (other time.Duration, ag
 // cost is how badly a lease explains a fleet: a clock that is right costs nothing, one that is wrong costs by
 // the order of magnitude of its error, so that a few clocks that are far off do not outvote those that are
 // right. What an estimate may be off by is no error.
-func cost(fleet []*party, lease, shift time.Duration) float64 {
+func cost(fleet []*host, lease, shift time.Duration) float64 {
 	total := 0.0
-	for _, p := range fleet {
-		total += math.Log1p(float64(p.offset(lease, shift).Abs()) / float64(20*time.Millisecond+p.off))
+	for _, h := range fleet {
+		total += math.Log1p(float64(h.offset(lease, shift).Abs()) / float64(20*time.Millisecond+h.off))
 	}
 	return total
 }
@@ -393,18 +575,18 @@ var written = func() []time.Duration {
 // roundLease finds the lease that explains the sums best, within bounds. Among equals the lease in the middle of the sums
 // wins, then the shorter. Clients that write whole seconds take leases of whole seconds. Where people write down none within the
 // bounds it is their middle.
-func roundLease(fleet []*party, bounds within) time.Duration {
+func roundLease(fleet []*host, within bounds) time.Duration {
 	middle := fleet[len(fleet)/2] // they are in order
-	best, bestCost := bounds.middle(), math.Inf(1)
+	best, bestCost := within.middle(), math.Inf(1)
 	for _, lease := range written {
-		if !bounds.has(lease) {
+		if !within.has(lease) {
 			continue
 		}
-		for _, shift := range []time.Duration{0, middle.sums.quantum / 2} {
-			if shift > 0 && middle.sums.quantum < coarse || middle.sums.quantum >= coarse && lease%middle.sums.quantum != 0 {
+		for _, shift := range []time.Duration{0, middle.leads.quantum / 2} {
+			if shift > 0 && middle.leads.quantum < coarse || middle.leads.quantum >= coarse && lease%middle.leads.quantum != 0 {
 				continue
 			}
-			c := cost(fleet, lease, shift) + 0.1*cost([]*party{middle}, lease, shift)
+			c := cost(fleet, lease, shift) + 0.1*cost([]*host{middle}, lease, shift)
 			if shift > 0 {
 				c += 0.05 // most languages cut
 			}
@@ -414,41 +596,4 @@ func roundLease(fleet []*party, bounds within) time.Duration {
 		}
 	}
 	return best
-}
-
-// samples keeps a bounded, evenly thinned choice of durations.
-type samples struct {
-	kept   []time.Duration
-	n      int64
-	stride int64
-	most   time.Duration
-	sum    time.Duration
-}
-
-const maxSamples = 256
-
-func (s *samples) add(d time.Duration) {
-	s.stride = max(s.stride, 1)
-	s.most = max(s.most, d)
-	s.sum += d
-	if s.n%s.stride == 0 {
-		if len(s.kept) == maxSamples {
-			for i := range maxSamples / 2 {
-				s.kept[i] = s.kept[2*i]
-			}
-			s.kept = s.kept[:maxSamples/2]
-			s.stride *= 2
-		}
-		s.kept = append(s.kept, d)
-	}
-	s.n++
-}
-
-// at returns the value below which a share of the samples lies, 0 for none.
-func (s *samples) at(share float64) time.Duration {
-	if len(s.kept) == 0 {
-		return 0
-	}
-	sorted := slices.Sorted(slices.Values(s.kept))
-	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
 }

@@ -91,8 +91,9 @@ func (o *Observer) expires(c *client, lk *lock, l *traffic.Command, e traffic.Ef
 	if h == nil || !l.InScript() && !o.same(h.c, c) {
 		return
 	}
-	if l.InScript() || h.bySetNX || h.c.ttl == 0 { // after a takeover clients give what EXPIRE can: whole seconds
-		h.c.ttl = e.TTL
+	if l.InScript() || h.bySetNX || h.ttl == 0 { // after a takeover clients give what EXPIRE can: whole seconds
+		h.ttl = e.TTL
+		o.use(h.c, lk.family).lives(h.c, e.TTL)
 	}
 	if l.InScript() {
 		o.renews(lk, h, l.At)
@@ -101,7 +102,7 @@ func (o *Observer) expires(c *client, lk *lock, l *traffic.Command, e traffic.Ef
 		h.expiring = true
 		h.c.expired++
 		f.expired++
-		if h.shape.timed() && len(f.ttls) < 64 {
+		if h.form.timed() && len(f.ttls) < 64 {
 			increment(&f.ttls, e.TTL)
 		}
 	}
@@ -109,7 +110,7 @@ func (o *Observer) expires(c *client, lk *lock, l *traffic.Command, e traffic.Ef
 
 // settled makes a client the holder whose try had an unknown outcome.
 func (o *Observer) settled(c *client, lk *lock, a *attempt) {
-	o.acquire(c, lk, shapeOf(a.wrote, a.last), a.wrote, a.last, "free")
+	o.acquire(c, lk, formOf(a.wrote, a.last), a.wrote, a.last, "free")
 	if a.noTTL {
 		o.byNX(c, lk)
 	}
@@ -144,14 +145,14 @@ func (o *Observer) loses(lk *lock, h *hold, why string, at protocol.Instant) {
 
 // try is SETNX or SET NX.
 func (o *Observer) try(c *client, lk *lock, l *traffic.Command, e traffic.Effect, named bool) {
-	s := shapeOf(e.Value, l.At)
+	s := formOf(e.Value, l.At)
 	o.voteTry(c, l, e, s, named)
-	if e.TTL > 0 {
-		c.ttl = e.TTL
-	}
 	c.tries++
 	u := o.works(c, lk)
 	u.tries++
+	if e.TTL > 0 {
+		u.lives(c, e.TTL)
+	}
 	for _, h := range slices.Clone(lk.past) {
 		if h.c == c { // a client that tries again no longer believes to hold; when it left is not known
 			o.ended(lk, h, l.At)
@@ -170,12 +171,10 @@ func (o *Observer) try(c *client, lk *lock, l *traffic.Command, e traffic.Effect
 	if a.waiting {
 		o.waited(c, lk, a)
 	}
-	a.last, a.looked, a.waiting, a.readKnown, a.left = l.At, false, false, false, false
-	if a.fresh = a.wrote != e.Value; a.fresh {
-		a.wroteAt = l.At
-	}
+	a.last, a.before, a.looked, a.waiting, a.readKnown, a.left = l.At, c.before, false, false, false, false
+	fresh := a.wrote != e.Value
 	a.wrote, a.noTTL = strings.Clone(e.Value), e.TTL == 0
-	if s.timed() {
+	if s.timed() && (fresh || s.of.Writes != protocol.OnceForAll) { // the same text again is older
 		o.sample(c, lk, s, l.At, e.TTL)
 	}
 	if e.TTL == 0 || s.of != nil && s.of.TakesWithTTL {
@@ -194,7 +193,7 @@ func (o *Observer) try(c *client, lk *lock, l *traffic.Command, e traffic.Effect
 }
 
 // voteTry says what a try makes a client look like. SETNX and SET NX without a TTL are one command.
-func (o *Observer) voteTry(c *client, l *traffic.Command, e traffic.Effect, s shape, named bool) {
+func (o *Observer) voteTry(c *client, l *traffic.Command, e traffic.Effect, s form, named bool) {
 	v := vote{s.kind, s.dialect}
 	switch name := o.script.name; {
 	case l.InScript() && strings.HasPrefix(name, "modern_"), s.kind == Bridge && e.Op == traffic.OpTake:
@@ -222,34 +221,35 @@ func (o *Observer) voteTry(c *client, l *traffic.Command, e traffic.Effect, s sh
 }
 
 // sample takes in what a value says about the writer's clock. A TTL in the same command is the lease.
-func (o *Observer) sample(c *client, lk *lock, s shape, at protocol.Instant, ttl time.Duration) {
-	p := pair{c, lk.family, ttl > 0}
-	sum := o.sums[p]
+func (o *Observer) sample(c *client, lk *lock, s form, at protocol.Instant, ttl time.Duration) {
+	w := writer{c, lk.family, ttl > 0}
+	sum := o.leads[w]
 	if sum == nil {
-		if len(o.sums) >= 2*o.opts.MaxClients {
+		if len(o.leads) >= 2*o.opts.MaxClients {
 			return
 		}
-		sum = &sums{}
-		o.sums[p] = sum
+		sum = &leads{clock: unbounded}
+		o.leads[w] = sum
 	}
 	sum.of = s.of
-	sum.read(at, s.expires.Sub(at)-ttl)
-	if by, stepped := sum.take(s.expires.Sub(at)-ttl, s.quantum); stepped {
-		o.stepped(c, lk.id.Name, at, by)
+	x := lead{s.expires.Sub(at) - ttl, at.Sub(c.before)}
+	sum.read(at, x.ahead)
+	if by, jumped := sum.take(x, s.quantum); jumped {
+		o.stepped(c, lk.id, at, by)
 	}
 }
 
 // trip takes in the time between two commands of one attempt.
 func (o *Observer) trip(c *client, lk *lock, d time.Duration) {
 	for _, direct := range []bool{false, true} {
-		if s := o.sums[pair{c, lk.family, direct}]; s != nil && d > 0 && (s.trip == 0 || d < s.trip) {
+		if s := o.leads[writer{c, lk.family, direct}]; s != nil && d > 0 && (s.trip == 0 || d < s.trip) {
 			s.trip = d
 		}
 	}
 }
 
 // mixed reports dialects on one key that misread each other.
-func (o *Observer) mixed(c *client, lk *lock, s shape, at protocol.Instant) {
+func (o *Observer) mixed(c *client, lk *lock, s form, at protocol.Instant) {
 	if s.kind != Legacy {
 		return
 	}
@@ -258,7 +258,7 @@ func (o *Observer) mixed(c *client, lk *lock, s shape, at protocol.Instant) {
 			lk.odd = map[string]bool{}
 		}
 		lk.odd[s.dialect] = true
-		o.hazard(event{At: at, Hazard: "unit-mismatch", Key: lk.id.Name, By: c, Note: "writes " + s.dialect + " where others write " + before})
+		o.hazard(event{At: at, Hazard: "unit-mismatch", Key: lk.id, By: c, Note: "writes " + s.dialect + " where others write " + before})
 	}
 	if lk.unit == "" {
 		lk.unit = s.dialect
@@ -288,7 +288,7 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e traffic.Effe
 		return
 	}
 	for _, h := range o.holdsOf(lk, c) {
-		if h.shape.of != nil && looksFirst(h.shape.of) {
+		if h.form.of != nil && looksFirst(h.form.of) {
 			c.getRelease++
 			o.family(lk.family).looked++
 			o.actsAs(lk, h, at)
@@ -305,7 +305,7 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e traffic.Effe
 // settle decides a try of unknown outcome by the GET that follows it. It tells whether that is possible: a
 // loser reads next, but so does a winner whose release looks before it deletes.
 func (o *Observer) settle(c *client, lk *lock, a *attempt, e traffic.Effect) bool {
-	s := shapeOf(a.wrote, a.last)
+	s := formOf(a.wrote, a.last)
 	switch {
 	case e.OldKnown && e.There && e.Old == a.wrote && lk.holder == nil:
 		o.settled(c, lk, a)
@@ -336,7 +336,7 @@ func (o *Observer) misread(c *client, lk *lock, at protocol.Instant, e traffic.E
 	}
 	if len(lk.odd) < 64 {
 		lk.odd[strings.Clone(e.Old)] = true
-		o.hazard(event{At: at, Hazard: "foreign-value", Key: lk.id.Name, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
+		o.hazard(event{At: at, Hazard: "foreign-value", Key: lk.id, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
 	}
 }
 
@@ -399,12 +399,12 @@ func (o *Observer) hashAdd(c *client, lk *lock, l *traffic.Command, e traffic.Ef
 	}
 	u.tries++
 	u.begins(c.attempt(lk.id), l.At)
-	o.acquire(c, lk, shape{kind: Redisson}, e.Value, l.At, "free")
+	o.acquire(c, lk, form{kind: Redisson}, e.Value, l.At, "free")
 }
 
 // overwrite is SET on a lock's key.
 func (o *Observer) overwrite(c *client, lk *lock, l *traffic.Command, e traffic.Effect, blind bool) {
-	s := shapeOf(e.Value, l.At)
+	s := formOf(e.Value, l.At)
 	if l.InScript() && o.script.name != "" {
 		o.scriptSet(c, lk, l, e, s)
 		return
@@ -417,7 +417,7 @@ func (o *Observer) overwrite(c *client, lk *lock, l *traffic.Command, e traffic.
 	switch {
 	case mine || h != nil && h.value == e.Value && !blind:
 		o.renews(lk, h, l.At)
-		h.value, h.shape = strings.Clone(e.Value), s
+		h.value, h.form = strings.Clone(e.Value), s
 	case !l.InScript() && c.watched == lk.id && s.kind == Legacy:
 		c.votes[vote{Legacy, protocol.ServiceStack.Name}] += 2
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
@@ -427,7 +427,7 @@ func (o *Observer) overwrite(c *client, lk *lock, l *traffic.Command, e traffic.
 	case h == nil:
 		o.acquire(c, lk, s, e.Value, l.At, "set")
 	default:
-		o.hazard(event{At: l.At, Hazard: "clobber", Key: lk.id.Name, By: c, Victim: h.c, Note: "SET over a holder's value"})
+		o.hazard(event{At: l.At, Hazard: "clobber", Key: lk.id, By: c, Victim: h.c, Note: "SET over a holder's value"})
 	}
 }
 
@@ -445,7 +445,7 @@ func (o *Observer) Settle(db int, key string) {
 			continue
 		}
 		at.pending, at.failed = false, true
-		if s := shapeOf(value, at.last); ok && value == at.wrote && (s.kind != Unknown || o.named(key)) {
+		if s := formOf(value, at.last); ok && value == at.wrote && (s.kind != Unknown || o.named(key)) {
 			at.failed = false
 			o.settled(c, lk, at)
 		}

@@ -70,29 +70,30 @@ func TestRoundLease(t *testing.T) {
 	for _, c := range []struct {
 		sums []time.Duration
 		want time.Duration
-		from string
+		sure bool
 	}{
-		{[]time.Duration{-60 * s, 25 * s, 30 * s, 35 * s, 120 * s}, 30 * s, "fleet"},
-		{[]time.Duration{30*s + 3*time.Millisecond}, 30 * s, "round"},
-		{[]time.Duration{60 * s, 60*s + 8*time.Millisecond, 72 * s}, 60 * s, "fleet"},
-		{[]time.Duration{300 * time.Millisecond, 301 * time.Millisecond}, 300 * time.Millisecond, "fleet"},
+		{[]time.Duration{-60 * s, 30 * s, 30 * s, 30 * s, 120 * s}, 30 * s, true},
+		{[]time.Duration{-60 * s, 25 * s, 30 * s, 35 * s, 120 * s}, 30 * s, false}, // most clocks are wrong with it
+		{[]time.Duration{30*s + 3*time.Millisecond}, 30 * s, false},
+		{[]time.Duration{60 * s, 60*s + 8*time.Millisecond, 72 * s}, 60 * s, true},
+		{[]time.Duration{300 * time.Millisecond, 301 * time.Millisecond}, 300 * time.Millisecond, true},
 		// A lease of 4.5 s, or three clocks that are wrong by the same half a second: nobody can tell.
-		{[]time.Duration{4500 * time.Millisecond, 4501 * time.Millisecond, 4502 * time.Millisecond, 7 * s}, 5 * s, "round"},
+		{[]time.Duration{4500 * time.Millisecond, 4501 * time.Millisecond, 4502 * time.Millisecond, 7 * s}, 5 * s, false},
 	} {
-		var fleet []*party
+		var fleet []*host
 		for _, sum := range c.sums {
-			fleet = append(fleet, &party{sum: sum, sums: &sums{quantum: time.Millisecond}})
+			fleet = append(fleet, &host{sum: sum, leads: &leads{quantum: time.Millisecond}})
 		}
-		assert.Equal(t, c.want, roundLease(fleet, within{}), c.sums)
-		seen := map[pair]*sums{}
+		assert.Equal(t, c.want, roundLease(fleet, unbounded), c.sums)
+		seen := map[writer]*leads{}
 		for i, sum := range c.sums {
-			one := &sums{trip: time.Millisecond, of: protocol.JedisMS}
+			one := &leads{trip: time.Millisecond, of: protocol.JedisMS, clock: unbounded}
 			for range enough {
-				one.add(sum, time.Millisecond)
+				one.add(lead{ahead: sum}, time.Millisecond)
 			}
-			seen[pair{client: &client{addr: fmt.Sprint("10.0.0.", i)}, family: "f"}] = one
+			seen[writer{client: &client{o: New(Options{}), addr: fmt.Sprint("10.0.0.", i)}, family: "f"}] = one
 		}
-		assert.Equal(t, c.from, solve(seen, nil, 0).source["f"], c.sums)
+		assert.Equal(t, c.sure, solve(seen, nil, 0).family["f"].doubt == "", c.sums)
 	}
 }
 

@@ -165,13 +165,13 @@ func TestLeaseOfRealWaiters(t *testing.T) {
 	})
 	require.Len(t, report.Clients, 2)
 	for _, row := range report.Clients {
-		t.Logf("lease %v from %s, between %v and %v; skew %v ±%v", value(row.LeaseMS), row.LeaseFrom, row.LeaseLowMS, row.LeaseHighMS, value(row.SkewMS), value(row.SkewErrorMS))
-		assert.Positive(t, row.LeaseLowMS)
-		assert.LessOrEqual(t, row.LeaseLowMS, ms(lease))
-		assert.GreaterOrEqual(t, row.LeaseHighMS, ms(lease))
-		assert.GreaterOrEqual(t, value(row.LeaseMS), row.LeaseLowMS)
-		assert.LessOrEqual(t, value(row.LeaseMS), row.LeaseHighMS)
-		within := row.LeaseHighMS - row.LeaseLowMS
+		t.Logf("lease %v from %s, between %v and %v; skew %v ±%v", value(row.LeaseMS), row.LeaseFrom, row.LeaseLeastMS, row.LeaseMostMS, value(row.SkewMS), value(row.SkewErrorMS))
+		assert.Positive(t, row.LeaseLeastMS)
+		assert.LessOrEqual(t, row.LeaseLeastMS, ms(lease))
+		assert.GreaterOrEqual(t, row.LeaseMostMS, ms(lease))
+		assert.GreaterOrEqual(t, value(row.LeaseMS), row.LeaseLeastMS)
+		assert.LessOrEqual(t, value(row.LeaseMS), row.LeaseMostMS)
+		within := row.LeaseMostMS - row.LeaseLeastMS
 		assert.LessOrEqual(t, distance(value(row.SkewMS), clocks), within+2*value(row.SkewErrorMS)+2)
 	}
 }

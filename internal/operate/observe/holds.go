@@ -12,17 +12,16 @@ import (
 
 // takeover is GETSET: by the holder it renews, by a waiter it wins or clobbers.
 func (o *Observer) takeover(c *client, lk *lock, l *traffic.Command, e traffic.Effect) {
-	s := shapeOf(e.Value, l.At)
+	s := formOf(e.Value, l.At)
 	if s.kind == Legacy {
 		c.votes[vote{s.kind, s.dialect}]++
 	} else if s.kind == Unknown {
 		c.votes[vote{Unknown, "getset"}]++
 		return // a counter that is read and reset
 	}
-	if e.TTL > 0 {
-		c.ttl = e.TTL
+	if u := o.works(c, lk); e.TTL > 0 {
+		u.lives(c, e.TTL)
 	}
-	o.works(c, lk)
 	at := c.attempt(lk.id)
 	if h := lk.holder; h == nil || !o.same(h.c, c) || at.failed {
 		o.tookOver(c, lk, at, l, e.Value)
@@ -37,8 +36,11 @@ func (o *Observer) takeover(c *client, lk *lock, l *traffic.Command, e traffic.E
 	}
 	h := lk.holder
 	recomputed := at.wrote != e.Value
-	if recomputed && s.of == protocol.RedisPyFloat && at.wrote != "" && at.failed {
-		c.votes[vote{Legacy, protocol.RedisObjects.Name}] += 2 // redis-py sends the same text twice
+	if s.of == protocol.RedisPyFloat && at.wrote != "" && at.failed && recomputed { // redis-py sends the same text twice
+		c.votes[vote{Legacy, protocol.RedisObjects.Name}] += 2
+		c.textAnew++
+	} else if s.of == protocol.RedisPyFloat && at.failed && !recomputed {
+		c.textTwice++
 	}
 	if s.timed() && (e.TTL > 0 || recomputed && s.of.Writes == protocol.EachCommand) {
 		o.sample(c, lk, s, l.At, e.TTL) // it read its clock for this command
@@ -47,20 +49,20 @@ func (o *Observer) takeover(c *client, lk *lock, l *traffic.Command, e traffic.E
 	if h != nil && o.same(h.c, c) && !at.failed {
 		o.actsAs(lk, h, l.At)
 		o.renews(lk, h, l.At)
-		h.value, h.shape = at.wrote, s
+		h.value, h.form = at.wrote, s
 		return
 	}
-	switch o.wins(at, lk, s, e) {
+	switch o.wins(c, at, lk, s, l, e) {
 	case traffic.Yes:
 		if at.readKnown && e.OldKnown && e.Old != at.read && h != nil && !o.same(h.c, c) {
-			o.hazard(event{At: l.At, Hazard: "double-win", Key: lk.id.Name, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
+			o.hazard(event{At: l.At, Hazard: "double-win", Key: lk.id, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
 		}
 		at.failed = false
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")
 	case traffic.No:
 		at.failed = true
-		clobber := event{At: l.At, Hazard: "clobber", Key: lk.id.Name, By: c, Victim: ownerOf(lk)}
-		if old := shapeOf(e.Old, l.At); old.expires != 0 && s.expires != 0 {
+		clobber := event{At: l.At, Hazard: "clobber", Key: lk.id, By: c, Victim: ownerOf(lk)}
+		if old := formOf(e.Old, l.At); old.expires != 0 && s.expires != 0 {
 			clobber.Note = "moves the winner's expiry by " + s.expires.Sub(old.expires).Round(time.Millisecond).String()
 		}
 		o.hazard(clobber)
@@ -70,7 +72,7 @@ func (o *Observer) takeover(c *client, lk *lock, l *traffic.Command, e traffic.E
 }
 
 // wins says whether a GETSET wins, by the rule of its dialect.
-func (o *Observer) wins(at *attempt, lk *lock, s shape, e traffic.Effect) traffic.Answer {
+func (o *Observer) wins(c *client, at *attempt, lk *lock, s form, l *traffic.Command, e traffic.Effect) traffic.Answer {
 	rule := protocol.OldIsRead
 	if s.of != nil {
 		rule = s.of.Win
@@ -90,24 +92,31 @@ func (o *Observer) wins(at *attempt, lk *lock, s shape, e traffic.Effect) traffi
 		return traffic.No
 	}
 	// The old value is expired by the writer's own clock, which reads its own expiry less the lease.
-	old := shapeOf(e.Old, s.expires)
-	lease, ok := o.lease(lk.family)
-	if !old.timed() || !s.timed() || !ok {
+	old := formOf(e.Old, s.expires)
+	if !old.timed() || !s.timed() {
 		return traffic.Unsettled
 	}
-	if old.expires < s.expires.Add(-extraOf(s.of)-lease) {
+	lease, known := o.lease(c, lk.family)
+	now := s.expires.Add(-extraOf(s.of) - lease.likely)
+	if lease.varies {
+		now = l.At.Add(o.clocks.offset[c])
+	}
+	switch {
+	case !known:
+		return traffic.Unsettled
+	case old.expires < now:
 		return traffic.Yes
 	}
 	return traffic.No
 }
 
 // acquire makes a client the holder of a key.
-func (o *Observer) acquire(c *client, lk *lock, s shape, value string, at protocol.Instant, how string) {
-	h := &hold{c: c, at: at, began: at, value: strings.Clone(value), shape: s, how: how}
+func (o *Observer) acquire(c *client, lk *lock, s form, value string, at protocol.Instant, how string) {
+	h := &hold{c: c, ttl: c.ttl, at: at, began: at, value: strings.Clone(value), form: s, how: how}
 	c.acquired++
 	try := c.attempt(lk.id)
 	u := o.works(c, lk)
-	u.acquires(at, how)
+	u.acquires(how)
 	if try.first != 0 && at.Sub(try.first) < 10*time.Minute {
 		u.wait.add(at.Sub(try.first))
 	}
@@ -133,32 +142,32 @@ func (o *Observer) acquire(c *client, lk *lock, s shape, value string, at protoc
 		}
 	}
 	lk.holder = h
-	o.emit(event{At: at, What: "acquired", Key: lk.id.Name, By: c, Note: how})
+	o.emit(event{At: at, What: "acquired", Key: lk.id, By: c, Note: how})
 }
 
 // superseded judges a takeover by the lease of the holder before: too early, or late.
 func (o *Observer) superseded(lk *lock, before, after *hold) {
-	if before.shape.kind != Legacy || before.shape.forever || after.how != "takeover" {
+	if before.form.kind != Legacy || before.form.forever || after.how != "takeover" {
 		return
 	}
 	first := after.c.attempt(lk.id).first
 	judge := func() {
-		lease, ok := o.lease(lk.family)
+		lease, ok := o.leaseOf(before, lk)
 		if !ok {
 			return
 		}
 		over := after.at.Sub(before.at.Add(lease)) // how long the lease had been over
 		slack := 50 * time.Millisecond
-		if q := before.shape.quantum; q > time.Millisecond {
+		if q := before.form.quantum; q > time.Millisecond {
 			slack += q
 		}
 		poll := max(after.c.poll.at(0.5), 100*time.Millisecond)
 		switch {
 		case over < -slack:
-			o.hazard(event{At: after.at, Hazard: "early-takeover", Key: lk.id.Name, By: after.c, Victim: before.c,
+			o.hazard(event{At: after.at, Hazard: "early-takeover", Key: lk.id, By: after.c, Victim: before.c,
 				Note: fmt.Sprintf("%v before the lease was over", (-over).Round(time.Millisecond))})
 		case over > 2*poll+500*time.Millisecond+slack && first != 0 && first < before.at.Add(lease):
-			o.hazard(event{At: after.at, Hazard: "late-takeover", Key: lk.id.Name, By: after.c, Victim: before.c,
+			o.hazard(event{At: after.at, Hazard: "late-takeover", Key: lk.id, By: after.c, Victim: before.c,
 				Note: fmt.Sprintf("%v after the lease was over, and it had been waiting", over.Round(time.Millisecond))})
 		}
 	}
@@ -196,7 +205,7 @@ func (o *Observer) delete(c *client, lk *lock, l *traffic.Command, e traffic.Eff
 	switch {
 	case h != nil && len(mine) > 0 && mine[0] == h:
 		c.blindDelete++
-		if h.shape.of != nil && h.shape.of.Unit == protocol.FloatSeconds && c.getRelease == 0 {
+		if h.form.of != nil && h.form.of.Unit == protocol.FloatSeconds && c.getRelease == 0 {
 			o.family(lk.family).blind++
 		}
 		o.release(lk, h, c, l.At)
@@ -211,7 +220,7 @@ func (o *Observer) delete(c *client, lk *lock, l *traffic.Command, e traffic.Eff
 			o.stale(c, lk, l.At, h, fmt.Sprintf("it had lost the key (%s) and deleted its successor's", last.lost))
 		}
 	case h == nil:
-		if e.Done == traffic.Yes && e.OldKnown && shapeOf(e.Old, l.At).kind == Legacy {
+		if e.Done == traffic.Yes && e.OldKnown && formOf(e.Old, l.At).kind == Legacy {
 			c.released++ // acquired before the window
 		}
 	case hostOf(h.c.addr) == hostOf(c.addr) && c.acquired == 0:
@@ -229,7 +238,7 @@ func (o *Observer) stale(c *client, lk *lock, at protocol.Instant, victim *hold,
 	if hostOf(c.addr) == hostOf(victim.c.addr) {
 		note += "; " + OnePool
 	}
-	o.hazard(event{At: at, Hazard: "stale-delete", Key: lk.id.Name, By: c, Victim: victim.c, Note: note})
+	o.hazard(event{At: at, Hazard: "stale-delete", Key: lk.id, By: c, Victim: victim.c, Note: note})
 	o.loses(lk, victim, "stale-delete", at)
 }
 
@@ -252,12 +261,12 @@ func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 	o.actsAs(lk, h, at)
 	o.finished(lk, h, at)
 	o.ended(lk, h, at)
-	o.emit(event{At: at, What: "released", Key: lk.id.Name, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
-	if h.shape.kind == Legacy && !h.shape.forever {
+	o.emit(event{At: at, What: "released", Key: lk.id, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
+	if h.form.kind == Legacy && !h.form.forever {
 		since := h.at
 		o.later(func() {
-			if lease, ok := o.lease(lk.family); ok && at.Sub(since) > lease+h.shape.quantum {
-				o.hazard(event{At: at, Hazard: "overrun", Key: lk.id.Name, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
+			if lease, ok := o.leaseOf(h, lk); ok && at.Sub(since) > lease+h.form.quantum {
+				o.hazard(event{At: at, Hazard: "overrun", Key: lk.id, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
 			}
 		})
 	}
@@ -301,7 +310,7 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 			o.overlaps = append(o.overlaps, ov)
 		}
 		o.later(func() { increment(&o.family(lk.family).overlaps, o.cause(ov)) })
-		o.emit(event{At: at, What: "overlap", Key: lk.id.Name, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.cause)})
+		o.emit(event{At: at, What: "overlap", Key: lk.id, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.cause)})
 	}
 	h.successors = nil
 }

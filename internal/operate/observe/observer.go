@@ -49,7 +49,7 @@ type Observer struct {
 	server   string // that is watched, empty for a file
 	clients  map[string]*client
 	locks    map[traffic.Key]*lock
-	sums     map[pair]*sums
+	leads    map[writer]*leads
 	clocks   *Clocks
 	clocksAt protocol.Instant
 	script   script
@@ -103,17 +103,21 @@ type client struct {
 	commands int64
 	first    protocol.Instant // of its commands that use a lock
 	last     protocol.Instant // of all
+	before   protocol.Instant // of its command before
 
 	attempts    map[traffic.Key]*attempt
 	uses        map[string]*use // by family
+	databases   []int           // of its keys, rising
 	poll        samples
 	acquired    int64
 	released    int64
 	tries       int64
 	getRelease  int64 // releases that looked before they deleted
 	blindDelete int64
+	textTwice   int64 // takeovers with a float that it had sent before
+	textAnew    int64 // and with one that it made anew
 	watched     traffic.Key
-	ttl         time.Duration // of the tokens that it sets
+	ttl         time.Duration // of the last lock that it set one for
 	sidecar     string        // the name of its sidecar, empty for none
 
 	sent       map[string]int64  // what it sent to locks, by command: SETNX, GETSET, SET NX, SET GET, SET, SETEX
@@ -172,9 +176,8 @@ type attempt struct {
 	left        bool // a GET before the release told that the key was lost
 	looked      bool // a GET came after the last try
 	waiting     bool // nothing came after that GET, which found a value
-	fresh       bool // the last try was the first with its value
-	wroteAt     protocol.Instant
 	lookedAt    protocol.Instant
+	before      protocol.Instant // of its connection's command before the last try
 }
 
 // hold is one client having one key.
@@ -182,8 +185,9 @@ type hold struct {
 	c          *client
 	at         protocol.Instant // acquired, or renewed last
 	began      protocol.Instant // acquired
+	ttl        time.Duration    // 0: none was seen
 	value      string
-	shape      shape
+	form       form
 	how        string
 	ended      protocol.Instant // 0 while it may believe to hold
 	bySetNX    bool             // taken by SETNX, or SET NX without a TTL
@@ -213,7 +217,7 @@ func New(opts Options) *Observer {
 	opts.defaults()
 	return &Observer{
 		Keys: traffic.NewKeys(opts.MaxKeys), opts: opts,
-		clients: map[string]*client{}, locks: map[traffic.Key]*lock{}, sums: map[pair]*sums{},
+		clients: map[string]*client{}, locks: map[traffic.Key]*lock{}, leads: map[writer]*leads{},
 		tokens: map[string]asker{}, names: map[string]Peer{}, hazards: map[string]int64{},
 		steps: map[string]step{}, families: map[string]*family{},
 	}
@@ -257,7 +261,7 @@ func (o *Observer) Take(l *traffic.Command) {
 		o.Keys.Apply(l)
 		return
 	}
-	c.last = l.At
+	c.before, c.last = c.last, l.At
 	c.commands++
 	if l.Script != nil && !l.InScript() {
 		o.begin(c, l)
@@ -310,7 +314,7 @@ func (o *Observer) takes(c *client, l *traffic.Command, e traffic.Effect) (lock 
 	if word == "" {
 		return false
 	}
-	switch s := shapeOf(e.Value, l.At); {
+	switch s := formOf(e.Value, l.At); {
 	case accompanies(e.Key.Name):
 	case o.opts.Match != nil:
 		lock = o.opts.Match(e.Key.Name)
@@ -319,7 +323,7 @@ func (o *Observer) takes(c *client, l *traffic.Command, e traffic.Effect) (lock 
 	}
 	ours := l.InScript() && o.script.name != ""
 	old := word == "SETNX" || word == "GETSET"
-	if d := shapeOf(e.Value, l.At).of; e.Op == traffic.OpTake && e.TTL > 0 && (d == nil || !d.TakesWithTTL) {
+	if d := formOf(e.Value, l.At).of; e.Op == traffic.OpTake && e.TTL > 0 && (d == nil || !d.TakesWithTTL) {
 		old, ours = false, true // a token with a TTL is nothing of the old scheme
 	}
 	switch {
@@ -449,17 +453,30 @@ func (c *client) attempt(id traffic.Key) *attempt {
 	return a
 }
 
-// lease returns a family's lease as far as it is known by now.
-func (o *Observer) lease(family string) (time.Duration, bool) {
-	if o.opts.Lease > 0 {
-		return o.opts.Lease, true
-	}
+// lease returns what is known by now of a client's lease on a family of keys.
+func (o *Observer) lease(c *client, family string) (l lease, known bool) {
 	o.solve(false)
-	if _, known := o.clocks.lease[family]; !known {
+	l, known = o.clocks.lease[writer{c, family, false}]
+	if !known {
 		o.solve(true)
+		l, known = o.clocks.lease[writer{c, family, false}]
 	}
-	lease, known := o.clocks.lease[family]
-	return lease, known
+	if !known {
+		l, known = o.clocks.family[family]
+	}
+	if !known {
+		l.likely, known = o.opts.Lease, o.opts.Lease > 0
+	}
+	return l, known
+}
+
+// leaseOf returns the lease of one lock: where a client's leases vary, its value says which.
+func (o *Observer) leaseOf(h *hold, lk *lock) (time.Duration, bool) {
+	l, known := o.lease(h.c, lk.family)
+	if l.varies && h.form.timed() && h.ttl == 0 {
+		return h.form.expires.Sub(h.at) - h.c.extra(h.form.of) - o.clocks.offset[h.c], true
+	}
+	return l.likely, known
 }
 
 // solve brings the clocks up to date, at most once in a second of the stream unless forced.
@@ -467,7 +484,7 @@ func (o *Observer) solve(now bool) {
 	if !now && o.clocks != nil && o.last.Sub(o.clocksAt) < time.Second {
 		return
 	}
-	o.clocks, o.clocksAt = solve(o.sums, o.families, o.opts.Lease), o.last
+	o.clocks, o.clocksAt = solve(o.leads, o.families, o.opts.Lease), o.last
 }
 
 // hostOf returns the host of an address: what is the same for all connections of one machine.

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -58,7 +59,7 @@ func (all observers) profile() profile.Profile {
 // profiled is one row of the report for a profile. A service behind a sidecar is played as a member at stage bridge: it locks with the same
 // tokens, whatever its own clock says.
 func (row *clientRow) profiled() profile.Client {
-	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Connections: row.Connections, AtOnce: atOnce(row.members)}
+	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Or: row.DialectOr, Doubt: row.DialectDoubt, Connections: row.Connections, AtOnce: atOnce(row.members)}
 	if c.Kind == Sidecar {
 		c.Kind = Bridge
 	}
@@ -70,15 +71,11 @@ func (row *clientRow) profiled() profile.Client {
 	}
 	var poll, pause []*samples
 	uses := map[string][]*use{}
-	ttl := time.Duration(0)
 	gaveUp := map[string]*samples{}
 	for _, m := range row.members {
 		poll, pause = append(poll, &m.poll), append(pause, &m.pause)
 		for family, u := range m.uses {
 			uses[family] = append(uses[family], u)
-		}
-		if row.LeaseFrom == "ttl" && (ttl == 0 || m.ttl > 0 && m.ttl < ttl) {
-			ttl = m.ttl
 		}
 		for id, a := range m.attempts { // it may have gone to other keys since
 			if a.failed && a.last != 0 && m.gone(m.o.last.Sub(a.last)) {
@@ -94,14 +91,16 @@ func (row *clientRow) profiled() profile.Client {
 	for _, family := range slices.Sorted(maps.Keys(uses)) {
 		u := joined(uses[family])
 		u.Family = family
-		lease, from, bounds := ttl, "ttl", within{}
+		var l lease
 		if row.Kind == Legacy {
-			if l, f, b := leaseOf(row.members, family); l > 0 {
-				lease, from, bounds = l, f, b
-			}
+			l = leaseOf(row.members, family)
 		}
-		if lease > 0 {
-			u.LeaseMS, u.LeaseFrom, u.LeaseLowMS, u.LeaseHighMS = ms(lease), from, ms(bounds.low), ms(bounds.high)
+		if l.likely == 0 && row.LeaseFrom == "ttl" {
+			l = ttlOf(row.members, family)
+		}
+		if l.likely > 0 {
+			u.LeaseMS, u.LeaseLeastMS, u.LeaseMostMS = ms(l.likely), ms(l.least), ms(l.most)
+			u.LeaseVaries, u.LeaseFrom, u.LeaseDoubt = l.varies, l.from, l.doubt
 		}
 		if late := gaveUp[family]; late != nil {
 			u.GaveUp = u.GaveUp.And(spread([]*samples{late}))
@@ -122,7 +121,7 @@ func joined(all []*use) (u profile.Use) {
 		u.Renewals += x.renewals
 		u.Left += x.left
 		u.Crashed += x.crashed
-		u.Hazards, u.ByHour = profile.Sum(u.Hazards, x.hazards), profile.Sum(u.ByHour, x.hours)
+		u.Hazards = profile.Sum(u.Hazards, x.hazards)
 		hold, wait, think = append(hold, &x.hold), append(wait, &x.wait), append(think, &x.think)
 		overrun, gaveUp = append(overrun, &x.overrun), append(gaveUp, &x.gaveUp)
 	}
@@ -184,7 +183,7 @@ func (o *Observer) unended(p *profile.Profile, index map[*client]int) {
 
 // shares writes down who uses which keys, and the overlaps. A server that takes another's place has the same keys.
 func (all observers) shares(p *profile.Profile, index map[*client]int) {
-	keys := map[string]map[string]map[int]int64{} // by family and id: who acquired it how often
+	keys := map[string]map[traffic.Key]map[int]int64{} // by family: who acquired each how often
 	beyond, overlaps := map[string]int64{}, map[string]map[string]int64{}
 	for _, o := range all {
 		for id, lk := range o.locks {
@@ -196,10 +195,9 @@ func (all observers) shares(p *profile.Profile, index map[*client]int) {
 			}
 			if len(by) > 0 {
 				if keys[lk.family] == nil {
-					keys[lk.family] = map[string]map[int]int64{}
+					keys[lk.family] = map[traffic.Key]map[int]int64{}
 				}
-				key := profile.KeyID(id.DB, id.Name)
-				keys[lk.family][key] = profile.Sum(keys[lk.family][key], by)
+				keys[lk.family][id] = profile.Sum(keys[lk.family][id], by)
 			}
 			beyond[lk.family] += lk.more
 		}
@@ -209,7 +207,7 @@ func (all observers) shares(p *profile.Profile, index map[*client]int) {
 		}
 	}
 	for name, all := range keys {
-		p.Share(name, all)
+		p.Share(name, slices.Collect(maps.Values(all)))
 	}
 	for i := range p.Families {
 		f := &p.Families[i]
@@ -227,8 +225,8 @@ func (row *clientRow) readings() []profile.Reading {
 		family string
 		direct bool
 	}
-	sums, n := map[kind][]*sums{}, map[kind]int64{}
-	for p, s := range row.clock.o.sums { // of one server: others have other clocks
+	sums, n := map[kind][]*leads{}, map[kind]int64{}
+	for p, s := range row.clock.o.leads { // of one server: others have other clocks
 		if slices.Contains(row.members, p.client) {
 			k := kind{p.family, p.direct}
 			sums[k], n[k] = append(sums[k], s), n[k]+s.n

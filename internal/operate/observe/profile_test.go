@@ -93,7 +93,6 @@ func TestProfileOfTurns(t *testing.T) {
 	require.Len(t, f.Groups, 1, "order:3 alone was shared")
 	assert.EqualValues(t, 1, f.Groups[0].Keys)
 	assert.Equal(t, []int64{1, 1}, f.Groups[0].Acquired)
-	assert.Equal(t, map[int]int64{22: 11}, ua.ByHour, "1,700,000,000 is 22:13 UTC")
 	assert.EqualValues(t, 1, uc.Left)
 }
 

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -17,7 +18,7 @@ type event struct {
 	At     protocol.Instant
 	Hazard string // one of the hazards' names; empty where What says what happened
 	What   string // acquired, released, overlap
-	Key    string
+	Key    traffic.Key
 	By     *client
 	Victim *client
 	Note   string
@@ -44,6 +45,7 @@ type EventRow struct {
 	What   string    `json:"what,omitempty"`
 	Kind   string    `json:"-"` // of By
 	Key    string    `json:"key"`
+	DB     int       `json:"db"`
 	By     *Who      `json:"by,omitempty"`
 	Victim *Who      `json:"victim,omitempty"`
 	Note   string    `json:"note,omitempty"`
@@ -71,33 +73,40 @@ type Holder struct {
 
 // Row is one client, host or name.
 type Row struct {
-	Addr        string   `json:"addr"`
-	Server      string   `json:"server,omitempty"` // that a connection leads to, where there are several
-	Host        string   `json:"host"`
-	Name        string   `json:"name"`
-	User        string   `json:"user,omitempty"`
-	Lib         string   `json:"lib,omitempty"`
-	Connections int      `json:"connections"`
-	Kind        string   `json:"kind"`
-	Dialect     string   `json:"dialect"`
-	Sidecar     string   `json:"sidecar,omitempty"` // the name of the one that it is behind
-	LeaseMS     *float64 `json:"lease_ms"`
-	LeaseFrom   string   `json:"lease_from,omitempty"`   // given, expire, waits, fleet, round; ttl for tokens
-	LeaseLowMS  float64  `json:"lease_low_ms,omitempty"` // bounds by what waiters did; 0: none
-	LeaseHighMS float64  `json:"lease_high_ms,omitempty"`
-	PollMS      *float64 `json:"poll_ms"`
-	PollSamples int      `json:"poll_samples"`
-	SkewMS      *float64 `json:"skew_ms"`
-	SkewErrorMS *float64 `json:"skew_error_ms"`
-	Samples     int64    `json:"samples"`
-	Tries       int64    `json:"tries"`
-	Acquired    int64    `json:"acquired"`
-	Released    int64    `json:"released"`
-	HoldP50MS   float64  `json:"hold_p50_ms"`
-	HoldP95MS   float64  `json:"hold_p95_ms"`
-	WaitP50MS   float64  `json:"wait_p50_ms"`
-	WaitP95MS   float64  `json:"wait_p95_ms"`
-	Keys        []string `json:"keys"`
+	Addr        string `json:"addr"`
+	Server      string `json:"server,omitempty"` // that a connection leads to, where there are several
+	Host        string `json:"host"`
+	Name        string `json:"name"`
+	User        string `json:"user,omitempty"`
+	Lib         string `json:"lib,omitempty"`
+	Connections int    `json:"connections"`
+	Kind        string `json:"kind"`
+	Dialect     string `json:"dialect"`
+	// DialectOr is what it may speak as well, and DialectDoubt why; empty where there is no doubt.
+	DialectOr    string   `json:"dialect_or,omitempty"`
+	DialectDoubt string   `json:"dialect_doubt,omitempty"`
+	Sidecar      string   `json:"sidecar,omitempty"` // the name of the one that it is behind
+	LeaseMS      *float64 `json:"lease_ms"`
+	// The lease: LeaseMS is the largest where it varies, else the likely one. See profile.Use.
+	LeaseFrom    string   `json:"lease_from,omitempty"` // given, ttl, written
+	LeaseLeastMS float64  `json:"lease_least_ms,omitempty"`
+	LeaseMostMS  float64  `json:"lease_most_ms,omitempty"`
+	LeaseVaries  bool     `json:"lease_varies,omitempty"`
+	LeaseDoubt   string   `json:"lease_doubt,omitempty"` // why it may be another; empty where it is known
+	PollMS       *float64 `json:"poll_ms"`
+	PollSamples  int      `json:"poll_samples"`
+	SkewMS       *float64 `json:"skew_ms"`
+	SkewErrorMS  *float64 `json:"skew_error_ms"`
+	Samples      int64    `json:"samples"`
+	Tries        int64    `json:"tries"`
+	Acquired     int64    `json:"acquired"`
+	Released     int64    `json:"released"`
+	HoldP50MS    float64  `json:"hold_p50_ms"`
+	HoldP95MS    float64  `json:"hold_p95_ms"`
+	WaitP50MS    float64  `json:"wait_p50_ms"`
+	WaitP95MS    float64  `json:"wait_p95_ms"`
+	Keys         []string `json:"keys"`
+	Databases    []int    `json:"databases"` // that these keys are in
 	// Sent counts the commands with which it tried to take locks: SETNX, GETSET, SET NX, SET GET, SET, SETEX.
 	Sent map[string]int64 `json:"sent"`
 	// The time from its GET of an expired value to the GETSET, or SET, with which it takes the lock over: the
@@ -155,10 +164,10 @@ func (c *Counts) add(o Counts) {
 func (o *Observer) hazard(e event) {
 	o.hazards[e.Hazard]++
 	if e.By != nil {
-		increment(&o.use(e.By, Family(e.Key)).hazards, e.Hazard)
+		increment(&o.use(e.By, Family(e.Key.Name)).hazards, e.Hazard)
 	}
 	if len(o.events) < o.opts.MaxEvents {
-		e.Key = strings.Clone(e.Key)
+		e.Key.Name = strings.Clone(e.Key.Name)
 		o.events = append(o.events, e)
 	}
 	o.emit(e)
@@ -176,7 +185,7 @@ func (e event) row() EventRow {
 	if e.By != nil {
 		kind = cmp.Or(e.By.leading().kind, Unknown)
 	}
-	return EventRow{At: e.At.Time(), Hazard: e.Hazard, What: e.What, Kind: kind, Key: e.Key, By: e.By.who(), Victim: e.Victim.who(), Note: e.Note}
+	return EventRow{At: e.At.Time(), Hazard: e.Hazard, What: e.What, Kind: kind, Key: e.Key.Name, DB: e.Key.DB, By: e.By.who(), Victim: e.Victim.who(), Note: e.Note}
 }
 
 func (c *client) who() *Who {
@@ -234,11 +243,40 @@ func (c *client) leading() vote {
 		}
 	case best.kind == Legacy && c.failures >= 3 && c.readAfter == 0 && c.sent["GETSET"] == 0 && c.wins > 0 && c.expires():
 		return vote{Modern, setnxExpire} // a time that nobody reads
-	case best.dialect == protocol.RedisPyFloat.Name && c.deletesFloatsBlindly():
+	case best.dialect == protocol.RedisPyFloat.Name && c.textTwice == 0 && c.deletesFloatsBlindly():
 		// redis-objects writes what redis-py writes, a second later; it deletes without a look.
 		best.dialect = protocol.RedisObjects.Name
 	}
 	return best
+}
+
+// other names what a client may be as well, and why, where one trait alone has decided or two contradict each other; empty where
+// there is no doubt.
+func (c *client) other() (dialect, why string) {
+	v := c.leading()
+	switch {
+	case v.dialect == protocol.RedisObjects.Name && c.textAnew == 0 && !c.ttlTells():
+		return protocol.RedisPyFloat.Name, "it deletes without a look, and nothing else tells them apart; a copy of redis-py may do that too"
+	case v.dialect == protocol.RedisPyFloat.Name && c.deletesFloatsBlindly():
+		return protocol.RedisObjects.Name, "it sends one text twice as redis-py does, and deletes without a look as redis-objects does"
+	case v.dialect == protocol.RedisPyFloat.Name && c.textTwice == 0 && !c.looksFloatsUp():
+		return protocol.RedisObjects.Name, "no release of it was seen, and no takeover"
+	case v.dialect == blindSet && c.blindSets == 0:
+		return protocol.RedisDoc.Name, "its keys have the names of such locks, and an EXPIRE follows; it was not seen to overwrite anybody"
+	case v.kind == Legacy && v.dialect == protocol.UnixNano.Name && c.sent["SETNX"] == 0 && c.sent["GETSET"] == 0 && c.readAfter == 0:
+		return setNXPX, "it takes with a TTL what reads as a time, and was not seen to read one"
+	}
+	return "", ""
+}
+
+// ttlTells that the TTL which follows SETNX is what its value says, less the second that redis-objects adds.
+func (c *client) ttlTells() bool {
+	f := c.family()
+	l, known := lease{}, false
+	if c.o.clocks != nil {
+		l, known = c.o.clocks.lease[writer{c, f, false}]
+	}
+	return known && l.from == "ttl"
 }
 
 // expires tells that an EXPIRE follows its SETNX. One that has won nothing does as those do that have.
@@ -252,6 +290,12 @@ func (c *client) expires() bool {
 		wins, expired = f.wins, f.expired
 	}
 	return expired > 0 && (wins-expired <= 1 || expired*10 >= wins*9)
+}
+
+// looksFloatsUp: one that has released nothing does as the others of its family do.
+func (c *client) looksFloatsUp() bool {
+	f := c.o.families[c.family()]
+	return c.getRelease > 0 || f != nil && f.looked > 0
 }
 
 // deletesFloatsBlindly: one that has released nothing does as the others of its family do.
@@ -292,7 +336,7 @@ func (o *Observer) cause(v overlap) string {
 	if v.cause != "takeover" {
 		return v.cause
 	}
-	if lease, ok := o.lease(v.lk.family); ok && v.second.began < v.first.began.Add(lease-50*time.Millisecond) {
+	if lease, ok := o.leaseOf(v.first, v.lk); ok && v.second.began < v.first.began.Add(lease-50*time.Millisecond) {
 		return "early-takeover"
 	}
 	return "overrun"
@@ -305,13 +349,13 @@ func (o *Observer) ghosts() []GhostRow {
 		if len(rows) >= o.opts.MaxEvents || o.locks[id] == nil && o.opts.Match == nil || o.opts.Match != nil && !o.opts.Match(id.Name) {
 			continue
 		}
-		s := shapeOf(value, o.last)
+		s := formOf(value, o.last)
 		if s.kind != Legacy || s.forever || accompanies(id.Name) {
 			continue
 		}
 		grace := 5 * time.Second
-		if lease, ok := o.clocks.lease[Family(id.Name)]; ok {
-			grace = max(lease, grace)
+		if lease, ok := o.clocks.family[Family(id.Name)]; ok {
+			grace = max(lease.most, grace)
 		}
 		expires := s.expires
 		if lk := o.locks[id]; lk != nil && lk.holder != nil {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"math"
 	"slices"
-	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -138,10 +137,12 @@ func newRow(id group, members []*client) clientRow {
 		Addr: id.name, Server: id.server, Host: hostOf(lead.addr), Name: peer.Name, User: peer.User, Lib: peer.Lib, Connections: len(members),
 		Kind: cmp.Or(id.kind, Unknown), Dialect: id.dialect, Sidecar: lead.sidecar, Sent: map[string]int64{},
 	}}
+	row.DialectOr, row.DialectDoubt = lead.other()
 	families := map[string]int64{}
 	var poll, pause, hold, wait samples
 	for _, c := range members {
 		row.Tries += c.tries
+		row.Databases = append(row.Databases, c.databases...)
 		row.Acquired += c.acquired
 		row.Released += c.released
 		for word, n := range c.sent {
@@ -168,15 +169,15 @@ func newRow(id group, members []*client) clientRow {
 		// way makes an interval look shorter. So it is the low end, but not the lowest.
 		row.PollMS, row.PollSamples = ref(math.Round(ms(poll.at(0.3)))), len(poll.kept)
 	}
+	slices.Sort(row.Databases)
+	row.Databases = slices.Compact(row.Databases)
 	row.Keys = byCount(families)
 	row.Keys = row.Keys[:min(len(row.Keys), maxKeysShown)]
 	if len(row.Keys) > 0 && row.Kind == Legacy {
-		if lease, from, bounds := leaseOf(members, row.Keys[0]); lease > 0 {
-			row.LeaseMS, row.LeaseFrom, row.LeaseLowMS, row.LeaseHighMS = ref(ms(lease)), from, ms(bounds.low), ms(bounds.high)
-		}
+		row.leases(leaseOf(members, row.Keys[0]))
 	}
-	if row.LeaseMS == nil && lead.ttl > 0 && id.dialect != setnxUUID {
-		row.LeaseMS, row.LeaseFrom = ref(ms(lead.ttl)), "ttl"
+	if row.LeaseMS == nil && id.dialect != setnxUUID {
+		row.leases(ttlOf(members, ""))
 	}
 	if row.clock != nil && (row.Kind == Legacy || row.Kind == Modern) { // a token may be a time
 		row.skew()
@@ -184,16 +185,46 @@ func newRow(id group, members []*client) clientRow {
 	return row
 }
 
-// leaseOf is the lease of a family by what the servers of these clients have seen, and its bounds: one that is no guess, then the shortest.
-func leaseOf(members []*client, family string) (lease time.Duration, from string, bounds within) {
+// leaseOf is the lease of a family by what the servers of these clients have seen: where some are sure, by those. Its bounds are those of all.
+func leaseOf(members []*client, family string) (all lease) {
 	for _, c := range members {
-		l, known := c.o.clocks.lease[family]
-		f := c.o.clocks.source[family]
-		if better := lease == 0 || from == "round" && f != "round" || l < lease && (from == "round") == (f == "round"); known && better {
-			lease, from, bounds = l, f, c.o.clocks.within[family]
+		l, known := c.o.clocks.lease[writer{c, family, false}]
+		if !known {
+			l, known = c.o.clocks.family[family]
+		}
+		switch better := all.doubt != "" && l.doubt == ""; {
+		case !known:
+		case all.likely == 0 || better:
+			all = l
+		case l.doubt == all.doubt || all.doubt != "":
+			all.likely, all.least, all.most, all.varies = min(all.likely, l.likely), min(all.least, l.least), max(all.most, l.most), all.varies || l.varies
 		}
 	}
-	return lease, from, bounds
+	return all
+}
+
+// ttlOf is the lease of locks that live by their TTL; of all families for an empty name.
+func ttlOf(members []*client, family string) (all lease) {
+	for _, c := range members {
+		for name, u := range c.uses {
+			if (family == "" || name == family) && u.ttl.high > 0 {
+				if all.least == 0 || u.ttl.low < all.least {
+					all.least = u.ttl.low
+				}
+				all.most = max(all.most, u.ttl.high)
+			}
+		}
+	}
+	all.likely, all.varies, all.from = all.most, all.least < all.most, "ttl"
+	return all
+}
+
+// leases writes down what is known of a lease.
+func (r *Row) leases(l lease) {
+	if l.likely > 0 {
+		r.LeaseMS, r.LeaseLeastMS, r.LeaseMostMS = ref(ms(l.likely)), ms(l.least), ms(l.most)
+		r.LeaseVaries, r.LeaseFrom, r.LeaseDoubt = l.varies, l.from, l.doubt
+	}
 }
 
 // skew writes down the clock of a row. One host is expected to have one clock: connections that disagree widen the bar. On several

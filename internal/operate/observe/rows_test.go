@@ -8,6 +8,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // turns is a host's connection that takes and releases a key again and again. Its clock is ahead.
@@ -20,7 +21,7 @@ func turns(opts Options, server, addr, key string, n int, ahead, hold time.Durat
 		tp.wait(hold)
 		tp.run(addr, "DEL", key)
 	}
-	tp.o.hazard(event{At: tp.at, Hazard: "clobber", Key: key})
+	tp.o.hazard(event{At: tp.at, Hazard: "clobber", Key: traffic.Key{Name: key}})
 	tp.o.Finish()
 	return tp.o
 }

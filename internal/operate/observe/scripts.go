@@ -36,7 +36,7 @@ func (o *Observer) otherVersion(c *client, l *traffic.Command) {
 		return
 	}
 	for _, arg := range o.script.args() {
-		if shapeOf(arg, l.At).kind != Bridge {
+		if formOf(arg, l.At).kind != Bridge {
 			continue
 		}
 		o.script.name = otherBridge
@@ -88,7 +88,7 @@ var tokenAt = func() map[string]int {
 }()
 
 // scriptSet is a SET by a script of ours.
-func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.Effect, s shape) {
+func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.Effect, s form) {
 	h := lk.holder
 	if h != nil && h.value == e.Value {
 		o.renews(lk, h, l.At)
@@ -116,7 +116,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.
 	case name == "compare_set.lua" || name == "gated_compare_set.lua":
 		if h != nil {
 			o.renews(lk, h, l.At)
-			h.value, h.shape = strings.Clone(e.Value), s
+			h.value, h.form = strings.Clone(e.Value), s
 		}
 	case name == "gated_write.lua":
 		o.acquire(c, lk, s, e.Value, l.At, "takeover")

@@ -17,7 +17,7 @@ type use struct {
 	renewals, left, crashed            int64
 	hold, wait, think, overrun, gaveUp samples
 	hazards                            map[string]int64
-	hours                              map[int]int64    // acquisitions, by the hour of the day (UTC)
+	ttl                                bounds
 	idle                               protocol.Instant // since when it wants nothing; 0 while it works or waits
 }
 
@@ -39,9 +39,21 @@ func (o *Observer) use(c *client, family string) *use {
 	return u
 }
 
+// lives takes in a TTL that a client gives its locks.
+func (u *use) lives(c *client, ttl time.Duration) {
+	c.ttl = ttl
+	if u.ttl.low == 0 || ttl < u.ttl.low {
+		u.ttl.low = ttl
+	}
+	u.ttl.high = max(u.ttl.high, ttl)
+}
+
 // works notes that a client uses a key.
 func (o *Observer) works(c *client, lk *lock) *use {
 	lk.user(c)
+	if at, known := slices.BinarySearch(c.databases, lk.id.DB); !known {
+		c.databases = slices.Insert(c.databases, at, lk.id.DB)
+	}
 	if c.first == 0 {
 		c.first = o.last
 	}
@@ -71,12 +83,11 @@ func (c *client) gone(silence time.Duration) bool {
 }
 
 // acquires notes an acquisition.
-func (u *use) acquires(at protocol.Instant, how string) {
+func (u *use) acquires(how string) {
 	u.acquired++
 	if how == "takeover" {
 		u.takeovers++
 	}
-	increment(&u.hours, at.Time().UTC().Hour())
 	u.idle = 0
 }
 
@@ -93,27 +104,27 @@ func (o *Observer) finished(lk *lock, h *hold, at protocol.Instant) {
 	u := o.use(h.c, lk.family)
 	u.hold.add(at.Sub(h.began))
 	u.idle = at
-	took, quantum := at.Sub(h.at), h.shape.quantum
+	took, quantum := at.Sub(h.at), h.form.quantum
 	switch {
-	case h.shape.kind == Legacy && !h.shape.forever:
+	case h.form.kind == Legacy && !h.form.forever:
 		o.later(func() {
-			if lease, ok := o.lease(lk.family); ok && took > lease+quantum {
+			if lease, ok := o.leaseOf(h, lk); ok && took > lease+quantum {
 				u.overrun.add(took - lease)
 			}
 		})
-	case h.shape.kind != Legacy && h.c.ttl > 0 && took > h.c.ttl:
-		u.overrun.add(took - h.c.ttl)
+	case h.form.kind != Legacy && h.ttl > 0 && took > h.ttl:
+		u.overrun.add(took - h.ttl)
 	}
 }
 
 // crashed tells what has become of a hold that nobody has ended: its lease ended, and for one more lease nothing came from its
 // client. Until then nobody knows.
 func (o *Observer) crashed(lk *lock, h *hold) bool {
-	lease := h.c.ttl
-	if h.shape.kind == Legacy {
-		lease, _ = o.lease(lk.family)
+	lease := h.ttl
+	if h.form.kind == Legacy {
+		lease, _ = o.leaseOf(h, lk)
 	}
-	if lease == 0 || h.shape.forever {
+	if lease == 0 || h.form.forever {
 		return false
 	}
 	return o.last.Sub(max(h.at.Add(lease), h.lostAt)) > lease
@@ -205,7 +216,7 @@ const (
 )
 
 // read takes in a sample for the drift. When there are too many stretches each becomes twice as long.
-func (s *sums) read(at protocol.Instant, x time.Duration) {
+func (s *leads) read(at protocol.Instant, x time.Duration) {
 	if s.stretch == 0 {
 		s.stretch = firstStretch
 	}

@@ -35,11 +35,3 @@ func (f *Failovers) Beside(o *Failovers) *Failovers {
 	}
 	return &Failovers{f.Seen + o.Seen, f.Seconds + o.Seconds}
 }
-
-// and takes in what the same masters remember at another time, which may be the same failovers: there were at least as many as either has.
-func (f *Failovers) and(o *Failovers) *Failovers {
-	if f == nil || o == nil {
-		return cmp.Or(f, o)
-	}
-	return &Failovers{max(f.Seen, o.Seen), max(f.Seconds, o.Seconds)}
-}

@@ -31,43 +31,16 @@ const (
 	longestYield = 20 * time.Second // that the bridge takes
 )
 
-// Between are the shortest and the longest lease that the window allows, in ms; both are 0 where it is not known. A lease that only
-// what waiters did bounds has two.
+// Between are the shortest and the longest lease that the window allows, in ms; both are 0 where it is not known.
 func (u Use) Between() (low, high float64) {
-	if u.LeaseLowMS > 0 && u.LeaseHighMS > 0 && (u.LeaseFrom == "round" || u.LeaseFrom == "waits") {
-		return u.LeaseLowMS, u.LeaseHighMS
-	}
-	return u.LeaseMS, u.LeaseMS
+	return cmp.Or(u.LeaseLeastMS, u.LeaseMS), max(u.LeaseMostMS, u.LeaseMS)
 }
 
-// refuted tells that waiters did what they would not do with the lease that was given.
-func (u Use) refuted() bool {
-	const near = 50 // ms; a command may be held up on its way
-	return u.LeaseFrom == "given" && (u.LeaseMS < u.LeaseLowMS-near || u.LeaseHighMS > 0 && u.LeaseMS > u.LeaseHighMS+near)
-}
-
-// guess tells that the lease is the nearest that people write down: the values speak for no lease more than for another, and waiters
-// did not bound it.
-func (u Use) guess() bool {
-	low, high := u.Between()
-	return u.LeaseFrom == "round" && low == high
-}
-
-// bounds are those of the lease in words.
-func (u Use) bounds() string {
-	say := func(ms float64) time.Duration { return time.Duration(ms) * time.Millisecond }
-	switch {
-	case u.LeaseHighMS == 0:
-		return fmt.Sprintf("of %v or more", say(u.LeaseLowMS))
-	case u.LeaseLowMS == 0:
-		return fmt.Sprintf("of %v or less", say(u.LeaseHighMS))
-	}
-	return fmt.Sprintf("between %v and %v", say(u.LeaseLowMS), say(u.LeaseHighMS))
-}
-
-// Guessed tells whether the lease of an old client is a guess, which a longer look would not make better.
+// Guessed tells whether the lease of an old client is in doubt, which a longer look would not make better.
 func (p Profile) Guessed() bool {
-	return slices.ContainsFunc(p.Clients, func(c Client) bool { return c.Kind == "legacy" && slices.ContainsFunc(c.Uses, Use.guess) })
+	return slices.ContainsFunc(p.Clients, func(c Client) bool {
+		return c.Kind == "legacy" && slices.ContainsFunc(c.Uses, func(u Use) bool { return u.LeaseDoubt != "" })
+	})
 }
 
 // OldClients reads these figures off a profile. The error names every figure that the profile does not show; what it does
@@ -88,14 +61,19 @@ func (p Profile) OldClients() (OldClients, error) {
 	for _, c := range old {
 		speakers[c.Dialect] = c.Name
 	}
-	if len(speakers) == 1 && old[0].Dialect != "" {
+	unsure := slices.IndexFunc(old, func(c Client) bool { return c.Or != "" })
+	switch {
+	case unsure >= 0:
+		c := old[unsure]
+		missing = append(missing, fmt.Sprintf("the dialect of %s: %s or %s (%s); give --dialect", c.Name, c.Dialect, c.Or, c.Doubt))
+	case len(speakers) == 1 && old[0].Dialect != "":
 		o.Dialect = old[0].Dialect
 		who := fmt.Sprintf("all %d old clients speak it", len(old))
 		if len(old) == 1 {
 			who = "the one old client speaks it"
 		}
 		o.Why = append(o.Why, fmt.Sprintf("dialect %s: %s", o.Dialect, who))
-	} else {
+	default:
 		var each []string
 		for dialect, name := range speakers {
 			each = append(each, fmt.Sprintf("%s (%s)", cmp.Or(dialect, "one that is not known"), name))
@@ -108,8 +86,9 @@ func (p Profile) OldClients() (OldClients, error) {
 	lag := func(c Client) float64 { // with the longest lease the clock is the farthest behind
 		longer := 0.0
 		for _, u := range c.Uses {
-			_, high := u.Between()
-			longer = max(longer, high-u.LeaseMS)
+			if _, high := u.Between(); !u.LeaseVaries {
+				longer = max(longer, high-u.LeaseMS)
+			}
 		}
 		return -c.SkewMS + c.SkewErrorMS + longer
 	}
@@ -135,15 +114,17 @@ func (p Profile) OldClients() (OldClients, error) {
 			switch {
 			case u.LeaseMS <= 0:
 				continue
-			case u.guess():
-				missing = append(missing, fmt.Sprintf("the lease of %s: %v is a guess; observe --lease gives it", c.Name, ms(u.LeaseMS)))
-			case u.refuted():
-				missing = append(missing, fmt.Sprintf("the lease of %s: %v was given, and its waiters did what they do with one %s", c.Name, ms(u.LeaseMS), u.bounds()))
+			case u.LeaseDoubt != "":
+				missing = append(missing, fmt.Sprintf("the lease of %s: %v (%s); observe --lease gives it", c.Name, ms(u.LeaseMS), u.LeaseDoubt))
 			}
 			known = true
 			if low, high := u.Between(); short.ms == 0 || low < short.ms {
-				if short.ms, short.who, short.by = low, c.Name, ""; low < high {
-					short.by = ", which is " + u.bounds() + " by what its waiters did"
+				short.ms, short.who, short.by = low, c.Name, ""
+				switch {
+				case u.LeaseVaries:
+					short.by = fmt.Sprintf(", whose leases vary from %v to %v", ms(low), ms(high))
+				case low < high:
+					short.by = fmt.Sprintf(", whose lease lies between %v and %v", ms(low), ms(high))
 				}
 			}
 		}

@@ -10,7 +10,7 @@ import (
 
 func old(change ...func(c *Client)) Client {
 	c := Client{Name: "java-1", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, SkewMS: 100, SkewErrorMS: 20,
-		Uses: []Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "fleet"}}}
+		Uses: []Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written"}}}
 	for _, f := range change {
 		f(&c)
 	}
@@ -22,7 +22,7 @@ func TestOldClients(t *testing.T) {
 		old(),
 		old(func(c *Client) {
 			c.Name, c.Pause = "java-2", SpreadOf([]time.Duration{400 * time.Millisecond}, 1, 400*time.Millisecond)
-			c.Uses = append(c.Uses, Use{Family: "report", LeaseMS: 20_000, LeaseFrom: "fleet"})
+			c.Uses = append(c.Uses, Use{Family: "report", LeaseMS: 20_000, LeaseFrom: "written"})
 		}),
 		old(func(c *Client) { c.Name, c.SkewMS = "java-3", -1200 }),
 		{Name: "go", Kind: "modern", Connections: 1, AtOnce: 1, Uses: []Use{{Family: "lock.#", LeaseMS: 5}}}, // not an old client: its TTL is nobody's lease
@@ -48,23 +48,26 @@ func TestOldClientsDefaults(t *testing.T) {
 	assert.Contains(t, o.Why[3], "no takeover was seen")
 }
 
-// bounded is a lease that what waiters did bounds.
-func bounded(from string, lease, low, high float64) func(c *Client) {
-	return func(c *Client) {
-		c.Uses[0].LeaseFrom, c.Uses[0].LeaseMS, c.Uses[0].LeaseLowMS, c.Uses[0].LeaseHighMS = from, lease, low, high
-	}
-}
-
-// A lease that is only bounded gives the careful ends: the shortest lease, and the clock that is the farthest behind.
+// A lease within bounds gives the careful ends: the shortest lease, and the clock that is the farthest behind. Of one that varies the clock
+// is known.
 func TestOldClientsOfBoundedLeases(t *testing.T) {
-	for _, from := range []string{"round", "waits"} {
-		p := Profile{Version: Version, Clients: []Client{old(bounded(from, 4000, 3000, 4500), func(c *Client) { c.SkewMS = -1000 })}}
+	for varies, want := range map[bool]struct {
+		lag time.Duration
+		why string
+	}{
+		false: {2100 * time.Millisecond, "3s of java-1, whose lease lies between 3s and 4.5s"}, // 1 s and 0.5 s for the longest lease, 20 ms of error and half a second, in tenths
+		true:  {1600 * time.Millisecond, "3s of java-1, whose leases vary from 3s to 4.5s"},
+	} {
+		p := Profile{Version: Version, Clients: []Client{old(func(c *Client) {
+			u := &c.Uses[0]
+			u.LeaseMS, u.LeaseLeastMS, u.LeaseMostMS, u.LeaseVaries, c.SkewMS = 4000, 3000, 4500, varies, -1000
+		})}}
 		o, err := p.OldClients()
 		require.NoError(t, err)
 		assert.False(t, p.Guessed())
 		assert.Equal(t, 2700*time.Millisecond, o.Shortest, "3 s less 10 %")
-		assert.Equal(t, 2100*time.Millisecond, o.ClockLag, "1 s and 0.5 s for the longest lease, 20 ms of error and half a second, in tenths")
-		assert.Contains(t, o.Why[1], "3s of java-1, which is between 3s and 4.5s by what its waiters did")
+		assert.Equal(t, want.lag, o.ClockLag)
+		assert.Contains(t, o.Why[1], want.why)
 	}
 }
 
@@ -78,9 +81,8 @@ func TestOldClientsNotShown(t *testing.T) {
 		"nobody":       {nil, nil, "no client of the old scheme"},
 		"two dialects": {[]Client{old(), old(func(c *Client) { c.Name, c.Dialect = "py", "redispy-float" })}, nil, "jedis-ms (java-1), redispy-float (py)"},
 		"lease":        {[]Client{old(), old(func(c *Client) { c.Name, c.Uses[0].LeaseMS = "quick", 0 })}, nil, "the lease of quick"},
-		"a guess":      {[]Client{old(func(c *Client) { c.Uses[0].LeaseFrom = "round" })}, nil, "is a guess"},
-		"one bound":    {[]Client{old(bounded("round", 4000, 3000, 0))}, nil, "is a guess"},
-		"refuted":      {[]Client{old(bounded("given", 4000, 4100, 0))}, nil, "4s was given, and its waiters did what they do with one of 4.1s or more"},
+		"a doubt":      {[]Client{old(func(c *Client) { c.Uses[0].LeaseDoubt = "or it is 5s" })}, nil, "the lease of java-1: 30s (or it is 5s)"},
+		"a trait":      {[]Client{old(func(c *Client) { c.Or, c.Doubt = "servicestack", "only one trait" })}, nil, "the dialect of java-1: jedis-ms or servicestack (only one trait); give --dialect"},
 		"clock":        {[]Client{old(func(c *Client) { c.SkewKnown = false })}, nil, "the clock of java-1"},
 		"gaps":         {[]Client{old()}, []string{"all commands: a failover"}, "does not show all commands: a failover"},
 	} {

@@ -6,12 +6,13 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"time"
 )
 
 // Version is the format's.
-const Version = 2
+const Version = 3
 
 // Profile is a fleet as it was measured. Counts stand beside every quantile and rate: they say how sure a figure is.
 type Profile struct {
@@ -40,6 +41,8 @@ type Client struct {
 	Name    string `json:"name"`
 	Kind    string `json:"kind"` // legacy, bridge, modern, redisson, unknown
 	Dialect string `json:"dialect,omitempty"`
+	Or      string `json:"dialect_or,omitempty"`    // what it may speak as well; empty where there is no doubt
+	Doubt   string `json:"dialect_doubt,omitempty"` // why
 	// Connections is how many connections the row puts together, AtOnce how many of them worked at the same time: a process that
 	// starts again, or connects for each lock, has many connections and is one.
 	Connections int     `json:"connections"`
@@ -67,19 +70,22 @@ type Reading struct {
 
 // Use is what one client does on one family of keys. Every count is of all the windows.
 type Use struct {
-	Family  string  `json:"family"`
-	LeaseMS float64 `json:"lease_ms,omitempty"` // 0: not known
-	// LeaseFrom says where the lease is known from: given, expire (the TTL that follows), waits (what waiters did bounds it
-	// closely), fleet (clients share it), round (a guess), ttl.
+	Family string `json:"family"`
+	// LeaseMS is the largest lease where it varies, else the likely one; 0: not known. The skew is with this one.
+	LeaseMS float64 `json:"lease_ms,omitempty"`
+	// LeaseFrom says where the lease is known from: given, ttl (that a command sets with the value, or after it), written (what the value
+	// says, less the clock).
 	LeaseFrom string `json:"lease_from,omitempty"`
-	// LeaseLowMS and LeaseHighMS bound the lease by what waiters did; 0 is no bound. Skews are those with LeaseMS: with a longer
-	// lease each clock is so much further behind.
-	LeaseLowMS  float64 `json:"lease_low_ms,omitempty"`
-	LeaseHighMS float64 `json:"lease_high_ms,omitempty"`
-	Tries       int64   `json:"tries"`
-	Acquired    int64   `json:"acquired"`
-	Takeovers   int64   `json:"takeovers"` // those of Acquired that took an expired lock over
-	Renewals    int64   `json:"renewals"`
+	// With LeaseVaries its locks have leases from LeaseLeastMS to LeaseMostMS. Else they have one that lies between these: with a longer one
+	// the clock is so much further behind.
+	LeaseLeastMS float64 `json:"lease_least_ms,omitempty"`
+	LeaseMostMS  float64 `json:"lease_most_ms,omitempty"`
+	LeaseVaries  bool    `json:"lease_varies,omitempty"`
+	LeaseDoubt   string  `json:"lease_doubt,omitempty"` // why it may be another one; empty where it is known
+	Tries        int64   `json:"tries"`
+	Acquired     int64   `json:"acquired"`
+	Takeovers    int64   `json:"takeovers"` // those of Acquired that took an expired lock over
+	Renewals     int64   `json:"renewals"`
 	// Hold is from the acquisition to the holder's release, or its late try to release; a crash is not in it.
 	Hold Spread `json:"hold"`
 	// Wait is from the first try to the acquisition.
@@ -101,8 +107,6 @@ type Use struct {
 	Own Own `json:"own"`
 	// Hazards are what it did to others, by the names of observe's hazards.
 	Hazards map[string]int64 `json:"hazards,omitempty"`
-	// ByHour are its acquisitions by the hour of the day (UTC); HourSeconds says for how long each was watched.
-	ByHour map[int]int64 `json:"by_hour,omitempty"`
 }
 
 // Own are the keys of a family that one client alone was seen on. A key that was acquired once tells nothing about who else
@@ -111,8 +115,6 @@ type Own struct {
 	Keys     int64 `json:"keys"`     // that it acquired at least twice
 	Acquired int64 `json:"acquired"` // on these
 	Once     int64 `json:"once"`     // keys that it acquired once, or only tried for
-	// IDs say how often it acquired each of the keys above, Once included. See Family.IDs.
-	IDs map[string]int64 `json:"ids,omitempty"`
 }
 
 // Family is one kind of keys. Numbers and ids in the names are #.
@@ -121,9 +123,6 @@ type Family struct {
 	Keys int64  `json:"keys"` // different ones that were seen
 	// Beyond is how many tries were on keys beyond the most that observe remembers: who shares them is not known.
 	Beyond int64 `json:"beyond,omitempty"`
-	// IDs tells that every key has its id in Own or in a group: a hash of the name, by which Merge knows it again. A family of
-	// very many keys has none.
-	IDs bool `json:"ids"`
 	// Groups are the keys that more than one client was seen on, the most used first.
 	Groups []Group `json:"groups,omitempty"`
 	// Overlaps are the times that two held one key, by cause.
@@ -132,10 +131,9 @@ type Family struct {
 
 // Group is keys of one family that the same clients were seen on, about equally often.
 type Group struct {
-	Clients  []int    `json:"clients"`  // indexes into Profile.Clients, rising
-	Keys     int64    `json:"keys"`     // how many
-	Acquired []int64  `json:"acquired"` // by each of Clients, on these keys together
-	IDs      []string `json:"ids,omitempty"`
+	Clients  []int   `json:"clients"`  // indexes into Profile.Clients, rising
+	Keys     int64   `json:"keys"`     // how many
+	Acquired []int64 `json:"acquired"` // by each of Clients, on these keys together
 	// Sharers is 0 where each of Clients was seen on each of the keys. Else these are keys of different clients, put together
 	// to keep the profile small, and each key is used by so many of Clients on the average.
 	Sharers float64 `json:"sharers,omitempty"`
@@ -148,22 +146,6 @@ func (p Profile) Seconds() float64 {
 		total += w.Seconds
 	}
 	return total
-}
-
-// HourSeconds is for how long each hour of the day (UTC) was watched.
-func (p Profile) HourSeconds() (all [24]float64) {
-	for _, w := range p.Windows {
-		at, end := w.Start.UTC(), w.Start.UTC().Add(time.Duration(w.Seconds*float64(time.Second)))
-		for at.Before(end) {
-			next := at.Truncate(time.Hour).Add(time.Hour)
-			if next.After(end) {
-				next = end
-			}
-			all[at.Hour()] += next.Sub(at).Seconds()
-			at = next
-		}
-	}
-	return all
 }
 
 // Acquired is how often a client acquired, on all keys.
@@ -239,14 +221,9 @@ func (c Client) validate() error {
 	}
 	spreads := []Spread{c.Poll, c.Pause}
 	for _, u := range c.Uses {
-		if bad(u.LeaseMS, u.LeaseLowMS, u.LeaseHighMS, float64(u.Tries), float64(u.Acquired), float64(u.Takeovers), float64(u.Renewals), float64(u.Crashed),
+		if bad(u.LeaseMS, u.LeaseLeastMS, u.LeaseMostMS, float64(u.Tries), float64(u.Acquired), float64(u.Takeovers), float64(u.Renewals), float64(u.Crashed),
 			float64(u.Left), float64(u.Open), float64(u.Own.Keys), float64(u.Own.Acquired), float64(u.Own.Once)) {
 			return errNumber
-		}
-		for hour, n := range u.ByHour {
-			if hour < 0 || hour > 23 || n < 0 {
-				return fmt.Errorf("by_hour has %d acquisitions in hour %d", n, hour)
-			}
 		}
 		spreads = append(spreads, u.Hold, u.Wait, u.Think, u.Overrun, u.GaveUp)
 	}
@@ -284,4 +261,16 @@ func bad(numbers ...float64) bool {
 		}
 	}
 	return false
+}
+
+// Sum adds the counts of both. It changes neither.
+func Sum[K comparable](a, b map[K]int64) map[K]int64 {
+	out := maps.Clone(a)
+	if out == nil {
+		return maps.Clone(b)
+	}
+	for k, n := range b {
+		out[k] += n
+	}
+	return out
 }

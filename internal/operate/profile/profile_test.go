@@ -17,9 +17,9 @@ func TestRoundTrip(t *testing.T) {
 	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(1, 0).UTC(), Seconds: 10, Masters: 1}}, Failovers: &profile.Failovers{Seen: 1, Seconds: 9.5}, Clients: []profile.Client{{
 		Name: "10.0.0.1:4", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewMS: -4999.6, SkewKnown: true,
 		Clock: []profile.Reading{{At: time.Unix(1, 0).UTC(), SkewMS: -5000, ErrorMS: 1}},
-		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30000, ByHour: map[int]int64{23: 4},
+		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30000,
 			Hold: profile.Spread{N: 2, Quantiles: []profile.Quantile{{Share: 0, MS: 1}, {Share: 1, MS: 2.5}}}}}}}}
-	p.Share("lock.#", map[string]map[int]int64{profile.KeyID(0, "lock.1"): {0: 4}})
+	p.Share("lock.#", []map[int]int64{{0: 4}})
 	var text bytes.Buffer
 	require.NoError(t, p.Write(&text))
 	got, err := profile.Read(&text)
@@ -29,15 +29,14 @@ func TestRoundTrip(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for _, text := range []string{
-		``, `{}`, `{"version":1}`, `{"version":2,"clients":[{"connections":0}]}`, `{"version":2,"clients":[{"connections":1,"at_once":1,"uses":[{"lease_ms":-1}]}]}`,
-		`{"version":2,"clients":[{"connections":1,"at_once":1,"poll":{"n":-1}}]}`, `{"version":2,"windows":[{"seconds":-1}]}`,
-		`{"version":2,"failovers":{"seen":-1,"seconds":9}}`, `{"version":2,"failovers":{"seen":1,"seconds":0}}`,
-		`{"version":2,"clients":[{"connections":1,"at_once":1,"uses":[{"by_hour":{"24":1}}]}]}`,
-		`{"version":2,"clients":[{"connections":1,"at_once":1,"uses":[{"hold":{"n":2,"quantiles":[{"share":0.5,"ms":3},{"share":0.4,"ms":4}]}}]}]}`,
-		`{"version":2,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,2],"acquired":[1,1],"keys":1}]}]}`,
-		`{"version":2,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[1,0],"acquired":[1,1],"keys":1}]}]}`,
-		`{"version":2,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,1],"acquired":[1],"keys":1}]}]}`,
-		`{"version":2,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0],"acquired":[1],"keys":1}]}]}`,
+		``, `{}`, `{"version":2}`, `{"version":3,"clients":[{"connections":0}]}`, `{"version":3,"clients":[{"connections":1,"at_once":1,"uses":[{"lease_ms":-1}]}]}`,
+		`{"version":3,"clients":[{"connections":1,"at_once":1,"poll":{"n":-1}}]}`, `{"version":3,"windows":[{"seconds":-1}]}`,
+		`{"version":3,"failovers":{"seen":-1,"seconds":9}}`, `{"version":3,"failovers":{"seen":1,"seconds":0}}`,
+		`{"version":3,"clients":[{"connections":1,"at_once":1,"uses":[{"hold":{"n":2,"quantiles":[{"share":0.5,"ms":3},{"share":0.4,"ms":4}]}}]}]}`,
+		`{"version":3,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,2],"acquired":[1,1],"keys":1}]}]}`,
+		`{"version":3,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[1,0],"acquired":[1,1],"keys":1}]}]}`,
+		`{"version":3,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,1],"acquired":[1],"keys":1}]}]}`,
+		`{"version":3,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0],"acquired":[1],"keys":1}]}]}`,
 	} {
 		_, err := profile.Read(strings.NewReader(text))
 		assert.Error(t, err, text)
@@ -52,26 +51,17 @@ func fleet(n int) profile.Profile {
 	return p
 }
 
-// keyUse is how often each client acquired a key.
-type keyUse struct {
-	ID string
-	By map[int]int64
-}
-
-func share(p profile.Profile, keys ...keyUse) profile.Profile {
-	all := map[string]map[int]int64{}
-	for _, k := range keys {
-		all[k.ID] = k.By
-	}
-	p.Share("order:#", all)
+func share(p profile.Profile, keys ...map[int]int64) profile.Profile {
+	p.Share("order:#", keys)
 	return p
 }
 
-func key(n int, by ...int64) keyUse {
-	k := keyUse{ID: profile.KeyID(0, fmt.Sprint("order:", n)), By: map[int]int64{}}
+// key is how often each client acquired one.
+func key(by ...int64) map[int]int64 {
+	k := map[int]int64{}
 	for c, times := range by {
 		if times > 0 {
-			k.By[c] = times
+			k[c] = times
 		}
 	}
 	return k
@@ -80,8 +70,8 @@ func key(n int, by ...int64) keyUse {
 // Five clients that never share a key are not five clients on one key.
 func TestSharing(t *testing.T) {
 	apart, one := fleet(5), fleet(5)
-	apart = share(apart, key(0, 9), key(1, 0, 9), key(2, 0, 0, 9), key(3, 0, 0, 0, 9), key(4, 0, 0, 0, 0, 9))
-	one = share(one, key(0, 9, 9, 9, 9, 9))
+	apart = share(apart, key(9), key(0, 9), key(0, 0, 9), key(0, 0, 0, 9), key(0, 0, 0, 0, 9))
+	one = share(one, key(9, 9, 9, 9, 9))
 	assert.Empty(t, apart.Families[0].Groups)
 	assert.EqualValues(t, 5, apart.Families[0].Keys)
 	for _, c := range apart.Clients {
@@ -104,15 +94,15 @@ func TestSharing(t *testing.T) {
 
 	// A key that was acquired once tells nothing about who else may come.
 	once := fleet(2)
-	once = share(once, key(0, 1), key(1, 0, 1), key(2, 2))
-	assert.Equal(t, profile.Own{Keys: 1, Acquired: 2, Once: 1, IDs: map[string]int64{key(0).ID: 1, key(2).ID: 2}}, once.Clients[0].Uses[0].Own)
+	once = share(once, key(1), key(0, 1), key(2))
+	assert.Equal(t, profile.Own{Keys: 1, Acquired: 2, Once: 1}, once.Clients[0].Uses[0].Own)
 	keys, clients := once.Unsure()
 	assert.EqualValues(t, 2, keys)
 	assert.Equal(t, 2, clients)
 
 	// A busy key and a quiet one of the same clients do not stand together.
 	mixed := fleet(2)
-	mixed = share(mixed, key(0, 1000, 1000), key(1, 1, 1), key(2, 1, 1))
+	mixed = share(mixed, key(1000, 1000), key(1, 1), key(1, 1))
 	require.Len(t, mixed.Families[0].Groups, 2)
 	assert.EqualValues(t, 1, mixed.Families[0].Groups[0].Keys)
 	assert.EqualValues(t, 2, mixed.Families[0].Groups[1].Keys)
@@ -121,13 +111,13 @@ func TestSharing(t *testing.T) {
 // 100,000 keys of 200 clients, each key shared by two to four of them, stay small, and say how many clients share a key.
 func TestManyKeysStaySmall(t *testing.T) {
 	p := fleet(200)
-	var keys []keyUse
+	var keys []map[int]int64
 	for n := range 100_000 {
 		by := make([]int64, 200)
 		for k := range 2 + n%3 {
 			by[(n*7+k*(1+n%13))%200] = int64(1 + n%5)
 		}
-		keys = append(keys, key(n, by...))
+		keys = append(keys, key(by...))
 	}
 	p = share(p, keys...)
 	var text bytes.Buffer
@@ -147,7 +137,7 @@ func TestManyKeysStaySmall(t *testing.T) {
 	assert.InDelta(t, 300_000, sharing, 3_000)
 	var want int64
 	for _, k := range keys {
-		for _, n := range k.By {
+		for _, n := range k {
 			want += n
 		}
 	}
@@ -200,108 +190,13 @@ func TestDrift(t *testing.T) {
 	assert.InDelta(t, 2, off, 1e-9, "the two readings that are exact speak")
 }
 
-// Profiles of different times add up. A key that one client had in one window and another in the next is shared.
-func TestMerge(t *testing.T) {
-	first, second := fleet(2), fleet(2)
-	second.Windows[0].Start = time.Unix(10_000, 0).UTC()
-	second.Clients[0], second.Clients[1] = second.Clients[1], second.Clients[0] // c1 is the first
-	for i, p := range []*profile.Profile{&first, &second} {
-		for j := range p.Clients {
-			c := &p.Clients[j]
-			c.SkewKnown, c.SkewMS, c.SkewErrorMS = true, float64(100*(i+1)), 1
-			c.Clock = []profile.Reading{at(int64(10_000*i), float64(100*(i+1)), 1)}
-			c.Uses[0].Acquired, c.Uses[0].Crashed, c.Uses[0].ByHour = 10, int64(i), map[int]int64{i: 10}
-			c.Uses[0].Hold = profile.SpreadOf([]time.Duration{time.Duration(i+1) * time.Second}, 10, 0)
-		}
-	}
-	first = share(first, key(0, 5), key(1, 0, 5), key(2, 3, 3))
-	second = share(second, key(0, 5), key(1, 5), key(3, 2)) // all by c1: order:0 was c0's
-	got, err := profile.Merge(second, first)
-	require.NoError(t, err)
-	require.NoError(t, got.Validate())
-	assert.EqualValues(t, 200, got.Seconds())
-	require.Len(t, got.Clients, 2)
-	c0, c1 := got.Clients[0], got.Clients[1]
-	assert.Equal(t, "c0", c0.Name)
-	assert.EqualValues(t, 20, c0.Uses[0].Acquired)
-	assert.EqualValues(t, 1, c0.Uses[0].Crashed)
-	assert.Equal(t, map[int]int64{0: 10, 1: 10}, c0.Uses[0].ByHour)
-	assert.EqualValues(t, 20, c0.Uses[0].Hold.N)
-	assert.EqualValues(t, 2000, c0.Uses[0].Hold.Most())
-	assert.EqualValues(t, 200, c0.SkewMS, "the clock as it was last")
-	ppm, off, known := c0.Drift()
-	assert.True(t, known)
-	assert.InDelta(t, 10, ppm, 1e-9)
-	assert.InDelta(t, 0.2, off, 1e-9)
-	assert.Equal(t, profile.Own{}, c0.Uses[0].Own, "order:0 was c0's alone in one window only")
-	assert.Equal(t, profile.Own{Keys: 2, Acquired: 12, IDs: map[string]int64{key(1).ID: 10, key(3).ID: 2}}, c1.Uses[0].Own)
-	f := got.Families[0]
-	assert.EqualValues(t, 4, f.Keys)
-	var shared int64
-	for _, g := range f.Groups {
-		assert.Equal(t, []int{0, 1}, g.Clients)
-		shared += g.Keys
-	}
-	assert.EqualValues(t, 2, shared)
-
-	// Without ids nobody knows whether an own key is the same in both windows: it tells nothing.
-	for _, p := range []*profile.Profile{&first, &second} {
-		p.Families[0].IDs = false
-	}
-	got, err = profile.Merge(first, second)
-	require.NoError(t, err)
-	assert.Equal(t, profile.Own{Once: 4}, got.Clients[1].Uses[0].Own)
-	require.Len(t, got.Families[0].Groups, 1)
-
-	// A step, or another lease, in the second window: the readings before it are not compared.
-	second.Clients[0].Uses[0].Hazards = map[string]int64{"step": 1}
-	got, err = profile.Merge(first, second)
-	require.NoError(t, err)
-	_, _, known = got.Clients[1].Drift()
-	assert.False(t, known)
-
-	// A lease that was measured twice is one lease: the clocks are compared as they are with the later one.
-	second.Clients[0].Uses[0].Hazards = nil
-	for i, p := range []*profile.Profile{&first, &second} {
-		for j := range p.Clients {
-			u := &p.Clients[j].Uses[0]
-			u.LeaseFrom, u.LeaseMS, u.LeaseLowMS, u.LeaseHighMS = "waits", float64(4010-20*i), 3980, 4020
-		}
-	}
-	got, err = profile.Merge(first, second)
-	require.NoError(t, err)
-	assert.EqualValues(t, 3990, got.Clients[0].Uses[0].LeaseMS)
-	require.Len(t, got.Clients[0].Clock, 2)
-	assert.EqualValues(t, 120, got.Clients[0].Clock[0].SkewMS, "with a lease that is 20 ms shorter")
-	assert.EqualValues(t, 200, got.Clients[0].Clock[1].SkewMS)
-
-	_, err = profile.Merge(first, first)
-	assert.ErrorContains(t, err, "two profiles are of the same time")
-	second.Match = []string{"order:*"}
-	_, err = profile.Merge(first, second)
-	assert.ErrorContains(t, err, "different keys")
-}
-
-func TestHourSeconds(t *testing.T) {
-	p := profile.Profile{Windows: []profile.Window{{Start: time.Date(2026, 1, 1, 23, 30, 0, 0, time.UTC), Seconds: 3 * 3600}}}
-	hours := p.HourSeconds()
-	assert.Equal(t, [4]float64{1800, 3600, 3600, 1800}, [4]float64{hours[23], hours[0], hours[1], hours[2]})
-}
-
-// TestFailovers: those of several servers add up. Two profiles of the same servers may remember the same ones.
+// TestFailovers: those of several servers add up.
 func TestFailovers(t *testing.T) {
-	of := func(start int64, f *profile.Failovers) profile.Profile {
-		p := fleet(1)
-		p.Windows[0].Start, p.Failovers = time.Unix(start, 0).UTC(), f
-		return p
-	}
-	none, one := of(0, &profile.Failovers{Seconds: 5000}), of(200, &profile.Failovers{Seen: 1, Seconds: 3000})
-	assert.Equal(t, &profile.Failovers{Seen: 1, Seconds: 8000}, none.Failovers.Beside(one.Failovers))
-	assert.Equal(t, one.Failovers, of(0, nil).Failovers.Beside(one.Failovers))
-	later, err := profile.Merge(one, none, of(400, nil))
-	require.NoError(t, err)
-	assert.Equal(t, &profile.Failovers{Seen: 1, Seconds: 5000}, later.Failovers)
-	assert.Equal(t, 5000*time.Second, later.Failovers.Every())
-	assert.Zero(t, none.Failovers.Every())
-	assert.Zero(t, of(0, nil).Failovers.Every())
+	var unknown *profile.Failovers
+	none, one := &profile.Failovers{Seconds: 5000}, &profile.Failovers{Seen: 1, Seconds: 3000}
+	assert.Equal(t, &profile.Failovers{Seen: 1, Seconds: 8000}, none.Beside(one))
+	assert.Equal(t, one, unknown.Beside(one))
+	assert.Equal(t, 3000*time.Second, one.Every())
+	assert.Zero(t, none.Every())
+	assert.Zero(t, unknown.Every())
 }

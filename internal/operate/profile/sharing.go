@@ -2,37 +2,28 @@ package profile
 
 import (
 	"cmp"
-	"crypto/sha256"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"math/bits"
 	"slices"
 )
 
-// The bounds that keep a profile small.
+// The bounds that keep a profile small: of a family of more keys so many groups are written down as they are, the others are put together.
 const (
-	mostIDs    = 2048 // the ids of a family with no more keys are written down
-	mostGroups = 64   // of a family that are written down as they are; the others are put together
+	manyKeys   = 2048
+	mostGroups = 64
 )
 
-// KeyID stands for a key's name. Numbers of a hash say nothing about the name to those who do not know it.
-func KeyID(database int, name string) string {
-	sum := sha256.Sum256(fmt.Appendf(nil, "%d %s", database, name))
-	return hex.EncodeToString(sum[:6])
-}
-
-// Share writes down who shares the keys of a family: Own of its clients' uses, and the groups. Keys are by KeyID: how often each client
+// Share writes down who shares the keys of a family: Own of its clients' uses, and the groups. Of each key it is told how often each client
 // acquired it; a client that only tried has 0.
-func (p *Profile) Share(family string, keys map[string]map[int]int64) {
+func (p *Profile) Share(family string, keys []map[int]int64) {
 	f := p.family(family)
-	f.Keys, f.IDs, f.Groups = int64(len(keys)), len(keys) <= mostIDs, nil
+	f.Keys, f.Groups = int64(len(keys)), nil
 	groups := map[string]*Group{}
-	for _, id := range slices.Sorted(maps.Keys(keys)) {
-		by := keys[id]
+	for _, by := range keys {
 		clients := slices.Sorted(maps.Keys(by))
 		if len(clients) == 1 {
-			p.own(clients[0], f, id, by[clients[0]])
+			p.own(clients[0], family, by[clients[0]])
 			continue
 		}
 		var total int64
@@ -49,9 +40,6 @@ func (p *Profile) Share(family string, keys map[string]map[int]int64) {
 		for i, c := range clients {
 			g.Acquired[i] += by[c]
 		}
-		if f.IDs {
-			g.IDs = append(g.IDs, id)
-		}
 	}
 	for _, at := range slices.Sorted(maps.Keys(groups)) {
 		f.Groups = append(f.Groups, *groups[at])
@@ -63,25 +51,19 @@ func (p *Profile) Share(family string, keys map[string]map[int]int64) {
 func (p *Profile) family(name string) *Family {
 	i, found := slices.BinarySearchFunc(p.Families, name, func(f Family, name string) int { return cmp.Compare(f.Name, name) })
 	if !found {
-		p.Families = slices.Insert(p.Families, i, Family{Name: name, IDs: true})
+		p.Families = slices.Insert(p.Families, i, Family{Name: name})
 	}
 	return &p.Families[i]
 }
 
 // own takes in a key that one client alone was seen on.
-func (p *Profile) own(client int, f *Family, id string, n int64) {
-	u := p.Clients[client].use(f.Name)
+func (p *Profile) own(client int, family string, n int64) {
+	u := p.Clients[client].use(family)
 	if n >= 2 {
 		u.Own.Keys++
 		u.Own.Acquired += n
 	} else {
 		u.Own.Once++
-	}
-	if f.IDs {
-		if u.Own.IDs == nil {
-			u.Own.IDs = map[string]int64{}
-		}
-		u.Own.IDs[id] = n
 	}
 }
 
@@ -118,7 +100,7 @@ func (g Group) Total() int64 {
 // how often it is used.
 func (f *Family) bound() {
 	slices.SortStableFunc(f.Groups, func(a, b Group) int { return cmp.Compare(b.Total(), a.Total()) })
-	if f.IDs || len(f.Groups) <= mostGroups {
+	if f.Keys <= manyKeys || len(f.Groups) <= mostGroups {
 		return
 	}
 	rest := map[[2]int][]Group{}

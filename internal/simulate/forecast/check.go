@@ -38,7 +38,7 @@ func (o *Options) check(f *fleet, groups []group, tried []outcome) *Check {
 		if g.drifts() {
 			made = o.try(g, checks|uint64(i), f.back)
 		}
-		keys := g.times * f.secondsOf(g.hours)
+		keys := g.times * f.profile.Seconds()
 		for n, rate := range made.likely(r) {
 			means[n] += keys * rate
 			variances[n] += keys * rate * made.spread
@@ -68,16 +68,4 @@ func (f *fleet) back(share float64) time.Duration {
 		left -= length(i)
 	}
 	return windows[last].Start.Add(left).Sub(end)
-}
-
-// secondsOf is for how long these hours of the day were watched; none are all.
-func (f *fleet) secondsOf(hours []int) float64 {
-	if len(hours) == 0 {
-		return f.profile.Seconds()
-	}
-	seconds, of := 0.0, f.profile.HourSeconds()
-	for _, hour := range hours {
-		seconds += of[hour]
-	}
-	return seconds
 }

@@ -1,7 +1,6 @@
 package forecast
 
 import (
-	"cmp"
 	"math"
 	"math/rand/v2"
 	"time"
@@ -43,9 +42,7 @@ func (g *group) draw(r *rand.Rand, after time.Duration, lease float64) *drawn {
 		}
 		switch {
 		case len(a.think.Quantiles) == 0:
-			one.think = exponentially(cmp.Or(a.pause, max(1000/a.perSecond-a.turn, 1)))
-		case a.pause > 0:
-			one.think = drawLaw(a.think, r).longer(a.pause / max(a.think.Mean(), 1))
+			one.think = exponentially(max(1000/a.perSecond-a.turn, 1))
 		default:
 			one.think = drawLaw(a.think, r)
 		}

@@ -154,7 +154,7 @@ func (o *Options) losses(groups []group, number uint64, all *sums) *Lost {
 	for i := range groups {
 		g := &groups[i]
 		made := o.overthrown(g, 1<<20|number<<12|uint64(i))
-		keys := g.times * g.share
+		keys := g.times
 		for n, x := range made.likely(r) {
 			each[n] += keys * x
 			chained[n] += keys * x * made.spread

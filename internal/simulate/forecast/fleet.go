@@ -29,7 +29,6 @@ type actor struct {
 	pool              int            // of the group's holds: its own, and those of clients that hold alike
 	think             profile.Spread // empty where the rate says it
 	turn              float64        // ms that a turn takes on the average, its wait included
-	pause             float64        // ms between two turns on the average, in these hours; 0: as think or the rate says
 	crashed, acquired int64
 }
 
@@ -37,8 +36,6 @@ type actor struct {
 type group struct {
 	family string
 	times  float64
-	hours  []int   // of the day (UTC) that it is; none: all
-	share  float64 // of the day that these are
 	actors []actor
 	holds  []profile.Spread // by pool
 	// shortest is the shortest lease of the family's old clients, as a namespace's record has it; 0: none is known.
@@ -112,7 +109,6 @@ type fleet struct {
 	profile    profile.Profile
 	groups     []group
 	shared     float64 // keys
-	watched    int     // hours of the day
 	masters    int
 	notKnown   []string
 	incomplete bool // clients are left out, or a lease is a guess
@@ -128,11 +124,6 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 	seconds := p.Seconds()
 	if seconds <= 0 {
 		return nil, fmt.Errorf("the profile has no window: nothing was observed")
-	}
-	for _, s := range p.HourSeconds() {
-		if s > 0 {
-			f.watched++
-		}
 	}
 	for _, why := range p.NotSeen {
 		f.doubt("some traffic was not seen: %s", why)
@@ -162,7 +153,7 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 				return nil, fmt.Errorf("%d clients share keys of %s, more than %d: observe with --group host", len(made.actors), family.Name, maxActors)
 			}
 			if len(made.actors) > 1 {
-				f.groups = append(f.groups, made.byHour(&p)...)
+				f.groups = append(f.groups, made)
 			}
 		}
 		for _, g := range family.Groups {
@@ -233,7 +224,7 @@ func touches(a, b []profile.Group) bool {
 
 // group makes the clients of some groups of one family.
 func (f *fleet) group(family string, groups []profile.Group, members []*model.Member, seconds float64, leases leaseSpan) group {
-	made := group{family: family, times: 1, share: 1, shortest: f.shortest(family)}
+	made := group{family: family, times: 1, shortest: f.shortest(family)}
 	one := len(groups) == 1 && groups[0].Keys > mostJoint
 	if one {
 		made.times = float64(groups[0].Keys)
@@ -261,7 +252,11 @@ func (f *fleet) group(family string, groups []profile.Group, members []*model.Me
 			f.leaveOut("%s is left out on %s: no hold of it was seen from begin to end", client.Name, family)
 			continue
 		}
-		a.skew, a.skewError, a.lease, a.hold, a.crashed, a.acquired = client.SkewMS, client.SkewErrorMS, u.LeaseMS, u.Hold, u.Crashed, u.Acquired
+		lease := u.LeaseMS
+		if u.LeaseVaries {
+			lease = u.LeaseLeastMS
+		}
+		a.skew, a.skewError, a.lease, a.hold, a.crashed, a.acquired = client.SkewMS, client.SkewErrorMS, lease, u.Hold, u.Crashed, u.Acquired
 		switch a.member.Lease = millis(a.lease); {
 		case a.member.Scheme.Old():
 			a.leaseIn = leases

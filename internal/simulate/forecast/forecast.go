@@ -86,8 +86,6 @@ type Stage struct {
 	Causes   []Share  `json:"causes"` // in the span, the largest first
 	Clients  []Share  `json:"clients"`
 	Families []Share  `json:"families"`
-	// Times are the hours of the day, where these are not alike. Hours that were not watched are none of them.
-	Times []Share `json:"hours_of_day,omitempty"`
 	// Acquisitions are those of shared keys in the span.
 	Acquisitions float64 `json:"acquisitions"`
 	Hours        float64 `json:"simulated_hours"` // of one key's time
@@ -130,8 +128,8 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	if err != nil {
 		return nil, fmt.Errorf("forecast: %w", err)
 	}
-	if unwatched := 24 - f.watched; unwatched > 0 && o.Span > time.Hour {
-		f.doubt("%d hours of the day were not watched, and are taken for like the others", unwatched)
+	if watched := time.Duration(p.Seconds() * float64(time.Second)); watched < 24*time.Hour && o.Span > time.Hour {
+		f.doubt("%v was watched, and is taken for like the rest of the day", watched.Round(time.Second))
 	}
 	o.failoversOf(f)
 	out := &Forecast{SpanHours: o.Span.Hours(), Seed: o.Seed, Draws: o.Draws, Seconds: p.Seconds(), NotKnown: append([]string{}, f.notKnown...), Budgets: f.budgets(), Shared: f.shared, Incomplete: f.incomplete}
@@ -172,7 +170,6 @@ type sums struct {
 	means, variances   []float64 // of each draw's count
 	byCause            [Causes]float64
 	byClient, byFamily map[string]float64
-	byHour             map[int]float64
 }
 
 // add takes in so many times what the runs of a group came to.
@@ -180,11 +177,6 @@ func (s *sums) add(g *group, made *outcome, times float64) {
 	for c, x := range made.causes {
 		s.byCause[c] += times * x
 		s.byFamily[g.family] += times * x
-	}
-	for hour := range s.byHour {
-		if len(g.hours) == 0 || slices.Contains(g.hours, hour) {
-			s.byHour[hour] += times * sum(made.causes[:]) / float64(cmp.Or(len(g.hours), s.fleet.watched))
-		}
 	}
 	for c, x := range made.clients {
 		s.byClient[s.fleet.profile.Clients[c].Name] += times * x
@@ -199,20 +191,13 @@ const theServer = "(the server)"
 func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	out := Stage{}
 	span := o.Span.Seconds()
-	all := &sums{fleet: f, means: make([]float64, o.Draws), variances: make([]float64, o.Draws), byClient: map[string]float64{}, byFamily: map[string]float64{}, byHour: map[int]float64{}}
+	all := &sums{fleet: f, means: make([]float64, o.Draws), variances: make([]float64, o.Draws), byClient: map[string]float64{}, byFamily: map[string]float64{}}
 	r := rand.New(rand.NewPCG(o.Seed, number))
-	if slices.ContainsFunc(groups, func(g group) bool { return len(g.hours) > 0 }) {
-		for hour, seconds := range f.profile.HourSeconds() {
-			if seconds > 0 {
-				all.byHour[hour] = 0
-			}
-		}
-	}
 	for i := range groups {
 		g := &groups[i]
 		made := o.try(g, number<<12|uint64(i), o.ahead)
 		out.tried = append(out.tried, made)
-		keys := g.times * g.share * span
+		keys := g.times * span
 		for n, rate := range made.likely(r) {
 			all.means[n] += keys * rate
 			all.variances[n] += keys * rate * made.spread
@@ -231,9 +216,6 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	}
 	out.Count = predict(all.means, all.variances, 0.9, r)
 	out.Count.Mean = sum(all.byCause[:])
-	if out.Count.Mean > 0 {
-		out.Times = times(all.byHour)
-	}
 	hours := o.Span.Hours()
 	out.PerHour = Interval{out.Count.Mean / hours, out.Count.Low / hours, out.Count.High / hours}
 	byCause := map[string]float64{}

@@ -33,7 +33,7 @@ func observed(skews ...float64) profile.Profile {
 		})
 		g.Clients, g.Acquired = append(g.Clients, i), append(g.Acquired, 400)
 	}
-	p.Families = []profile.Family{{Name: "order:#", Keys: 1, IDs: true, Groups: []profile.Group{g}}}
+	p.Families = []profile.Family{{Name: "order:#", Keys: 1, Groups: []profile.Group{g}}}
 	return p
 }
 
@@ -101,7 +101,6 @@ func TestForecastBack(t *testing.T) {
 	assert.Equal(t, -11_200*time.Second, f.back(0))
 	assert.Equal(t, time.Duration(0), f.back(1))
 	assert.InDelta(t, -1200, f.back(0.75).Seconds(), 1e-6)
-	assert.InDelta(t, 4800.0, f.secondsOf(nil), 1e-9)
 }
 
 // TestForecastConditioned: runs that are conditioned on one long hold give the rate that waiting for it gives. The clocks are apart by
@@ -254,51 +253,31 @@ func TestSameNumbers(t *testing.T) {
 	assert.NotEqual(t, a.Stages, made(t, observed(0, 7000), o).Stages)
 }
 
-// TestGuessedLease: a lease that observe guessed is not known where most clocks would be wrong with it.
-func TestGuessedLease(t *testing.T) {
-	for _, c := range []struct {
-		from  string
-		skews []float64
-		said  bool
-	}{
-		{"fleet", []float64{-500, -500, -500, 50}, true}, // a lease of 9.5 s explains these better
-		{"fleet", []float64{0, 0, 7000}, false},
-		{"given", []float64{-500, -500, -500, 50}, false},
-		{"expire", []float64{-500, -500, 400}, false},
-	} {
-		p := observed(c.skews...)
-		for i := range p.Clients {
-			p.Clients[i].Uses[0].LeaseFrom = c.from
-		}
-		f, err := fleetOf(p)
-		require.NoError(t, err)
-		assert.Equal(t, c.said, f.incomplete, "%+v: %v", c, f.notKnown)
-	}
-}
-
-// TestBoundedLease: a lease that waiters bound is drawn from the bounds, and the clocks with it. A bound that is missing is where a clock
-// would be right, and then not all is known.
+// TestBoundedLease: a lease within bounds is drawn from these, and the clocks with it. One that is in doubt makes the forecast incomplete. Of one that
+// varies the shortest counts, and the clocks are known.
 func TestBoundedLease(t *testing.T) {
 	wrong, right := []float64{-2500, -2500, -3000}, []float64{0, 0, 2500}
 	for _, c := range []struct {
 		from       string
 		skews      []float64
 		low, high  float64
+		varies     bool
+		doubt      string
 		span       leaseSpan
 		incomplete bool
 	}{
-		{"waits", right, 9970, 10_020, leaseSpan{9970, 10_020}, false},
-		{"round", wrong, 7000, 11_000, leaseSpan{7000, 11_000}, false},
-		{"fleet", wrong, 7000, 0, leaseSpan{7000, 10_000}, true},
-		{"fleet", wrong, 0, 8000, leaseSpan{7000, 8000}, true},
-		{"fleet", wrong, 0, 0, leaseSpan{}, true},
-		{"fleet", right, 7000, 11_000, leaseSpan{}, false},
-		{"given", wrong, 7000, 11_000, leaseSpan{}, false},
+		{"written", right, 9970, 10_020, false, "", leaseSpan{9970, 10_020}, false},
+		{"written", wrong, 7000, 11_000, false, "", leaseSpan{7000, 11_000}, false},
+		{"written", wrong, 7000, 10_000, false, "most clocks are wrong", leaseSpan{7000, 10_000}, true},
+		{"written", wrong, 10_000, 10_000, false, "most clocks are wrong", leaseSpan{}, true},
+		{"written", right, 10_000, 10_000, false, "", leaseSpan{}, false},
+		{"written", right, 4000, 10_000, true, "", leaseSpan{}, false},
+		{"given", wrong, 7000, 11_000, false, "", leaseSpan{}, false},
 	} {
 		p := observed(c.skews...)
 		for i := range p.Clients {
 			u := &p.Clients[i].Uses[0]
-			u.LeaseFrom, u.LeaseLowMS, u.LeaseHighMS = c.from, c.low, c.high
+			u.LeaseFrom, u.LeaseLeastMS, u.LeaseMostMS, u.LeaseVaries, u.LeaseDoubt = c.from, c.low, c.high, c.varies, c.doubt
 		}
 		f, err := fleetOf(p)
 		require.NoError(t, err)
@@ -308,7 +287,11 @@ func TestBoundedLease(t *testing.T) {
 		}
 		d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0, 0.25)
 		for i, m := range d.fleet(-1, time.Hour).Clients {
-			assert.InDelta(t, 10_000+c.skews[i], float64(m.Member.Lease+m.Offset)/1e6, 1e-3, "the sum was seen: %+v", c)
+			sum := 10_000 + c.skews[i]
+			if c.varies {
+				sum += c.low - 10_000
+			}
+			assert.InDelta(t, sum, float64(m.Member.Lease+m.Offset)/1e6, 1e-3, "the sum was seen: %+v", c)
 			if c.span.high > 0 {
 				assert.InDelta(t, c.span.low+(c.span.high-c.span.low)/4, float64(m.Member.Lease)/1e6, 1e-3, "%+v", c)
 			}
@@ -324,11 +307,11 @@ func TestBoundedLeaseWidens(t *testing.T) {
 		for i := range p.Clients {
 			p.Clients[i].SkewMS += 10_000 - lease
 			u := &p.Clients[i].Uses[0]
-			u.LeaseFrom, u.LeaseMS, u.LeaseLowMS, u.LeaseHighMS = from, lease, low, high
+			u.LeaseFrom, u.LeaseMS, u.LeaseLeastMS, u.LeaseMostMS = from, lease, low, high
 		}
 		return made(t, p, Options{Span: 24 * time.Hour, Draws: 20, Commands: 200_000, Today: true}).Stages[0].Count
 	}
-	short, long, between := of("given", 9500, 0, 0), of("given", 10_500, 0, 0), of("waits", 10_000, 9500, 10_500)
+	short, long, between := of("given", 9500, 0, 0), of("given", 10_500, 0, 0), of("written", 10_000, 9500, 10_500)
 	t.Logf("9.5 s %+v; 10.5 s %+v; between them %+v", short, long, between)
 	assert.Greater(t, short.Low, long.High)
 	assert.Less(t, between.Low, short.Low)

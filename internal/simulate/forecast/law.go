@@ -3,7 +3,6 @@ package forecast
 import (
 	"math"
 	"math/rand/v2"
-	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
@@ -72,16 +71,6 @@ func gamma(shape float64, r *rand.Rand) float64 {
 // exponentially is the law of the time until something that happens at random, mean on the average.
 func exponentially(mean float64) law {
 	return law{shares: []float64{0}, values: []float64{0}, tail: 1, scale: mean}
-}
-
-// longer is the law of what takes so many times as long.
-func (l law) longer(times float64) law {
-	values := slices.Clone(l.values)
-	for i := range values {
-		values[i] *= times
-	}
-	l.values, l.scale = values, l.scale*times
-	return l
 }
 
 // beyond is the chance of more than ms.

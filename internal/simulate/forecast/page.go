@@ -53,7 +53,6 @@ func (s *Stage) parts() (all []page.Shares) {
 		{page.Shares{Head: "By cause", Of: "cause"}, s.Causes},
 		{page.Shares{Head: "By client: whose clock, hold time or late delete it is", Of: "client", Mono: true}, s.Clients},
 		{page.Shares{Head: "By keys", Of: "keys", Mono: true}, s.Families},
-		{page.Shares{Head: "By hour of the day", Of: "hours"}, s.Times},
 	} {
 		for _, x := range of.shares {
 			of.Add(x.Name, Number(x.Mean), x.Mean, s.Count.Mean)

@@ -180,6 +180,6 @@ func measured() profile.Profile {
 		})
 		g.Clients, g.Acquired = append(g.Clients, i), append(g.Acquired, 400)
 	}
-	p.Families = []profile.Family{{Name: "order:#", Keys: 1, IDs: true, Groups: []profile.Group{g}}}
+	p.Families = []profile.Family{{Name: "order:#", Keys: 1, Groups: []profile.Group{g}}}
 	return p
 }

@@ -76,7 +76,7 @@ function stage(n) {
 function skewCell(c, worst) {
   const td = el("td", undefined, "num");
   if (c.skew_ms === null) { td.textContent = "–"; return td; }
-  td.append(el("span", (c.skew_ms > 0 ? "+" : "") + span(c.skew_ms) + " ±" + span(Math.max(1, c.skew_error_ms)) + (c.lease_from === "round" ? " ?" : "") + " "));
+  td.append(el("span", (c.skew_ms > 0 ? "+" : "") + span(c.skew_ms) + " ±" + span(Math.max(1, c.skew_error_ms)) + (c.lease_doubt ? " ?" : "") + " "));
   const bar = el("span", undefined, "bar"), mark = el("i");
   const w = Math.min(50, 50 * Math.abs(c.skew_ms) / Math.max(worst, 1));
   mark.style.width = Math.max(w, 0.5) + "%";
@@ -84,6 +84,10 @@ function skewCell(c, worst) {
   bar.append(mark);
   td.append(bar);
   return td;
+}
+
+function lease(c) {
+  return c.lease_varies ? span(c.lease_least_ms) + " to " + span(c.lease_most_ms) : span(c.lease_ms) + (c.lease_doubt ? " ?" : "");
 }
 
 function clients(list) {
@@ -94,9 +98,9 @@ function clients(list) {
   list.sort((a, b) => order[a.kind] - order[b.kind] || b.acquired - a.acquired);
   fill("clients", [["client"], ["kind"], ["dialect"], ["skew", "num"], ["lease", "num"], ["poll", "num"], ["acquired", "num"], ["hold p50", "num"], ["wait p50", "num"], ["keys"]],
     list.map((c) => [
-      el("td", c.addr + (c.name && c.name !== c.addr ? " " + c.name : ""), "mono"), el("td", c.kind, "kind " + c.kind), el("td", c.dialect),
-      skewCell(c, worst), el("td", span(c.lease_ms), "num"), el("td", span(c.poll_ms), "num"), el("td", c.acquired, "num"),
-      el("td", span(c.hold_p50_ms), "num"), el("td", span(c.wait_p50_ms), "num"), el("td", c.keys.slice(0, 3).join(" "), "mono")]),
+      el("td", c.addr + (c.name && c.name !== c.addr ? " " + c.name : ""), "mono"), el("td", c.kind, "kind " + c.kind), el("td", c.dialect + (c.dialect_or ? "? or " + c.dialect_or : "")),
+      skewCell(c, worst), el("td", lease(c), "num"), el("td", span(c.poll_ms), "num"), el("td", c.acquired, "num"),
+      el("td", span(c.hold_p50_ms), "num"), el("td", span(c.wait_p50_ms), "num"), el("td", c.keys.slice(0, 3).join(" ") + (c.databases.some((n) => n) ? " in database " + c.databases.join(", ") : ""), "mono")]),
     "no client has used a lock while MONITOR ran");
 }
 

@@ -11,65 +11,67 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// A client's clock that is stepped moves all its later values by the step. A sample cannot be too large by a
-// delay, and several in a row are not too small by the same one, so a step shows as a run of samples that
+// A client's clock that is stepped moves all its later values by the step. A lead cannot be too large by a
+// delay, and several in a row are not too small by the same one, so a step shows as a run of leads that
 // agree with each other and not with the level before. A client that begins to take another lease looks the
 // same: leases are round numbers, so a round step is not reported.
 const (
 	leastStep    = 200 * time.Millisecond
-	forwardRun   = 4 // samples that a step forward wants: none can be too large
+	forwardRun   = 4 // leads that a step forward wants: none can be too large
 	backwardRun  = 8 // and one back, which delays imitate
 	roundStep    = 500 * time.Millisecond
 	roundStepOff = 10 * time.Millisecond
 )
 
-// suspects are the samples of a run that is not yet long enough.
-type suspects struct {
-	kept      []time.Duration
+// jump are the leads of a run that is not yet long enough.
+type jump struct {
+	kept      []lead
 	low, high time.Duration
 }
 
-// take takes in a sample, and tells when it completes a step and of what size.
-func (s *sums) take(x, quantum time.Duration) (by time.Duration, stepped bool) {
+// take takes in a lead, and tells when it completes a jump of the clock and of what size.
+func (s *leads) take(x lead, quantum time.Duration) (by time.Duration, jumped bool) {
 	tolerance := leastStep + 2*max(quantum, s.quantum)
 	level := s.top[0]
-	off := x - level
-	if s.n < topSums || level-s.top[topSums-1] > tolerance/8 || off.Abs() <= tolerance {
+	off := x.ahead - level
+	if s.n < topLeads || level-s.top[topLeads-1] > tolerance/8 || off.Abs() <= tolerance {
 		s.acquit(quantum)
 		s.add(x, quantum)
 		return 0, false
 	}
-	run := &s.run
+	run := &s.jump
 	if len(run.kept) > 0 {
-		low, high := min(run.low, x), max(run.high, x)
+		low, high := min(run.low, x.ahead), max(run.high, x.ahead)
 		if (off > 0) != (run.low > level) || high-low > tolerance/8+quantum {
 			s.acquit(quantum)
 		}
 	}
 	if len(run.kept) == 0 {
-		run.low, run.high = x, x
+		run.low, run.high = x.ahead, x.ahead
 	}
 	run.kept = append(run.kept, x)
-	run.low, run.high = min(run.low, x), max(run.high, x)
+	run.low, run.high = min(run.low, x.ahead), max(run.high, x.ahead)
 	if off > 0 && len(run.kept) < forwardRun || off < 0 && len(run.kept) < backwardRun {
 		return 0, false
 	}
 	by = run.high - level
-	if (by - by.Round(roundStep)).Abs() < roundStepOff+quantum {
+	round := (by - by.Round(roundStep)).Abs() < roundStepOff+quantum
+	if back := s.former != 0 && (run.high-s.former).Abs() <= tolerance; round || back { // a clock does not jump there and back
 		s.acquit(quantum)
 		return 0, false
 	}
-	s.n, s.top, s.readings, s.stretch = 0, [topSums]time.Duration{}, nil, 0 // what was measured before is of the old clock
+	fresh := leads{former: level, quantum: s.quantum, of: s.of, trip: s.trip, jump: s.jump, clock: unbounded}
+	*s = fresh // what was measured before is of the old clock
 	s.acquit(quantum)
 	return by, true
 }
 
-// acquit takes the suspects for what samples are as a rule.
-func (s *sums) acquit(quantum time.Duration) {
-	for _, x := range s.run.kept {
+// acquit takes them for what leads are as a rule.
+func (s *leads) acquit(quantum time.Duration) {
+	for _, x := range s.jump.kept {
 		s.add(x, quantum)
 	}
-	s.run.kept = s.run.kept[:0]
+	s.jump.kept = s.jump.kept[:0]
 }
 
 // step is the last one of a host.
@@ -79,7 +81,7 @@ type step struct {
 }
 
 // stepped reports that a client's clock has jumped, once for all connections of its host.
-func (o *Observer) stepped(c *client, key string, at protocol.Instant, by time.Duration) {
+func (o *Observer) stepped(c *client, key traffic.Key, at protocol.Instant, by time.Duration) {
 	host := hostOf(c.addr)
 	if len(o.steps) >= o.opts.MaxClients {
 		clear(o.steps)
@@ -103,16 +105,16 @@ func (o *Observer) flushed(c *client, db int, at protocol.Instant) {
 		if h == nil || db >= 0 && id.DB != db || o.opts.Match != nil && !o.opts.Match(id.Name) {
 			continue
 		}
-		lost := event{At: at, Hazard: "lost-update", Key: id.Name, By: c, Victim: h.c, Note: "a flush took the key away under its holder"}
+		lost := event{At: at, Hazard: "lost-update", Key: id, By: c, Victim: h.c, Note: "a flush took the key away under its holder"}
 		since := h.at
 		switch {
-		case h.shape.kind != Legacy || h.shape.forever:
-			if h.c.ttl == 0 || at.Sub(since) < h.c.ttl {
+		case h.form.kind != Legacy || h.form.forever:
+			if h.ttl == 0 || at.Sub(since) < h.ttl {
 				o.hazard(lost)
 			}
 		default:
 			o.later(func() {
-				if lease, ok := o.lease(lk.family); ok && at.Sub(since) < lease {
+				if lease, ok := o.leaseOf(h, lk); ok && at.Sub(since) < lease {
 					o.hazard(lost)
 				}
 			})

@@ -30,8 +30,8 @@ const (
 	blindSet    = protocol.BlindSet // SET or SETEX over a key that it had just read
 )
 
-// shape is what a written value looks like.
-type shape struct {
+// form is what a written value looks like.
+type form struct {
 	kind    string
 	dialect string
 	of      *protocol.Dialect // of an expiry, else nil
@@ -40,12 +40,12 @@ type shape struct {
 	quantum time.Duration     // the step in which its writer counts
 }
 
-// shapeOf tells what a value that was written at an instant is.
-func shapeOf(value string, now protocol.Instant) shape {
+// formOf tells what a value that was written at an instant is.
+func formOf(value string, now protocol.Instant) form {
 	v := census.Recognise(value, now)
 	switch v.Kind {
 	case census.ExpiryValue:
-		s := shape{kind: Legacy, dialect: unlisted, expires: v.At, forever: v.Forever, quantum: v.Quantum}
+		s := form{kind: Legacy, dialect: unlisted, expires: v.At, forever: v.Forever, quantum: v.Quantum}
 		if len(v.Dialects) > 0 {
 			s.of, s.dialect = v.Dialects[0], v.Dialects[0].Name
 		}
@@ -54,15 +54,15 @@ func shapeOf(value string, now protocol.Instant) shape {
 		}
 		return s
 	case census.BridgeValue:
-		return shape{kind: Bridge, dialect: ours}
+		return form{kind: Bridge, dialect: ours}
 	case census.RandomValue:
-		return shape{kind: Modern, dialect: setNXPX}
+		return form{kind: Modern, dialect: setNXPX}
 	}
-	return shape{kind: Unknown}
+	return form{kind: Unknown}
 }
 
 // timed tells a value that says when it was written: an expiry with a lease.
-func (s shape) timed() bool { return s.of != nil && s.expires != 0 }
+func (s form) timed() bool { return s.of != nil && s.expires != 0 }
 
 // extraOf is what a dialect's writers add to now + lease.
 func extraOf(d *protocol.Dialect) time.Duration {
