@@ -83,6 +83,7 @@ func TestScanOfAClusterWithoutAMaster(t *testing.T) {
 func TestVerifyBesideSentinelsThatAreCutOff(t *testing.T) {
 	t.Parallel()
 	g := redistest.NewSentinels(t, 1, 3)
+	live(g.Master(), "lock:live")
 	verify := []string{"verify", "--for", "1s", "--longest-silence", "1s", "--match", "lock:*", "--burst", "1s", "--every", "1s", "--redis", g.URL()}
 	expect(t, exitDone, verify...)
 	g.Sentinels[0].Kill()

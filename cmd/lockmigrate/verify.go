@@ -4,16 +4,14 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
@@ -22,7 +20,7 @@ import (
 func newVerifyCommand(env *environment) *cobra.Command {
 	var opts verify.Options
 	var noCensus bool
-	var out, resume, ask, pcap string
+	var out, resume, ask string
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
 		Short: "Gather evidence that no legacy client is left, as a certificate",
@@ -35,24 +33,7 @@ func newVerifyCommand(env *environment) *cobra.Command {
 			}
 			opts.Census = !noCensus
 			opts.Whole = opts.Whole || opts.Burst > 0 && opts.Every == opts.Burst
-			look := verify.Run
-			switch {
-			case pcap != "" && opts.Whole:
-				return usageError("choose one", "--pcap is read in place of MONITOR")
-			case pcap == "-":
-				opts.Capture = os.Stdin
-			case pcap != "":
-				if flags := given(cmd, "for", "burst", "every", "no-census", "trust-user"); len(flags) > 0 {
-					return usageError("leave it out, or read a capture as it is written: --pcap -", "%s says nothing of a capture's file", flags[0])
-				}
-				in, err := os.Open(pcap)
-				if err != nil {
-					return failedError("name a file that tcpdump wrote", "%w", err)
-				}
-				defer in.Close()
-				opts.Capture, look = in, readCapture(pcap)
-			}
-			return runVerify(cmd.Context(), env, opts, out, look)
+			return runVerify(cmd.Context(), env, opts, out)
 		},
 	}
 	f := cmd.Flags()
@@ -66,8 +47,7 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	f.DurationVar(&opts.Every, "every", time.Minute, "time from one burst to the next")
 	f.BoolVar(&noCensus, "no-census", false, "do not look at the keys' values: the run can then only be seen or inconclusive")
 	f.StringVar(&out, "out", "", "write the certificate as JSON to `FILE`, for stage advance; until then FILE.state is what --resume wants")
-	f.StringVar(&pcap, "pcap", "", "read a capture of tcpdump in place of MONITOR: - as it is written, on the server's host; or a `FILE`, which can name clients only")
-	f.Uint16Var(&opts.CapturePort, "pcap-port", 0, "the server's `PORT` in the capture, where it is not the one of --redis")
+	f.IntSliceVar(&opts.Ignore, "ignore-db", nil, "your statement: `NUMBER` of a database that another fleet uses; its clients are not looked at; repeatable")
 	f.StringVar(&resume, "resume", "", "go on with a run that was ended, from its state `FILE`")
 	f.StringVar(&ask, "ask", "", "say how far a run is, from its state `FILE`, and what it has seen")
 	return cmd
@@ -85,10 +65,7 @@ func checkVerify(o *verify.Options) error {
 	return nil
 }
 
-// verification is a way to a certificate.
-type verification = func(context.Context, *endpoint.Endpoint, verify.Options) (verify.Certificate, error)
-
-func runVerify(ctx context.Context, env *environment, opts verify.Options, file string, look verification) error {
+func runVerify(ctx context.Context, env *environment, opts verify.Options, file string) error {
 	if err := writable(file); err != nil {
 		return err
 	}
@@ -103,12 +80,12 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 			return fmt.Sprintf("%s, %s", countdown("verify", opts.Window-left, opts.Window), counted(int64(seen), "finding"))
 		})
 	}
-	if opts.Capture != nil && opts.CapturePort == 0 {
-		if opts.CapturePort, err = portOf(end); err != nil {
-			return err
-		}
+	opts.Reading = func(p census.Progress) {
+		status.Update(func() string {
+			return fmt.Sprintf("verify reads the keys: %s%s", counted(p.Scanned, "key"), timeLeft(p.Elapsed, int(1000*p.Done), 1000))
+		})
 	}
-	if file != "" && !isDevice(file) && opts.Capture == nil { // a capture has a gap for good
+	if file != "" && !isDevice(file) {
 		opts.Save = func(s verify.Saved) {
 			s.Out, s.PID = file, os.Getpid()
 			s.Host, _ = os.Hostname()
@@ -118,35 +95,12 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 		}
 	}
 	opts.Warn = func(text string) { env.note("%s", terminal.Safe(text)) }
-	cert, err := look(ctx, end, opts)
+	cert, err := verify.Run(ctx, end, opts)
 	status.Clear()
 	if err != nil {
 		return missing(ctx, end, opts.Namespace, err, usageError, `"lockmigrate stage list" shows them; or verify by --match alone`)
 	}
 	return concludeVerify(env, cert, file)
-}
-
-// readCapture judges a capture's file.
-func readCapture(name string) verification {
-	return func(ctx context.Context, end *endpoint.Endpoint, opts verify.Options) (verify.Certificate, error) {
-		cert, err := verify.ReadCapture(ctx, end, opts)
-		if err != nil {
-			err = failedError("capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port is --pcap-port", "%s: %w", name, err)
-		}
-		return cert, err
-	}
-}
-
-// portOf is the port of a single server.
-func portOf(end *endpoint.Endpoint) (uint16, error) {
-	if end.Kind == endpoint.Single {
-		if _, text, err := net.SplitHostPort(end.Addrs[0]); err == nil {
-			if n, err := strconv.ParseUint(text, 10, 16); err == nil {
-				return uint16(n), nil
-			}
-		}
-	}
-	return 0, usageError("give --pcap-port PORT", "the server's port in the capture is not known")
 }
 
 // concludeVerify writes the certificate, and makes the verdict an exit code.
@@ -189,7 +143,7 @@ func verifySaved(cmd *cobra.Command, env *environment, resume, ask string) error
 	}
 	opts := s.Options
 	opts.Resume = &s
-	return runVerify(cmd.Context(), env, opts, s.Out, verify.Run)
+	return runVerify(cmd.Context(), env, opts, s.Out)
 }
 
 // printSaved says how far a run is.
@@ -215,7 +169,8 @@ func printSaved(env *environment, s verify.Saved) error {
 		for _, why := range lost {
 			fmt.Fprintf(b, "open     %s\n", env.indented(why, 9))
 		}
-		printClients(b, known.Seen)
+		printClients(b, "legacy clients", known.Seen)
+		printClients(b, "clients on such keys that nothing explains", known.Unexplained)
 	})
 	if err != nil {
 		return err
@@ -264,19 +219,20 @@ func printCertificate(env *environment, c verify.Certificate) error {
 		}
 		for _, m := range e.Masters {
 			fmt.Fprintf(b, "server   %s run %.8s %s: ", m.Addr, m.RunID, terminal.Safe(m.Is))
-			denied := int64(0)
-			for i, command := range m.Commands {
-				if denied += command.Denied; i < 2 { // SETNX and GETSET
-					fmt.Fprintf(b, "%d %s, ", command.Run, strings.ToUpper(command.Name))
+			var writes, old, denied int64
+			for _, c := range m.Commands {
+				if writes, denied = writes+c.Run, denied+c.Denied; c.Name == "setnx" || c.Name == "getset" {
+					old += c.Run
 				}
 			}
-			fmt.Fprintf(b, "%d denied\n", denied)
+			fmt.Fprintf(b, "%s, %d of them SETNX or GETSET; %d denied\n", counted(writes, "write"), old, denied)
 		}
 		b.WriteString("\nobligations\n")
 		for _, o := range c.Obligations {
 			fmt.Fprintf(b, "  %s %-9s %s\n", map[bool]string{true: ink.Good("yes"), false: ink.Bad("NO ")}[o.Discharged], o.ID, env.indented(o.Evidence, 16))
 		}
-		printClients(b, e.Seen)
+		printClients(b, "legacy clients", e.Seen)
+		printClients(b, "clients on such keys that nothing explains", e.Unexplained)
 		b.WriteString("\nwhat this cannot know\n")
 		for _, r := range c.ResidualRisks {
 			fmt.Fprintf(b, "  - %s\n", env.indented(r, 4))
@@ -284,10 +240,10 @@ func printCertificate(env *environment, c verify.Certificate) error {
 	})
 }
 
-// printClients names the legacy clients that were seen.
-func printClients(b *strings.Builder, clients []verify.Client) {
+// printClients names the clients that were seen.
+func printClients(b *strings.Builder, what string, clients []verify.Client) {
 	if len(clients) > 0 {
-		b.WriteString("\nlegacy clients\n")
+		b.WriteString("\n" + what + "\n")
 	}
 	for i, l := range clients {
 		if i == mostClients {

@@ -19,6 +19,9 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
@@ -45,6 +48,25 @@ func (v verified) open() (ids []string) {
 		}
 	}
 	return ids
+}
+
+// live is a service's lock, which the patterns of these tests match.
+func live(s *redistest.Server, key string) { s.Do("SET", key, "token", "PX", 600_000) }
+
+// working is a Go service of a namespace, which locks a key again and again until the test ends.
+func working(t *testing.T, pool lockmigrate.Pool, namespace, key string) {
+	t.Helper()
+	locker := service(t, pool, func(o *compat.Options) { o.Namespace = namespace })
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	t.Cleanup(func() { stop(); <-ended })
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			_ = locker.Do(ctx, key, func(context.Context) error { return nil })
+			_ = lifetime.Sleep(ctx, 20*time.Millisecond)
+		}
+	}()
 }
 
 // verifyWhile runs verify with MONITOR for the whole window, and act within it.
@@ -142,6 +164,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
+			live(s, "lock.order.live")
 			act := func() { s.Do(words[0].(string), words[1:]...); s.Do("DEL", "lock.order.17") }
 			v := verifyWhile(t, s.URL(), act, with(wholeWindow, "--match", "lock.order.*", "--longest-silence", "1s")...)
 			assert.Equal(t, "seen", v.Verdict, v.Why)
@@ -181,6 +204,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 	t.Run("denials that an older server does not count", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Real(t)
+		live(s, "lock.order.live")
 		s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all", "-setnx")
 		s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~*", "+@all", "-acl")
 		url := infoProxy(t, s, func(line string) string {
@@ -209,6 +233,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 	t.Run("nobody said how long a client may be silent", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Real(t)
+		live(s, "lock.order.live")
 		v := verifyWhile(t, s.URL(), nil, "--match", "lock.order.*")
 		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
 		assert.Equal(t, []string{"window"}, v.open())
@@ -217,7 +242,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 		t.Parallel()
 		s := redistest.Real(t, "--cluster-enabled", "yes")
 		v := verifyWhile(t, s.URL(), nil, "--match", "lock.order.*", "--longest-silence", "1s", "--no-census")
-		assert.Equal(t, []string{"masters", "values"}, v.open())
+		assert.Equal(t, []string{"keys", "masters", "values"}, v.open())
 	})
 	t.Run("a user who may not read the keys", func(t *testing.T) {
 		t.Parallel()
@@ -225,7 +250,7 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 		s.Do("SET", "lock.order.1", inMS(time.Hour))
 		s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~other", "+@all")
 		v := verifyWhile(t, strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), nil, "--match", "lock.order.*", "--longest-silence", "1s")
-		assert.Equal(t, []string{"values"}, v.open())
+		assert.Equal(t, []string{"keys", "values"}, v.open())
 	})
 }
 
@@ -255,6 +280,7 @@ func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
 	}
 	advance := []string{"stage", "advance", "--namespace", "orders", "--to", "modern", "--execute", "--certificate", file}
 
+	working(t, s.Pool(), "orders", "lock.order.91")
 	// A client on a key that the certificate's patterns leave out.
 	v := verifyWhile(t, s.URL(), func() { s.Do("SETNX", "lock.order.5", "1"); s.Do("DEL", "lock.order.5") },
 		with(wholeWindow, "--namespace", "orders", "--match", "lock.order.9*", "--longest-silence", "1s", "--out", file)...)
@@ -290,7 +316,8 @@ func TestTheRecordKnowsTheLongestSilence(t *testing.T) {
 	_, stderr := o.runs(exitUsage, append(create, "--longest-silence", "900ms")...)
 	assert.Contains(t, stderr, "--longest-silence 900ms is less than the shortest lease of 1s")
 	o.runs(exitDone, append(create, "--longest-silence", "1500ms")...)
-	look := []string{"verify", "--namespace", "orders", "--burst", "0", "--out", "c.json"}
+	working(t, s.Pool(), "orders", "lock:1")
+	look := []string{"verify", "--namespace", "orders", "--monitor", "--out", "c.json"}
 	_, stderr = o.runs(exitUsage, append(look, "--for", "1s")...)
 	assert.Contains(t, stderr, "the window of 1s is shorter than the longest silence of 1.5s, which the record says")
 	_, stderr = o.runs(exitUsage, append(look, "--for", "2s", "--longest-silence", "1200ms")...)

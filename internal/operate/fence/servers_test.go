@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // onEach runs a test on the default server, and where the run asks for servers of other versions on each of these
@@ -38,8 +39,10 @@ func excluded(t *testing.T, s *redistest.Server) {
 	defer func() { _, _ = conn.Do("ACL", "SETUSER", "default", "on") }()
 	lock := []string{"lock.*"}
 	all := strings.Join(fence.Taking, " ")
+	table, err := traffic.ReadTable(ctx, conn)
+	require.NoError(t, err)
 	ask := func(locks []string, trusted ...string) string {
-		commands, err := fence.Excluded(ctx, conn, locks, append(trusted, "ops"))
+		commands, err := fence.Excluded(ctx, conn, locks, append(trusted, "ops"), fence.Taking, table.Forms)
 		require.NoError(t, err)
 		return strings.Join(commands, " ")
 	}
@@ -154,7 +157,7 @@ func TestFenceBeforeDryrun(t *testing.T) {
 			assert.Equal(t, before, rules(t, s, "old"))
 			_, err = legacy.Do("SETNX", "lock:1", "1")
 			assert.NoError(t, err)
-			excluded, err := fence.Excluded(ctx, conn, []string{"lock:*"}, nil)
+			excluded, err := fence.Excluded(ctx, conn, []string{"lock:*"}, nil, fence.Taking, func(command, key, _ string) [][]string { return [][]string{{command, key, "1"}} })
 			assert.NoError(t, err)
 			assert.Empty(t, excluded)
 		})

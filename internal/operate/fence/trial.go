@@ -88,7 +88,7 @@ func (r rule) unshown(command string) string {
 		return "user " + r.user + " may run " + strings.ToUpper(command) + " with some first arguments, and no trial shows which"
 	case r.databases():
 		return "user " + r.user + " has rights in some databases only, and ACL DRYRUN speaks of one"
-	case r.split() && (command == "getset" || command == "renamenx"):
+	case r.split() && (command == "getset" || command == "renamenx" || !slices.Contains(Taking, command)):
 		return "user " + r.user + " has key patterns that only read and others that only write; no trial stands for the keys that match both"
 	}
 	return ""
@@ -97,12 +97,20 @@ func (r rule) unshown(command string) string {
 // may asks whether a user may run one of the commands on any key of the locks. It says denied only where the trials
 // stand for every key, and else names the trial, or the reason.
 func may(ctx context.Context, conn redis.Conn, r rule, locks []string, command string) (said, evidence string) {
+	return tried(ctx, conn, r, locks, command, func(key string) [][]string { return trials(command, key, r) })
+}
+
+func tried(ctx context.Context, conn redis.Conn, r rule, locks []string, command string, trials func(key string) [][]string) (said, evidence string) {
 	said = "denied"
 	if evidence = r.unshown(command); evidence != "" {
 		said = "unknown"
 	}
 	for _, key := range witnesses(locks, r) {
-		for _, words := range trials(command, key, r) {
+		all := trials(key)
+		if len(all) == 0 {
+			return "unknown", command
+		}
+		for _, words := range all {
 			switch dryrun(ctx, conn, r.user, words) {
 			case "allowed":
 				return "allowed", strings.Join(words, " ")
@@ -114,10 +122,10 @@ func may(ctx context.Context, conn redis.Conn, r rule, locks []string, command s
 	return said, evidence
 }
 
-// Excluded returns the commands of Taking that no user may run on any key of the locks, by the server's own word.
-// Users that are off, and those that are trusted, do not count. What the server does not tell counts as allowed.
-// It needs the rights acl|list and acl|dryrun, and a server from 7.0 on.
-func Excluded(ctx context.Context, conn redis.Conn, locks, trusted []string) (commands []string, err error) {
+// Excluded returns those of the commands that no user may run on any key of the locks, by the server's own word. Forms are words that send a
+// command with a key in one of its places after the other, and another key in the rest. Users that are off, and those that are trusted,
+// do not count. What the server does not tell counts as allowed. It needs the rights acl|list and acl|dryrun, and a server from 7.0 on.
+func Excluded(ctx context.Context, conn redis.Conn, locks, trusted, commands []string, forms func(command, key, other string) [][]string) (excluded []string, err error) {
 	if len(locks) == 0 {
 		return nil, nil // every key is a lock's
 	}
@@ -125,21 +133,26 @@ func Excluded(ctx context.Context, conn redis.Conn, locks, trusted []string) (co
 	if err != nil || len(lines) == 0 {
 		return nil, err
 	}
-	all := people(ctx, conn, lines)
-	for _, command := range Taking {
-		free := false
-		for _, who := range all {
-			if slices.Contains(trusted, who.user) {
-				continue
-			}
-			said, _ := may(ctx, conn, who.rule, locks, command)
-			free = free || said != "denied"
-		}
-		if !free {
-			commands = append(commands, command)
+	all := slices.DeleteFunc(people(ctx, conn, lines), func(who person) bool { return slices.Contains(trusted, who.user) })
+	for _, command := range commands {
+		if !slices.ContainsFunc(all, func(who person) bool {
+			said, _ := tried(ctx, conn, who.rule, locks, command, func(key string) [][]string {
+				trials := forms(command, key, key)
+				for _, part := range who.rule.parts() { // the other key may be one of the user's own
+					for _, pattern := range part.keys() {
+						if other, ok := glob.Meet(pattern, "*"); ok && len(trials) > 1 {
+							trials = append(trials, forms(command, key, other)...)
+						}
+					}
+				}
+				return trials
+			})
+			return said != "denied"
+		}) {
+			excluded = append(excluded, command)
 		}
 	}
-	return commands, nil
+	return excluded, nil
 }
 
 // dryrun says allowed, denied, or unknown where the server cannot tell: before 7.0, or without the right.

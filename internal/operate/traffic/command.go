@@ -39,14 +39,14 @@ func (c *Command) Client() string {
 var ErrUnread = errors.New("a line of MONITOR that cannot be read")
 
 // MaxWords is how many words are kept of one command. A lock's command has a handful of words, an MSET a million.
-const MaxWords = 64
+const MaxWords = 1024
 
 // Parse reads a line such as
 //
 //	1700000000.123456 [0 127.0.0.1:50000] "SETNX" "lock:a" "1700000030124"
 //
 // with or without the + and CR of the protocol. Words is reused between calls. Arguments beyond
-// the 64th are left out.
+// MaxWords are left out.
 func (c *Command) Parse(text string) error {
 	text = strings.TrimPrefix(strings.TrimRight(text, "\r\n"), "+")
 	seconds, rest, ok1 := strings.Cut(text, ".")

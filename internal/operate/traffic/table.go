@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -9,7 +10,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 )
 
-// Table is a server's own COMMAND: which commands it has, which of them write, and where their keys stand.
+// Table is a server's own COMMAND: which commands it has, which of them write, and where their keys stand. An empty one knows nothing.
 type Table map[string]syntax
 
 // syntax is where the keys of one command stand.
@@ -17,26 +18,33 @@ type syntax struct {
 	writes, movable   bool
 	first, last, step int  // positions of the keys among the words; last counts from the end where it is negative
 	container         bool // its second word is a command of its own
+	arity             int  // how many words it has; negative: at least so many
 }
+
+// touchNothing are commands that write, and act on no key. Every other one without a place for keys may act on each key.
+var touchNothing = []string{"FUNCTION|LOAD", "FUNCTION|DELETE", "FUNCTION|FLUSH", "FUNCTION|RESTORE"}
 
 // ReadTable asks a server.
 func ReadTable(ctx context.Context, conn redis.Conn) (Table, error) {
-	reply, err := redis.Values(redis.DoContext(conn, ctx, "COMMAND"))
+	reply, err := redis.Values(redis.DoContext(conn, ctx, "COMMAND", "INFO")) // from 7.0 on these are all
+	if err != nil || len(reply) == 0 {
+		reply, err = redis.Values(redis.DoContext(conn, ctx, "COMMAND"))
+	}
 	if err != nil {
 		return nil, err
 	}
 	t := Table{}
 	for _, one := range reply {
-		if err := t.take(one); err != nil {
+		if err := t.Take(one); err != nil {
 			return nil, err
 		}
 	}
 	return t, nil
 }
 
-// take takes in a command: name, arity, flags, first key, last key, step; from Redis 7.0 on also ACL categories, tips, key specifications, and the
+// Take takes in an entry: name, arity, flags, first key, last key, step; from Redis 7.0 on also ACL categories, tips, key specifications, and the
 // commands that it contains.
-func (t Table) take(reply any) error {
+func (t Table) Take(reply any) error {
 	fields, err := redis.Values(reply, nil)
 	if err != nil || len(fields) < 6 {
 		return fmt.Errorf("COMMAND has an entry that cannot be read: %v", reply)
@@ -48,16 +56,19 @@ func (t Table) take(reply any) error {
 		return fmt.Errorf("COMMAND has an entry that cannot be read: %v", reply)
 	}
 	s := syntax{writes: slices.Contains(flags, "write"), movable: slices.Contains(flags, "movablekeys"), first: places[0], last: places[1], step: max(places[2], 1)}
+	s.arity, _ = redis.Int(fields[1], nil)
+	name = strings.ToUpper(name)
+	s.writes = s.writes && !slices.Contains(touchNothing, name)
 	if len(fields) > 9 {
 		contained, _ := redis.Values(fields[9], nil)
 		s.container = len(contained) > 0
 		for _, one := range contained {
-			if err := t.take(one); err != nil {
+			if err := t.Take(one); err != nil {
 				return err
 			}
 		}
 	}
-	t[strings.ToUpper(name)] = s
+	t[name] = s
 	return nil
 }
 
@@ -84,6 +95,70 @@ func (t Table) of(c *Command) (s syntax, known bool) {
 func (t Table) Writes(c *Command) bool {
 	s, known := t.of(c)
 	return s.writes || !known
+}
+
+// MayWrite tells the same of a name as INFO commandstats has it, or of the first word of a command.
+func (t Table) MayWrite(name string) bool {
+	s, known := t[strings.ToUpper(name)]
+	return s.writes || s.container || !known
+}
+
+// Name is a command as INFO commandstats names it. It is empty where the server does not know it.
+func (t Table) Name(c *Command) string {
+	s, known := t.of(c)
+	switch {
+	case !known:
+		return ""
+	case t[c.Words[0]].container && !s.container:
+		return strings.ToLower(c.Words[0] + "|" + c.Words[1])
+	}
+	return strings.ToLower(c.Words[0])
+}
+
+// Everywhere tells that a command may act on every key there is: it writes, and has no place for keys.
+func (t Table) Everywhere(c *Command) bool {
+	s, known := t.of(c)
+	return known && s.writes && s.first == 0 && !s.movable
+}
+
+// ragged are forms of the commands whose keys have no fixed place: K is one key, and O another one.
+var ragged = map[string][]string{
+	"sort": {"K", "O STORE K"}, "zunionstore": {"K 1 O", "O 1 K"}, "zinterstore": {"K 1 O", "O 1 K"}, "zdiffstore": {"K 1 O", "O 1 K"},
+	"lmpop": {"1 K LEFT"}, "zmpop": {"1 K MIN"}, "blmpop": {"1 1 K LEFT"}, "bzmpop": {"1 1 K MIN"}, "xreadgroup": {"GROUP 1 1 STREAMS K 1"},
+	"migrate": {"h 1 K 0 1", "h 1  0 1 KEYS O K"}, "georadius": {"K 1 1 1 m", "O 1 1 1 m STORE K"}, "georadiusbymember": {"K 1 1 m", "O 1 1 m STORE K"},
+}
+
+// Forms are words that send a command, as INFO commandstats names it, with a key in one of its places after the other, and another one in the
+// rest. There is none where the places are not known.
+func (t Table) Forms(name, key, other string) (forms [][]string) {
+	s := t[strings.ToUpper(name)]
+	for _, form := range ragged[name] {
+		words := append([]string{strings.ToUpper(name)}, strings.Split(form, " ")...)
+		for i, w := range words {
+			words[i] = cmp.Or(map[string]string{"K": key, "O": other}[w], w)
+		}
+		forms = append(forms, words)
+	}
+	if s.movable || s.first == 0 {
+		return forms
+	}
+	words := strings.Split(strings.ToUpper(name), "|")
+	for len(words) < max(s.arity, -s.arity, s.first+1, s.last+1) {
+		words = append(words, "1")
+	}
+	last := s.last
+	if last < 0 {
+		last += len(words)
+	}
+	for i := s.first; i <= last; i += s.step {
+		words[i] = other
+	}
+	for i := s.first; i <= last; i += s.step {
+		form := slices.Clone(words)
+		form[i] = key
+		forms = append(forms, form)
+	}
+	return forms
 }
 
 // Touched are the keys that a command can have touched, in any position, and whether that is all of them. Where the keys of a command have no

@@ -119,7 +119,6 @@ func (c Certificate) Supports(p Purpose) error {
 func risksOf(e *Evidence, verdict Verdict) []string {
 	risks := []string{
 		fmt.Sprintf("a client that does nothing for longer than %v (a monthly job, a cold standby) was not seen", e.window().Round(time.Second)),
-		"a client that takes locks with other commands was not looked for: WATCH, INCR, APPEND, hashes, RESTORE, COPY, RENAME, or those of a module",
 		"a client that held a lock before the window may still send a DEL",
 	}
 	if verdict == NoneSeen {
@@ -131,9 +130,12 @@ func risksOf(e *Evidence, verdict Verdict) []string {
 	if slices.ContainsFunc(e.Masters, Master.offersUncounted) {
 		risks = append(risks, "a node that was offered slots for a while was not looked at: Redis before 6.2 does not count that")
 	}
+	for _, db := range e.Ignored {
+		risks = append(risks, fmt.Sprintf("clients of database %d were not looked at, as was said", db))
+	}
 	for _, g := range e.Gaps {
 		if g.Restarted == "" {
-			risks = append(risks, fmt.Sprintf("from %s to %s nobody looked: the counters show that no command ran that can take a lock", g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339)))
+			risks = append(risks, fmt.Sprintf("from %s to %s nobody looked: the counters show that no command ran that writes", g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339)))
 		}
 	}
 	if e.Values.Before > 0 {

@@ -16,6 +16,8 @@ type reading struct {
 	is                   string // what it is, such as Valkey 9.0.0
 	history, before      string // its replication id, and the one that it had before it became the master
 
+	replicas, syncs int64 // that are connected, and how often one began to follow
+
 	cluster bool
 	stats   map[string]endpoint.Calls // by command, in lower case
 	totals  map[string]int64          // other counts that only a restart or RESETSTAT sets back
@@ -58,10 +60,12 @@ func readInfo(text string) reading {
 	r.runID, r.version, r.role = field["run_id"], field["redis_version"], field["role"]
 	r.is = servers.Of(field).String()
 	r.history, r.before = field["master_replid"], strings.Trim(field["master_replid2"], "0") // zeros: it had none
+	number := func(name string) int64 { n, _ := strconv.ParseInt(field[name], 10, 64); return n }
+	r.replicas, r.syncs = number("connected_slaves"), number("sync_full")+number("sync_partial_ok")
 	r.cluster = field["cluster_enabled"] == "1"
 	r.refuses = refusal(field)
 	_, r.limited = field["maxmemory"]
-	r.used, _ = strconv.ParseInt(field["used_memory"], 10, 64)
+	r.used = number("used_memory")
 	r.cpu = endpoint.MainCPU(field)
 	return r
 }
@@ -98,6 +102,9 @@ func fullMemory(used int64, limit, policy []string, err error) string {
 
 const memoryFull = "its memory is full"
 
+// diverts are commands that keep others from this server, or change keys though COMMAND does not say that they write.
+var diverts = []string{"client|pause", "failover", "replicaof", "slaveof", "debug"}
+
 // canary is the command of ours that the counters prove themselves with: each look sends one before INFO.
 const canary = "echo"
 
@@ -105,7 +112,7 @@ const canary = "echo"
 // rises, and that of our own ECHO rises with every look: a restart or CONFIG RESETSTAT in between shows, also on
 // a server where little was counted before it. A server that was a replica for a moment shows by its replication
 // id: what clients sent to the master of that moment was not counted here. An id that changes because no replica
-// is left has no predecessor.
+// is left has no predecessor. A replica that left may be another master now.
 func broken(before, after reading) string {
 	switch {
 	case after.runID != before.runID:
@@ -131,6 +138,14 @@ func broken(before, after reading) string {
 		if after.totals[name] < was {
 			return fmt.Sprintf("its counters were reset (CONFIG RESETSTAT): %s fell", name)
 		}
+	}
+	for _, name := range diverts {
+		if n := after.stats[name].Calls - before.stats[name].Calls; n > 0 {
+			return fmt.Sprintf("%s ran: commands may have been held back, or have gone to another server, or keys have changed unseen", strings.ToUpper(strings.ReplaceAll(name, "|", " ")))
+		}
+	}
+	if lost := after.syncs - before.syncs - (after.replicas - before.replicas); lost > 0 {
+		return fmt.Sprintf("it lost a replica (connected_slaves fell from %d to %d, %s new): clients may use that one as their master", before.replicas, after.replicas, nouns(after.syncs-before.syncs, "connection"))
 	}
 	return ""
 }

@@ -5,23 +5,28 @@
 // so its obligation undischarged. A legacy client that was seen is a verdict of its own.
 //
 //	window    the run looked for longer than a legacy client may be silent, which somebody has to say
-//	keys      the patterns cover those of the namespace
+//	keys      the patterns cover those of the namespace, and a key or a command matched each of them
 //	masters   every master was looked at, and they were the same at the end
-//	counters  the counters prove themselves: our own ECHO rises with every look, and no count ever falls
-//	commands  every command that can take a lock is accounted for: none ran, or MONITOR showed each
-//	denials   nobody was denied such a command on these keys
+//	counters  the counters prove themselves: our own ECHO rises with every look, and no count ever falls.
+//	          Nothing kept commands back or sent them elsewhere: no pause, failover or lost replica, no client that waits
+//	commands  every command that writes is accounted for, and what touched a lock key is explained
+//	denials   nobody was denied a command that can take a lock on these keys
 //	values    nothing is held on the keys at the start or at the end, and every key could be read
-//	members   no member of the namespace ran stage legacy, and its record did not change
+//	members   a member of the namespace still reports, none ran stage legacy, and its record did not change
+//
+// # What is allowed
+//
+// The judgement knows what may happen on a lock key, and no list of what may not: see the method form. Which commands write, and where
+// their keys stand, each server says itself (package traffic, Table). What nothing explains is named: as a legacy client, if only the
+// old scheme does so in this database; else as a client that nobody can explain, and then the run is inconclusive.
 //
 // # Counters and MONITOR
 //
 // Counters see everything, scripts included, but no keys. MONITOR shows keys, but has gaps. Each look at the
 // counters is a mark in the stream of MONITOR, so between two marks both speak of the same commands, and their
-// numbers must be equal. Where MONITOR was off, the counters must stand still. So another application may use
-// SETNX all the time, as long as MONITOR is on all the time.
+// numbers must be equal. Where MONITOR was off, no command may have run that writes, unless ACL rules keep it from the lock keys.
 //
 // # What is not seen
 //
-// A run says nothing about a client that is silent for longer than its window, nor about one that takes locks
-// without any of the commands of Taking.
+// A run says nothing about a client that is silent for longer than its window.
 package verify

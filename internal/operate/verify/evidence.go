@@ -1,7 +1,8 @@
 package verify
 
 import (
-	"slices"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
@@ -20,16 +21,19 @@ type Evidence struct {
 
 	Gaps []Gap `json:"gaps,omitempty"` // when the run did not run
 
-	Trusted   []string   `json:"trusted,omitempty"`   // users that were said to be the new services' own
-	Patterns  []string   `json:"patterns"`            // of the keys that count as lock keys; none: every key does
-	Namespace *Namespace `json:"namespace,omitempty"` // nil: the run was about no namespace
+	Trusted   []string   `json:"trusted,omitempty"`           // users that were said to be the new services' own
+	Patterns  []string   `json:"patterns"`                    // of the keys that count as lock keys; none: every key does
+	Matched   []string   `json:"matched,omitempty"`           // those of Patterns that a key or a command matched
+	Database  int        `json:"database"`                    // of the lock keys
+	Ignored   []int      `json:"ignored_databases,omitempty"` // that were said to be of no concern
+	Namespace *Namespace `json:"namespace,omitempty"`         // nil: the run was about no namespace
 
-	Recorded    *Capture `json:"recorded,omitempty"` // a capture's file was read, and nothing else
 	Masters     []Master `json:"masters"`
 	MastersSame bool     `json:"masters_same"` // at the end the masters were those of the start, and the sentinels were not cut off
 	MastersWhy  string   `json:"masters_why,omitempty"`
 	Values      Values   `json:"values"`
-	Seen        []Client `json:"seen"` // each is a legacy client, or a trace of one
+	Seen        []Client `json:"seen"`                  // each is a legacy client, or a trace of one
+	Unexplained []Client `json:"unexplained,omitempty"` // each touched lock keys, here or in another database, as no client does that may stay
 }
 
 // Gap is a time within which the run did not run. It is no part of the window.
@@ -48,6 +52,7 @@ type Namespace struct {
 	Longest  float64   `json:"longest_seconds,omitempty"` // the longest silence that the record says; 0: it says nothing
 	Same     bool      `json:"same"`                      // at the end it was read again, and was the same
 	Legacy   int       `json:"legacy_members"`            // members that ran stage legacy, at the start or at the end
+	Living   int       `json:"living_members"`            // members that still reported at the end
 }
 
 // Master is one master over the window.
@@ -63,7 +68,9 @@ type Master struct {
 	Breaks []string `json:"breaks,omitempty"` // why two looks cannot be compared
 	Moves  string   `json:"moves"`            // what a move of slots changes, at the start; empty: not known
 
-	Commands []Command `json:"commands"` // one for each of Taking
+	Writes   int       `json:"writes"`               // commands that its COMMAND table says write; 0: it could not be read
+	TableWhy string    `json:"writes_why,omitempty"` // why not
+	Commands []Command `json:"commands"`             // those of them, and those that it did not tell of, that ran or were denied
 
 	Ruled []string `json:"ruled,omitempty"` // commands that no user but the trusted may run on these keys, by rules that did not change
 
@@ -81,33 +88,26 @@ type Master struct {
 
 	WatchedSeconds float64  `json:"watched_seconds"`        // MONITOR was on
 	WatchBreaks    []string `json:"watch_breaks,omitempty"` // what ended MONITOR before its time
-	LegacySeen     int64    `json:"monitor_legacy"`         // commands of legacy clients that MONITOR showed
-	Capture        *Capture `json:"capture,omitempty"`      // nil: none was read beside the counters
+	Unexplained    int64    `json:"unexplained"`            // commands on lock keys that MONITOR showed and nothing explains
 	Partial        string   `json:"partial,omitempty"`      // why this is not all that holds lock keys
 }
 
 // Command is how often one command ran on one master, between the first and the last look.
 type Command struct {
 	Name      string `json:"name"`
-	Run       int64  `json:"run"`                // as the server counted
-	Watched   int64  `json:"watched"`            // of these, MONITOR showed each one between two looks that it showed too
-	Captured  int64  `json:"captured,omitempty"` // those in the capture
-	Unclear   int64  `json:"unclear"`            // of the watched, those whose key or form could not be read
-	Unmatched int64  `json:"unmatched"`          // by how much MONITOR and the count disagree
-	Denied    int64  `json:"denied"`             // refused before they ran
-	Elsewhere int64  `json:"elsewhere"`          // of the denied, those that ACL LOG shows on other keys
+	Run       int64  `json:"run"`       // as the server counted
+	Watched   int64  `json:"watched"`   // of these, MONITOR showed each one between two looks that it showed too
+	Unclear   int64  `json:"unclear"`   // of the watched, those whose key or form could not be read
+	Unmatched int64  `json:"unmatched"` // by how much MONITOR and the count disagree
+	Denied    int64  `json:"denied"`    // refused before they ran
+	Elsewhere int64  `json:"elsewhere"` // of the denied, those that ACL LOG shows on other keys
 }
 
 // Unwatched is how many ran while MONITOR did not show them.
 func (c Command) Unwatched() int64 { return c.Run - c.Watched }
 
-// Taking are the commands with which a client can take a lock that is a string, and that are therefore counted.
+// Taking are the commands with which clients of the old scheme take locks: a denied one is a trace of them.
 var Taking = fence.Taking
-
-// taking is how many they are.
-const taking = 8
-
-func indexOf(command string) int { return slices.Index(Taking, command) }
 
 // Values is what stands on the keys.
 type Values struct {
@@ -120,12 +120,21 @@ type Values struct {
 	Changed    int      `json:"changed"`       // values that a legacy client wrote or deleted in between
 }
 
-// Client is one that was seen to be a legacy client, or a trace of one.
+// Client is one that was seen on lock keys, or a trace of one.
 type Client struct {
 	Addr     string   `json:"addr,omitempty"`
 	Name     string   `json:"name,omitempty"`
 	User     string   `json:"user,omitempty"`
+	DB       int      `json:"db,omitempty"`
 	Evidence string   `json:"evidence"`
 	Dialect  string   `json:"dialect,omitempty"`
 	Keys     []string `json:"keys,omitempty"`
+}
+
+func (c Client) String() string {
+	text := strings.Join(strings.Fields(c.Addr+" "+c.Name+" "+c.User), " ") + " (" + c.Evidence
+	if len(c.Keys) > 0 {
+		text += fmt.Sprintf(", on %q", c.Keys[0])
+	}
+	return text + ")"
 }

@@ -91,6 +91,93 @@ func TestHolesAreInconclusive(t *testing.T) {
 	assert.Contains(t, c.Why, "interrupted")
 }
 
+// TestHeldBack has old clients whose commands wait at the server at the end of the window, and a pause within it.
+func TestHeldBack(t *testing.T) {
+	t.Run("redis-server", func(t *testing.T) { heldBack(t, redistest.Real(t)) })
+	if redistest.Wanted(redistest.Servers) {
+		for _, name := range []string{"redis-8.2.3", "valkey-9.0.0"} {
+			t.Run(name, func(t *testing.T) { heldBack(t, redistest.Of(t, name)) })
+		}
+	}
+}
+
+func heldBack(t *testing.T, s *redistest.Server) {
+	lock := verify.Options{Match: []string{"lock:*"}, Census: true, Whole: true}
+	c := during(t, s, lock, func() { s.Do("CLIENT", "PAUSE", 1, "WRITE") })
+	assert.Equal(t, []string{"counters"}, open(c))
+	assert.Contains(t, c.Why, "CLIENT PAUSE ran")
+
+	live(s)
+	old := s.Conn()
+	for what, words := range map[string][]any{
+		"SETNX": {"SETNX", "lock:a", "1"}, "EVAL": {"EVAL", "return redis.call('SETNX', KEYS[1], '1')", 1, "lock:a"}, "BRPOPLPUSH": {"BRPOPLPUSH", "queue", "lock:a", 20},
+	} {
+		end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+		require.NoError(t, err)
+		if what != "BRPOPLPUSH" { // it waits by itself
+			s.Do("CLIENT", "PAUSE", 20_000, "WRITE")
+		}
+		o := lock
+		o.Window, o.Longest = 500*time.Millisecond, 500*time.Millisecond
+		once := sync.Once{}
+		o.Progress = func(left time.Duration, _ int) {
+			if left > 0 {
+				once.Do(func() {
+					require.NoError(t, old.Send(words[0].(string), words[1:]...))
+					require.NoError(t, old.Flush())
+					redistest.Await(t, "a client that waits", 10*time.Second, func() bool {
+						list, _ := redis.String(s.Do("CLIENT", "LIST"), nil)
+						return strings.Contains(list, "flags=b")
+					})
+				})
+			}
+		}
+		c, err := verify.Run(t.Context(), end, o)
+		require.NoError(t, err)
+		assert.Equal(t, verify.Inconclusive, c.Verdict)
+		if what == "BRPOPLPUSH" {
+			assert.Contains(t, open(c), "commands", c.Why)
+		} else {
+			assert.Equal(t, []string{"counters"}, open(c), c.Why)
+			assert.Contains(t, c.Why, "such as "+what+" of ")
+		}
+		s.Do("CLIENT", "UNPAUSE")
+		s.Do("LPUSH", "queue", "x")
+		_, err = old.Receive()
+		require.NoError(t, err)
+		s.Do("DEL", "lock:a", "queue")
+	}
+}
+
+// TestPromotedByHand makes a replica a master within the window: old clients may lock there from then on.
+func TestPromotedByHand(t *testing.T) {
+	r := redistest.NewReplicated(t)
+	r.AwaitInStep(t)
+	lock := verify.Options{Match: []string{"lock:*"}, Census: true}
+	c := during(t, r.Master, lock, func() {})
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+	c = during(t, r.Master, lock, func() {
+		r.Promote()
+		redistest.Await(t, "a master without a replica", 10*time.Second, func() bool {
+			info, _ := redis.String(r.Master.Do("INFO", "replication"), nil)
+			return strings.Contains(info, "connected_slaves:0")
+		})
+	})
+	assert.Equal(t, []string{"counters"}, open(c))
+	assert.Contains(t, c.Why, "lost a replica")
+}
+
+// TestAPatternThatMatchesNothing has a pattern with a mistake beside one that a key, or a command, matches.
+func TestAPatternThatMatchesNothing(t *testing.T) {
+	s := redistest.Real(t)
+	o := verify.Options{Match: []string{"lock:*", "lokc:*"}, Census: true, Whole: true}
+	c := during(t, s, o, func() { s.Do("SETNX", "lock:a", "1"); s.Do("DEL", "lock:a") })
+	assert.Equal(t, []string{"keys", "commands"}, open(c))
+	assert.Contains(t, fmt.Sprint(c.Obligations), `"lokc:*" matched neither a key nor a command`)
+	c = during(t, s, o, func() { s.Do("SET", "lokc:a", "token", "NX", "PX", 1) })
+	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
+}
+
 // TestGapsOfMonitor has commands run within bursts of MONITOR, beside them, and while a broken MONITOR comes back.
 func TestGapsOfMonitor(t *testing.T) {
 	s := redistest.Real(t)

@@ -4,7 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -14,6 +16,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // master looks at one master over the window: at its counters again and again, at ACL LOG, and at its traffic
@@ -46,28 +49,34 @@ type master struct {
 
 	savedAt time.Time // the last state
 
-	lastMark  string          // of the last look
-	wireFirst mark            // of the look that begins the window
-	hidden    hidden          // from the capture
-	listed    map[string]bool // CLIENT LIST at the start, by address
+	table    traffic.Table
+	commands map[string]*Command
+	waiting  map[string]int64 // by how much MONITOR is ahead of the counters: a command that waits may count when its wait is over
 
 	mu     sync.Mutex
-	seen   int64             // commands of legacy clients in MONITOR
-	traces map[string]*trace // of legacy clients in MONITOR, by address
-	stale  bool              // a trace has no name yet
+	seen   int64            // commands of legacy clients in MONITOR
+	traces map[place]*trace // in MONITOR
+	stale  bool             // a trace has no name yet
 }
 
 // look is one look at the counters.
 type look struct {
 	mark  string
 	at    time.Time
-	stats [taking]endpoint.Calls
+	stats map[string]endpoint.Calls
 	tap   *tap // the MONITOR that was on, nil for none
 }
 
-// trace is what MONITOR showed of one legacy client.
+// place is a connection and a database that it used.
+type place struct {
+	addr string
+	db   int
+}
+
+// trace is what MONITOR showed of one client that nothing explains.
 type trace struct {
 	name, user, dialect string
+	legacy              bool
 	forms               map[string]int64
 	keys                []string
 }
@@ -84,12 +93,13 @@ func newMaster(ctx context.Context, q *inquiry, addr string) (*master, error) {
 		return nil, err
 	}
 	m := &master{
-		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{Server: addr}, traces: map[string]*trace{},
-		facts: Master{Addr: addr, CountsDenied: true, LogRead: true, Commands: make([]Command, taking)},
+		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{Server: addr}, traces: map[place]*trace{}, commands: map[string]*Command{}, waiting: map[string]int64{},
+		facts: Master{Addr: addr, CountsDenied: true, LogRead: true},
 	}
-	for i, name := range Taking {
-		m.facts.Commands[i].Name = name
+	if m.table, err = traffic.ReadTable(ctx, conn); err != nil {
+		m.facts.TableWhy = err.Error()
 	}
+	m.facts.Writes = len(m.table.Writers())
 	m.facts.Named, m.facts.NamedWhy = m.named(ctx)
 	// Rare commands that are sent once. A reset of the counters takes their count away.
 	_, _ = redis.DoContext(conn, ctx, "OBJECT", "HELP")
@@ -117,13 +127,9 @@ func (m *master) begin(ctx context.Context) error {
 		m.breaks("INFO does not count our own ECHO: this server has no commandstats")
 	}
 	m.first, m.ruled = m.last, m.excludedNow(ctx)
+	m.awaitParked(ctx)
 	if m.facts.Moves = m.moves(ctx); m.facts.Moves == "" {
 		m.q.warn(m.addr + ": " + movesUnknown)
-	}
-	if m.q.wire != nil {
-		if err := m.beginWire(ctx); err != nil {
-			return err
-		}
 	}
 	if major := majorOf(r.version); major == 6 {
 		pair, err := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "acllog-max-len"))
@@ -204,12 +210,8 @@ func (m *master) look(ctx context.Context) error {
 	if now.refuses != "" {
 		m.facts.Refuses = now.refuses
 	}
-	l := look{mark: mark, at: now.at, tap: m.tap}
-	for i, name := range Taking {
-		l.stats[i] = now.stats[name]
-	}
-	m.looks = append(m.looks, l)
-	m.last, m.lastMark = now, mark
+	m.looks = append(m.looks, look{mark: mark, at: now.at, stats: now.stats, tap: m.tap})
+	m.last = now
 	m.settle(false)
 	m.warnUnwatched()
 	m.poll(ctx)
@@ -288,25 +290,116 @@ func (m *master) account(a, b look, from, to counts, watched bool) {
 	if watched {
 		m.facts.WatchedSeconds += b.at.Sub(a.at).Seconds()
 	}
-	for i := range m.facts.Commands {
-		c := &m.facts.Commands[i]
-		run := max(0, b.stats[i].Calls-a.stats[i].Calls) // a count that fell is a break
-		c.Run += run
-		c.Denied += max(0, b.stats[i].Rejected-a.stats[i].Rejected)
-		if !watched {
-			continue
+	for name, is := range b.stats {
+		was := a.stats[name]
+		hidden := !watched && majorOf(m.last.version) < 5 && name == "exec"             // there EXEC may count for what runs in MULTI
+		if run := is.Calls - was.Calls; run > 0 && (hidden || m.table.MayWrite(name)) { // a count that fell is a break
+			m.ran(name).Run += run
 		}
-		shown := to.lines[i] - from.lines[i]
-		c.Unmatched += max(run-shown, shown-run)
-		c.Watched += min(run, shown)
-		c.Unclear += to.unclear[i] - from.unclear[i]
+		if denied := is.Rejected - was.Rejected; denied > 0 && slices.Contains(Taking, name) {
+			m.ran(name).Denied += denied
+		}
+	}
+	if !watched {
+		return
+	}
+	for name := range b.stats {
+		if _, shown := to[name]; !shown && m.table.MayWrite(name) {
+			m.compare(name, b.stats[name].Calls-a.stats[name].Calls, count{})
+		}
+	}
+	for name, shown := range to {
+		m.compare(name, b.stats[name].Calls-a.stats[name].Calls, count{shown.lines - from[name].lines, shown.unclear - from[name].unclear})
 	}
 }
 
+// compare takes in what the counters and MONITOR tell of one command, between the same two marks.
+func (m *master) compare(name string, run int64, shown count) {
+	run = max(0, run)
+	if run == 0 && shown.lines == 0 {
+		return
+	}
+	c := m.ran(name)
+	c.Unclear += shown.unclear
+	if slices.Contains(waits, name) {
+		c.Watched += run
+		m.waiting[name] += shown.lines - run
+		c.Unmatched += max(0, -m.waiting[name])
+		m.waiting[name] = max(0, m.waiting[name])
+		return
+	}
+	if c.Unmatched += max(0, run-shown.lines); majorOf(m.last.version) >= 5 {
+		c.Unmatched += max(0, shown.lines-run)
+	}
+	c.Watched += min(run, shown.lines)
+}
+
+// ran returns what is known of a command.
+func (m *master) ran(name string) *Command {
+	c := m.commands[name]
+	if c == nil {
+		c = &Command{Name: name}
+		m.commands[name] = c
+	}
+	return c
+}
+
+// tallied are the commands that ran or were denied.
+func (m *master) tallied() (all []Command) {
+	for _, name := range slices.Sorted(maps.Keys(m.commands)) {
+		all = append(all, *m.commands[name])
+	}
+	return all
+}
+
+// pops are commands that wait, and then take from a list or its like: none of them makes a key.
+var pops = []string{"blpop", "brpop", "blmpop", "bzpopmin", "bzpopmax", "bzmpop", "xread", "xreadgroup", "wait", "waitaof"}
+
+// waits are the commands that may wait. Servers from 7.2 on count them when their wait is over.
+var waits = append([]string{"blmove", "brpoplpush"}, pops...)
+
+// parked returns the clients whose command waits at the server, on keys that nobody saw: held back by a pause, or sent before MONITOR began.
+// A pop that was sent before is expected to count later.
+func (m *master) parked(ctx context.Context, begins bool) (clients []string, err error) {
+	list, err := endpoint.Clients(ctx, m.conn)
+	for _, c := range list {
+		name := c["cmd"]
+		idle, _ := strconv.ParseFloat(c["idle"], 64)
+		switch {
+		case !strings.Contains(c["flags"], "b"):
+		case slices.Contains(pops, name):
+			if begins {
+				m.waiting[name]++
+			}
+		case slices.Contains(waits, name) && m.tap != nil && idle+1 < time.Since(m.tap.began).Seconds():
+		default:
+			clients = append(clients, fmt.Sprintf("%s of %s", strings.ToUpper(name), c["addr"]))
+		}
+	}
+	return clients, err
+}
+
+// awaitParked waits for commands that were sent before MONITOR began and still wait: nobody saw their keys.
+func (m *master) awaitParked(ctx context.Context) {
+	for until := time.Now().Add(mostParked); ; {
+		clients, _ := m.parked(ctx, false) // who may not read the list is told so at the end
+		if len(clients) == 0 {
+			return
+		}
+		if m.tap == nil || time.Now().After(until) || lifetime.Sleep(ctx, time.Second/2) != nil {
+			m.breaks(fmt.Sprintf("when it began, %s waited, such as %s: nobody saw on which keys", nouns(int64(len(clients)), "command"), clients[0]))
+			return
+		}
+	}
+}
+
+// mostParked is how long such commands are waited for. Queue workers wait for five seconds at a time, as a rule.
+const mostParked = 10 * time.Second
+
 // warnUnwatched says as soon as it is so that commands have run which nobody can account for any more.
 func (m *master) warnUnwatched() {
-	for _, c := range m.facts.Commands {
-		if m.q.wire == nil && c.Unwatched() > 0 && !m.warned && !slices.Contains(m.ruled, c.Name) {
+	for _, c := range m.tallied() {
+		if c.Unwatched() > 0 && !m.warned && !slices.Contains(m.ruled, c.Name) {
 			m.warned = true
 			m.q.warn(fmt.Sprintf("%s: %s ran while MONITOR was off: this run can name legacy clients, but cannot end with none-seen; --monitor watches the whole window", m.addr, strings.ToUpper(c.Name)))
 		}
@@ -318,10 +411,11 @@ func (m *master) open(ctx context.Context) {
 	if time.Now().Before(m.retry) {
 		return
 	}
-	tap, err := openTap(ctx, m.end, m.addr, m.q.prefix, m.q.matches, m.saw)
+	tap, err := openTap(ctx, m.end, m.addr, reader{table: m.table, matches: m.q.matches, ignores: m.q.ignores, saw: m.saw, prefix: m.q.prefix})
 	if err == nil {
 		m.tap, m.pause = tap, 0
-		m.rename(ctx)
+		clear(m.waiting)
+		_, _ = m.parked(ctx, true)
 		return
 	}
 	if ctx.Err() == nil {
@@ -390,10 +484,9 @@ func (m *master) poll(ctx context.Context) {
 		return
 	}
 	for _, h := range hits {
-		at := indexOf(strings.ToLower(h.Command)) // -1: of a script
 		if h.Key != "" && !m.q.matches(h.Key) {
-			if at >= 0 && h.Context != "lua" {
-				m.facts.Commands[at].Elsewhere += h.Count
+			if name := strings.ToLower(h.Command); slices.Contains(Taking, name) && h.Context != "lua" {
+				m.ran(name).Elsewhere += h.Count
 			}
 			continue
 		}
@@ -470,12 +563,15 @@ func (m *master) finish(ctx context.Context) {
 	if now := m.moves(ctx); now != m.facts.Moves {
 		m.breaks(fmt.Sprintf("slots may have moved, to a node that was not looked at: CLUSTER INFO and the counters told %q at the start and %q at the end", m.facts.Moves, now))
 	}
+	switch clients, err := m.parked(ctx, false); {
+	case err != nil:
+		m.breaks("it is not known whether it holds commands back: grant +client|list: " + endOf(err))
+	case len(clients) > 0:
+		m.breaks(fmt.Sprintf("commands wait at the server that may still take a lock: %s, such as %s", nouns(int64(len(clients)), "client"), clients[0]))
+	}
 	m.awaitLast(ctx)
 	m.closeTap("")
 	m.settle(true)
-	if m.q.wire != nil {
-		m.endWire(ctx)
-	}
-	m.facts.LegacySeen = m.sightings()
+	m.facts.Commands, m.facts.Unexplained = m.tallied(), m.sightings()
 	m.facts.Ruled = unchanged(m.ruled, ruled, m.first, m.last)
 }

@@ -7,7 +7,8 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	stream "github.com/lockmigrate/lockmigrate/internal/operate/traffic"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // fakeTap is a MONITOR that shows nothing by itself.
@@ -16,15 +17,11 @@ func fakeTap(t *testing.T) *tap {
 	t.Cleanup(func() { _ = server.Close() })
 	over := make(chan struct{})
 	close(over)
-	return &tap{conn: &stream.Monitor{Conn: client}, done: over, marks: map[string]counts{}, moved: make(chan struct{})}
+	return &tap{conn: &traffic.Monitor{Conn: client}, done: over, marks: map[string]counts{}, moved: make(chan struct{})}
 }
 
 func fakeMaster(t *testing.T) *master {
-	m := &master{q: &inquiry{}, addr: "a:1", tap: fakeTap(t), facts: Master{Commands: make([]Command, taking)}}
-	for i, name := range Taking {
-		m.facts.Commands[i].Name = name
-	}
-	return m
+	return &master{q: &inquiry{}, addr: "a:1", tap: fakeTap(t), table: someTable, last: reading{version: "7.0.15"}, commands: map[string]*Command{}, waiting: map[string]int64{}}
 }
 
 // TestMonitorEndsOnABusyServer has a server whose main thread is busy for a while, and for too long.
@@ -52,17 +49,13 @@ func TestMonitorEndsOnABusyServer(t *testing.T) {
 func TestSettle(t *testing.T) {
 	at := time.Now()
 	look := func(m *master, mark string, setnx int64, age time.Duration) {
-		l := look{mark: mark, at: at.Add(-age), tap: m.tap}
-		l.stats[0].Calls = setnx
-		m.looks = append(m.looks, l)
+		m.looks = append(m.looks, look{mark: mark, at: at.Add(-age), tap: m.tap, stats: map[string]endpoint.Calls{"setnx": {Calls: setnx}}})
 	}
 	shown := func(m *master, mark string, setnx int64) {
-		var c counts
-		c.lines[0] = setnx
-		m.tap.marks[mark] = c
+		m.tap.marks[mark] = counts{"setnx": {lines: setnx}}
 	}
 	m := fakeMaster(t)
-	setnx := &m.facts.Commands[0]
+	setnx := m.ran("setnx")
 	look(m, "1", 100, 0)
 	look(m, "2", 104, 0)
 	shown(m, "1", 7)
@@ -93,7 +86,7 @@ func TestSettle(t *testing.T) {
 	assert.EqualValues(t, 15, setnx.Unwatched(), "at the end a mark that has not come never will")
 
 	m = fakeMaster(t)
-	setnx = &m.facts.Commands[0]
+	setnx = m.ran("setnx")
 	look(m, "1", 100, 0)
 	shown(m, "1", 0)
 	look(m, "2", 3, 0) // after a reset

@@ -55,6 +55,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 		require.NoError(t, err)
 		return cert
 	}
+	live(c.Owner(protocol.Slot("lock:live")))
 	cert := run(func() {})
 	require.Equal(t, verify.NoneSeen, cert.Verdict, cert.Why)
 

@@ -102,6 +102,11 @@ func keysAreAll(e *Evidence) (bool, string) {
 	if len(e.Patterns) > 0 {
 		shown = "keys " + strings.Join(e.Patterns, " ")
 	}
+	for _, p := range e.Patterns {
+		if !slices.Contains(e.Matched, p) {
+			return false, fmt.Sprintf("%q matched neither a key nor a command that MONITOR showed: is it written right, and is this the server?", p)
+		}
+	}
 	if e.Namespace == nil {
 		return true, shown
 	}
@@ -115,9 +120,6 @@ func keysAreAll(e *Evidence) (bool, string) {
 }
 
 func mastersAreAll(e *Evidence) (bool, string) {
-	if r := e.Recorded; r != nil {
-		return false, "a capture's file says nothing of the server: whose connections it had, what its counters were, what stood on the keys. Read one as it is written (--pcap -). This one has " + strings.Join(append([]string{r.String()}, r.NotSeen...), "; not seen: ")
-	}
 	if len(e.Masters) == 0 {
 		return false, "no master was looked at"
 	}
@@ -167,18 +169,27 @@ func commandsAreAccountedFor(e *Evidence) (bool, string) {
 }
 
 func (e *Evidence) accounted() (bool, string) {
-	var run, watched, ruled, captured int64
+	var run, watched, ruled int64
+	if n := len(e.Unexplained); n > 0 {
+		here := slices.IndexFunc(e.Unexplained, func(c Client) bool { return c.DB == e.Database })
+		if here >= 0 {
+			return false, "nothing explains what this client did on a lock key: " + e.Unexplained[here].String()
+		}
+		c := e.Unexplained[0]
+		return false, fmt.Sprintf("%s: that is in database %d, and the locks are in database %d: --ignore-db %d says that it is another fleet", c, c.DB, e.Database, c.DB)
+	}
 	for _, m := range e.Masters {
-		if len(m.Commands) != taking {
-			return false, m.Addr + ": nothing is known of its commands"
+		if m.Writes == 0 {
+			return false, strings.TrimSuffix(m.Addr+": which commands write is not known: grant +command: "+m.TableWhy, ": ")
 		}
-		if m.LegacySeen > 0 {
-			return false, fmt.Sprintf("%s: MONITOR or a capture showed %s of legacy clients", m.Addr, nouns(m.LegacySeen, "command"))
+		if m.Unexplained > 0 {
+			return false, fmt.Sprintf("%s: MONITOR showed %s on lock keys that nothing explains", m.Addr, nouns(m.Unexplained, "command"))
 		}
-		for i, c := range m.Commands {
+		var unwatched []string
+		for _, c := range m.Commands {
 			name := strings.ToUpper(c.Name)
 			switch {
-			case c.Name != Taking[i] || c.Watched > c.Run || c.Watched < 0:
+			case c.Watched > c.Run || c.Watched < 0:
 				return false, m.Addr + ": its commands do not add up"
 			case c.Unmatched != 0:
 				return false, fmt.Sprintf("%s: MONITOR and the counters disagree by %d %s", m.Addr, c.Unmatched, name)
@@ -186,27 +197,25 @@ func (e *Evidence) accounted() (bool, string) {
 				return false, fmt.Sprintf("%s: the key or the form of %d %s could not be read", m.Addr, c.Unclear, name)
 			case c.Unwatched() > 0 && slices.Contains(m.Ruled, c.Name):
 				ruled += c.Unwatched()
-			case m.Capture != nil:
-				if why := cmp.Or(m.Capture.open(), m.Capture.accounts(c)); why != "" {
-					return false, m.Addr + ": " + why
-				}
-				captured += c.Run
 			case c.Unwatched() > 0:
-				return false, fmt.Sprintf("%s: %d of %d %s ran while MONITOR was off, on keys that nobody saw%s: watch the whole window with --monitor",
-					m.Addr, c.Unwatched(), c.Run, name, map[bool]string{true: "; each may be a SET NX"}[c.Name == "set"])
+				unwatched = append(unwatched, fmt.Sprintf("%d of %d %s", c.Unwatched(), c.Run, name))
 			}
 			run, watched = run+c.Run, watched+c.Watched
 		}
+		if n := len(unwatched); n > 0 {
+			more := ""
+			if n > mostNamed {
+				more = fmt.Sprintf(" and %d other commands", n-mostNamed)
+			}
+			return false, fmt.Sprintf("%s: %s%s ran while MONITOR was off, on keys that nobody saw: watch the whole window with --monitor", m.Addr, strings.Join(unwatched[:min(n, mostNamed)], ", "), more)
+		}
 	}
 	if run == 0 {
-		return len(e.Masters) > 0, "no " + strings.ToUpper(strings.Join(Taking[:len(Taking)-1], ", ")) + " or RENAMENX ran"
+		return len(e.Masters) > 0, "no command ran that its server says writes"
 	}
 	var parts []string
 	if watched > 0 {
-		parts = append(parts, fmt.Sprintf("MONITOR showed each of the %d commands that could have taken a lock, between the same marks as the counters; none did so the old way", watched))
-	}
-	if captured > 0 {
-		parts = append(parts, fmt.Sprintf("the capture has each connection that the server had; of %d commands outside this project's scripts that could have taken a lock, none did so the old way", captured))
+		parts = append(parts, fmt.Sprintf("MONITOR showed each of the %d commands that write, between the same marks as the counters; each that touched a lock key is one of this project's or of a client that may stay", watched))
 	}
 	if ruled > 0 {
 		but := ""
@@ -299,10 +308,12 @@ func recordStands(e *Evidence) (bool, string) {
 		return false, "the record of the namespace could not be read"
 	case n.Legacy > 0:
 		return false, nouns(int64(n.Legacy), "member") + " of namespace " + n.Name + " ran stage legacy, or held a lock of it"
+	case n.Living == 0:
+		return false, "no member of namespace " + n.Name + " reports any more: its services may use another server, or have not started"
 	case !n.Same:
 		return false, fmt.Sprintf("namespace %s changed, or could not be read at the end", n.Name)
 	}
-	return true, fmt.Sprintf("namespace %s stayed at epoch %d, and no member ran stage legacy", n.Name, n.Epoch)
+	return true, fmt.Sprintf("namespace %s stayed at epoch %d, no member ran stage legacy, and %s reported at the end", n.Name, n.Epoch, nouns(int64(n.Living), "member"))
 }
 
 func nouns(n int64, noun string) string {

@@ -12,10 +12,10 @@ var changesRules = []string{"acl|setuser", "acl|deluser", "acl|load"}
 
 // excludedNow asks the server which commands the rules exclude on the lock keys. What it does not tell is not excluded.
 func (m *master) excludedNow(ctx context.Context) []string {
-	if majorOf(m.last.version) < 7 || len(m.q.opts.Match) == 0 {
+	if majorOf(m.last.version) < 7 || len(m.q.opts.Match) == 0 || len(m.q.opts.Trusted) == 0 {
 		return nil
 	}
-	commands, err := fence.Excluded(ctx, m.conn, m.q.opts.Match, m.q.opts.Trusted)
+	commands, err := fence.Excluded(ctx, m.conn, m.q.opts.Match, m.q.opts.Trusted, m.table.Writers(), m.table.Forms)
 	if err != nil {
 		return nil
 	}

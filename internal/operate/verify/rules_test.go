@@ -27,6 +27,7 @@ type ruled struct {
 // newRuled gives the Go services the rights of fleet on all commands.
 func newRuled(t *testing.T, fleet ...any) *ruled {
 	s := redistest.Real(t)
+	live(s)
 	s.Do("ACL", append([]any{"SETUSER", "go", "on", ">pw", "+@all"}, fleet...)...)
 	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
 	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
@@ -65,6 +66,9 @@ func TestRulesInPlaceOfMonitor(t *testing.T) {
 		t.Helper()
 		return s.look(trusted, func() {
 			s.Do("SETNX", "cache:a", "1")
+			s.Do("HSET", "cache:h", "f", "1") // a command that no fence denies
+			s.Do("RENAME", "cache:a", "cache:b")
+			s.Do("DEL", "cache:b", "cache:h")
 			s.must(fleet, "SET", "lock:a", "token", "NX", "PX", 1)
 			f()
 		})
@@ -152,6 +156,7 @@ func TestFenceInPlaceOfMonitor(t *testing.T) {
 // TestMonitorRefused has a user without the right to MONITOR: the reason is said, and SETNX of others stays open.
 func TestMonitorRefused(t *testing.T) {
 	s := redistest.Real(t)
+	live(s)
 	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~*", "+@all", "-monitor")
 	end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
 	require.NoError(t, err)
@@ -172,7 +177,7 @@ func TestMonitorRefused(t *testing.T) {
 func TestLeastRights(t *testing.T) {
 	s := redistest.Real(t)
 	s.Do("SET", "lock:a", "token", "PX", 60_000)
-	rights := strings.Fields("+echo +info +command|info +monitor +scan +time +getrange +pttl")
+	rights := strings.Fields("+echo +info +command|info +monitor +client|list +scan +time +getrange +pttl")
 	look := func(rights []string) (verify.Certificate, error) {
 		args := []any{"SETUSER", "ops", "reset", "on", ">pw", "%R~lock:*"}
 		for _, r := range rights {

@@ -36,6 +36,7 @@ type MasterSaved struct {
 	Ruled   []string         `json:"ruled,omitempty"`
 	Log     map[string]int64 `json:"log,omitempty"`
 	Clients []Client         `json:"clients,omitempty"`
+	Others  []Client         `json:"unexplained,omitempty"`
 }
 
 // SavedFormat is the state's.
@@ -52,10 +53,10 @@ func LoadSaved(file string) (Saved, error) {
 // Known is the evidence so far, as if the run had been interrupted when it was saved.
 func (s Saved) Known() Evidence {
 	e := s.Evidence
-	e.Masters, e.Seen = nil, slices.Clone(e.Seen)
+	e.Masters, e.Seen, e.Unexplained = nil, slices.Clone(e.Seen), slices.Clone(e.Unexplained)
 	for _, m := range s.Masters {
 		e.Masters = append(e.Masters, m.Facts)
-		e.Seen = append(e.Seen, m.Clients...)
+		e.Seen, e.Unexplained = append(e.Seen, m.Clients...), append(e.Unexplained, m.Others...)
 	}
 	e.Ended = s.At
 	return e
@@ -89,10 +90,9 @@ func (m *master) save(ctx context.Context) {
 	}
 	m.savedAt = time.Now()
 	facts := m.facts
-	facts.Commands, facts.LegacySeen = slices.Clone(facts.Commands), m.sightings()
-	state := MasterSaved{
-		At: m.looks[0].at, Facts: facts, First: m.first.text, Last: m.last.text, Ruled: m.ruled, Log: maps.Clone(m.log.Totals), Clients: m.found(),
-	}
+	facts.Commands, facts.Unexplained = m.tallied(), m.sightings()
+	state := MasterSaved{At: m.looks[0].at, Facts: facts, First: m.first.text, Last: m.last.text, Ruled: m.ruled, Log: maps.Clone(m.log.Totals)}
+	state.Clients, state.Others = m.found()
 	q.telling.Lock()
 	defer q.telling.Unlock()
 	q.states[m] = state
@@ -100,6 +100,7 @@ func (m *master) save(ctx context.Context) {
 		return
 	}
 	s := Saved{Format: SavedFormat, At: time.Now().UTC(), Options: q.opts, Evidence: q.facts, Before: q.before, Why: q.whyBefore}
+	s.Evidence.Matched = q.matched()
 	first := s.At
 	for _, m := range q.masters {
 		s.Masters = append(s.Masters, q.states[m])
@@ -138,9 +139,9 @@ func (q *inquiry) resume(ctx context.Context) {
 		return
 	}
 	known := s.Known()
-	for _, c := range known.Seen {
-		q.sees(c)
-	}
+	sees(&q.facts.Seen, known.Seen...)
+	sees(&q.facts.Unexplained, known.Unexplained...)
+	q.touched(append(known.Matched, q.matched()...)...)
 	if len(s.Masters) == 0 {
 		return
 	}
@@ -188,19 +189,26 @@ func (m *master) ranSince(s *MasterSaved) string {
 		return why
 	}
 	ruled := unchanged(s.Ruled, m.ruled, readInfo(s.First), m.last)
-	for _, name := range Taking {
-		if n := m.last.stats[name].Calls - was.stats[name].Calls; n > 0 && !slices.Contains(ruled, name) {
-			return fmt.Sprintf("%d %s ran while nobody looked", n, strings.ToUpper(name))
+	var ran []string
+	for _, name := range slices.Sorted(maps.Keys(m.last.stats)) {
+		if n := m.last.stats[name].Calls - was.stats[name].Calls; n > 0 && m.table.MayWrite(name) && !slices.Contains(ruled, name) {
+			ran = append(ran, fmt.Sprintf("%d %s", n, strings.ToUpper(name)))
 		}
 	}
-	return ""
+	if len(ran) == 0 {
+		return ""
+	}
+	return strings.Join(ran, ", ") + " ran while nobody looked"
 }
 
 // follows makes the gap one more interval between two looks, without MONITOR.
 func (m *master) follows(ctx context.Context, s *MasterSaved) {
 	was, now := readInfo(s.Last), m.facts
 	m.facts = s.Facts
-	m.facts.Commands = slices.Clone(s.Facts.Commands)
+	for _, c := range s.Facts.Commands {
+		*m.ran(c.Name) = c
+	}
+	m.facts.Writes = min(m.facts.Writes, now.Writes)
 	m.facts.Looks += now.Looks
 	m.facts.Canary += max(0, m.last.stats[canary].Calls-was.stats[canary].Calls)
 	redirected, others := refused(was, m.last)
@@ -216,14 +224,10 @@ func (m *master) follows(ctx context.Context, s *MasterSaved) {
 	for _, why := range now.Breaks {
 		m.breaks(why)
 	}
-	before := look{at: was.at}
-	for i, name := range Taking {
-		before.stats[i] = was.stats[name]
-	}
-	m.looks = append([]look{before}, m.looks...)
+	m.looks = append([]look{{at: was.at, stats: was.stats}}, m.looks...)
 	m.first, m.ruled = readInfo(s.First), s.Ruled
 	m.mu.Lock()
-	m.seen += s.Facts.LegacySeen
+	m.seen += s.Facts.Unexplained
 	m.mu.Unlock()
 	m.log.Totals = s.Log
 	m.poll(ctx) // what was denied in the gap

@@ -63,17 +63,18 @@ func TestResume(t *testing.T) {
 		{"nothing ran", false, nothing, nothing, verify.NoneSeen, "", nil},
 		{"nothing ran, MONITOR was on", true, nothing, nothing, verify.NoneSeen, "", nil},
 		{"reads", true, nothing, func(s *redistest.Server) { s.Do("GET", "lock:1"); s.Do("INFO") }, verify.NoneSeen, "", nil},
-		{"an old client in the gap", true, nothing, old, verify.NoneSeen, "1 SETNX ran while nobody looked", nil},
+		{"an old client in the gap", true, nothing, old, verify.NoneSeen, "1 DEL, 1 SETNX ran while nobody looked", nil},
 		{"a token in the gap", true, nothing, func(s *redistest.Server) { s.Do("SET", "lock:1", "token", "NX", "PX", "1") }, verify.NoneSeen, "1 SET ran while nobody looked", nil},
 		{"the counters were reset", true, nothing, func(s *redistest.Server) { s.Do("CONFIG", "RESETSTAT") }, verify.NoneSeen, "its counters were reset", nil},
 		{"another server", true, nothing, func(s *redistest.Server) { s.Kill(); s.Start() }, verify.NoneSeen, "it restarted or was replaced", nil},
 		{"an old client before the gap", true, old, nothing, verify.Seen, "", []string{"commands"}},
-		{"an old client before the gap, another one in it", true, old, old, verify.Seen, "1 SETNX ran", nil},
+		{"an old client before the gap, another one in it", true, old, old, verify.Seen, "1 DEL, 1 SETNX ran", []string{"commands"}},
 		{"a command that nobody saw, before the gap", false, old, nothing, verify.Inconclusive, "", []string{"commands"}},
 	} {
 		t.Run(c.what, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
+			live(s)
 			end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 			require.NoError(t, err)
 			opts := options

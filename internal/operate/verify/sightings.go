@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -10,19 +11,21 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
-// saw notes a command of a legacy client. The reader of MONITOR calls it.
+// saw notes a command that nothing explains. The reader of MONITOR calls it.
 func (m *master) saw(s sighting) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.seen++
-	t := m.traces[s.addr]
+	at := place{s.addr, s.db}
+	t := m.traces[at]
 	if t == nil {
 		if len(m.traces) >= mostTraces {
 			return
 		}
 		t = &trace{forms: map[string]int64{}}
-		m.traces[s.addr], m.stale = t, true
+		m.traces[at], m.stale = t, true
 	}
+	t.legacy = t.legacy || s.legacy && s.db == m.end.DB
 	t.forms[s.form]++
 	if s.dialect != "" {
 		t.dialect = s.dialect
@@ -51,38 +54,38 @@ func (m *master) rename(ctx context.Context) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, field := range list {
-		if t := m.traces[field["addr"]]; t != nil {
-			t.name, t.user = field["name"], field["user"]
+		for at, t := range m.traces {
+			if at.addr == field["addr"] {
+				t.name, t.user = field["name"], field["user"]
+			}
 		}
 	}
 }
 
-// source is what shows the traffic.
-func (m *master) source() string {
-	if m.q.wire != nil || m.q.opts.Capture != nil {
-		return "capture"
-	}
-	return "MONITOR"
-}
-
-// found returns the legacy clients that MONITOR and ACL LOG named.
-func (m *master) found() (all []Client) {
+// found returns the clients that MONITOR and ACL LOG named: legacy ones, and those whose commands nothing explains.
+func (m *master) found() (legacy, others []Client) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, addr := range slices.Sorted(maps.Keys(m.traces)) {
-		t := m.traces[addr]
+	order := func(a, b place) int { return cmp.Or(strings.Compare(a.addr, b.addr), a.db-b.db) }
+	for _, at := range slices.SortedFunc(maps.Keys(m.traces), order) {
+		t := m.traces[at]
 		var forms []string
 		for _, form := range slices.Sorted(maps.Keys(t.forms)) {
 			forms = append(forms, fmt.Sprintf("%s (%d)", form, t.forms[form]))
 		}
-		all = append(all, Client{Addr: addr, Name: t.name, User: t.user, Dialect: t.dialect, Keys: t.keys, Evidence: m.source() + ": it sent " + strings.Join(forms, ", ")})
+		c := Client{Addr: at.addr, Name: t.name, User: t.user, DB: at.db, Dialect: t.dialect, Keys: t.keys, Evidence: fmt.Sprintf("MONITOR: it sent %s in database %d", strings.Join(forms, ", "), at.db)}
+		if t.legacy {
+			legacy = append(legacy, c)
+		} else {
+			others = append(others, c)
+		}
 	}
 	for _, h := range m.hits {
 		c := Client{Addr: h.Addr, Name: h.Name, User: h.User, Evidence: fmt.Sprintf("ACL LOG: %s denied (%s)", h.Command, h.Context)}
 		if h.Key != "" {
 			c.Keys = []string{h.Key}
 		}
-		all = append(all, c)
+		legacy = append(legacy, c)
 	}
-	return all
+	return legacy, others
 }

@@ -4,31 +4,32 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	stream "github.com/lockmigrate/lockmigrate/internal/operate/traffic"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
 // tap is one MONITOR of one server. It reads until it is closed, or until the connection breaks.
 type tap struct {
-	conn  *stream.Monitor
+	conn  *traffic.Monitor
 	began time.Time
 	done  chan struct{}
 
-	mu      sync.Mutex
-	traffic traffic
-	marks   map[string]counts // by mark: what was counted before that look
-	moved   chan struct{}     // closed and renewed when a mark arrives
-	err     error             // why it ended, nil while it runs
+	mu     sync.Mutex
+	reader reader
+	marks  map[string]counts // by mark: what was counted before that look
+	moved  chan struct{}     // closed and renewed when a mark arrives
+	err    error             // why it ended, nil while it runs
 }
 
-// openTap begins to read what a server runs. Prefix begins the marks of its looks. Saw is told of each command of a legacy client, one call at a time.
-func openTap(ctx context.Context, end *endpoint.Endpoint, addr, prefix string, matches func(string) bool, saw func(sighting)) (*tap, error) {
-	conn, err := stream.OpenMonitor(ctx, end, addr, nil)
+// openTap begins to read what a server runs.
+func openTap(ctx context.Context, end *endpoint.Endpoint, addr string, reader reader) (*tap, error) {
+	conn, err := traffic.OpenMonitor(ctx, end, addr, nil)
 	var refused redis.Error
 	if errors.As(err, &refused) {
 		err = fmt.Errorf("MONITOR is refused: %w", err)
@@ -36,10 +37,8 @@ func openTap(ctx context.Context, end *endpoint.Endpoint, addr, prefix string, m
 	if err != nil {
 		return nil, err
 	}
-	t := &tap{
-		conn: conn, began: time.Now(), done: make(chan struct{}),
-		traffic: traffic{matches: matches, saw: saw, prefix: prefix}, marks: map[string]counts{}, moved: make(chan struct{}),
-	}
+	t := &tap{conn: conn, began: time.Now(), done: make(chan struct{}), reader: reader, marks: map[string]counts{}, moved: make(chan struct{})}
+	t.reader.counts = counts{}
 	go t.read()
 	return t, nil
 }
@@ -66,12 +65,12 @@ func (t *tap) read() {
 func (t *tap) take(text string, cut bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if mark := t.traffic.take(text, cut); mark != "" {
-		t.marks[mark] = t.traffic.counts
+	if mark := t.reader.take(text, cut); mark != "" {
+		t.marks[mark] = maps.Clone(t.reader.counts)
 		close(t.moved)
 		t.moved = make(chan struct{})
 	}
-	if t.traffic.garbled > 0 {
+	if t.reader.garbled > 0 {
 		return errors.New("a line of MONITOR could not be read")
 	}
 	return nil
@@ -93,32 +92,24 @@ func (t *tap) forget(mark string) {
 
 // await waits until a look has come by in the stream, the stream has ended, or a moment has passed.
 func (t *tap) await(ctx context.Context, mark string) {
-	awaitMark(ctx, t.done, func() (bool, <-chan struct{}) {
-		t.mu.Lock()
-		defer t.mu.Unlock()
-		_, known := t.marks[mark]
-		return known, t.moved
-	})
-}
-
-// awaitMark waits until a look has come by, what shows it has ended, or a moment has passed. Asked is whether the look
-// has come by, and a channel that is closed at the next one.
-func awaitMark(ctx context.Context, ended <-chan struct{}, asked func() (bool, <-chan struct{})) bool {
 	timer := time.NewTimer(catchUp)
 	defer timer.Stop()
 	for {
-		known, moved := asked()
+		t.mu.Lock()
+		_, known := t.marks[mark]
+		moved := t.moved
+		t.mu.Unlock()
 		if known {
-			return true
+			return
 		}
 		select {
 		case <-moved:
-		case <-ended:
-			return false
+		case <-t.done:
+			return
 		case <-timer.C:
-			return false
+			return
 		case <-ctx.Done():
-			return false
+			return
 		}
 	}
 }

@@ -36,7 +36,8 @@ func (q *inquiry) values(ctx context.Context) (found map[string]value, now time.
 			continue
 		}
 		left := 0
-		c := census.New(census.Options{Match: q.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Emit: func(r *census.Row) error {
+		c := census.New(census.Options{Match: q.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Progress: q.reading, Emit: func(r *census.Row) error {
+			q.matches(string(r.Key))
 			v, ok := valueOf(r)
 			switch id := m.addr + " " + string(r.Key); {
 			case !ok:
@@ -62,6 +63,15 @@ func (q *inquiry) values(ctx context.Context) (found map[string]value, now time.
 		}
 	}
 	return found, now, why
+}
+
+// reading tells how far the reading of the keys is.
+func (q *inquiry) reading(p census.Progress) {
+	if q.opts.Reading != nil {
+		q.telling.Lock()
+		defer q.telling.Unlock()
+		q.opts.Reading(p)
+	}
 }
 
 // valueOf tells what a legacy client may have written. Bridge values and tokens have a TTL, so a string without

@@ -4,15 +4,15 @@ import (
 	"cmp"
 	"context"
 	"crypto/rand"
-	"errors"
 	"fmt"
-	"io"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -30,9 +30,7 @@ type Options struct {
 	Whole     bool          // MONITOR for the whole window, in place of bursts
 	Census    bool          // look at the keys' values at the start and at the end
 
-	// Capture, if set, is read in place of MONITOR: what tcpdump writes on the host of the one server.
-	Capture     io.Reader `json:"-"`
-	CapturePort uint16    `json:"-"` // the server's port in it
+	Ignore []int // databases that are said to be of no concern: their clients are not looked at
 
 	Resume *Saved `json:"-"` // a run that was ended: this one goes on there, with its options
 
@@ -41,39 +39,10 @@ type Options struct {
 	// Progress, if set, is told after each look at a master. The calls come one after the other, each from
 	// within the window.
 	Progress func(left time.Duration, seen int) `json:"-"`
+	// Reading, if set, is told while the keys are read, at the start and at the end.
+	Reading func(census.Progress) `json:"-"`
 	// Warn, if set, is told once of each reason why this run cannot find that no client was seen.
 	Warn func(text string) `json:"-"`
-}
-
-// ReadCapture judges what a capture's file has. It names old clients, and never says none-seen: a file does not show whose connections
-// the server had. The namespace's record is read, where there is one.
-func ReadCapture(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
-	q := &inquiry{end: end, opts: opts}
-	q.facts = Evidence{LongestSeconds: opts.Longest.Seconds(), Masters: []Master{}, Seen: []Client{}}
-	if err := q.namespace(ctx); err != nil {
-		return Certificate{}, err
-	}
-	q.facts.Patterns = q.opts.Match
-	m := &master{q: q, traces: map[string]*trace{}}
-	w := openWire(ctx, opts.Capture, opts.CapturePort, markPrefix, q.matches, m.saw)
-	<-w.ended
-	defer w.stopped()
-	if w.reading == nil || !errors.Is(w.err, io.EOF) {
-		return Certificate{}, w.err
-	}
-	seen := w.reading.SoFar()
-	if seen.Commands == 0 {
-		return Certificate{}, fmt.Errorf("%d packets, %d connections to port %d, no command that was answered; %s",
-			seen.Packets, seen.Connections, opts.CapturePort, strings.Join(seen.NotSeen(), "; "))
-	}
-	q.facts.Recorded = &Capture{From: seen.First, To: seen.Last, Packets: seen.Packets, Opened: int64(seen.Connections), NotSeen: seen.NotSeen(), Ours: w.ran[ourScripts], Foreign: w.ran[otherScripts]}
-	q.facts.Started, q.facts.Ended, q.facts.Finished = seen.First, seen.Last, true
-	q.facts.LookedSeconds = seen.Last.Sub(seen.First).Seconds()
-	q.facts.AskedSeconds = q.facts.LookedSeconds
-	for _, c := range m.found() {
-		q.sees(c)
-	}
-	return Certify(q.facts), nil
 }
 
 // inquiry is one run.
@@ -82,8 +51,9 @@ type inquiry struct {
 	opts    Options
 	prefix  string // of this run's marks
 	masters []*master
-	wire    *wiretap // nil without Capture
 	facts   Evidence
+
+	touch []atomic.Bool // of opts.Match, by a key or a command
 
 	telling sync.Mutex
 	began   time.Time     // when the window did, zero before; with Resume, when it went on
@@ -111,7 +81,11 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 			Advice: "give a longer --for", BadInput: true,
 		}
 	}
-	q.facts.Patterns, q.facts.Trusted = q.opts.Match, opts.Trusted
+	q.facts.Patterns, q.facts.Trusted, q.facts.Database, q.facts.Ignored = q.opts.Match, opts.Trusted, end.DB, opts.Ignore
+	q.touched()
+	if q.ignores(end.DB) {
+		return Certificate{}, &endpoint.Error{What: fmt.Sprintf("database %d is the one of the locks", end.DB), Advice: "--ignore-db names another one, or name the locks' database in the URL", BadInput: true}
+	}
 	if err := q.sameNamespace(); err != nil {
 		return Certificate{}, err
 	}
@@ -119,13 +93,7 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 	if err != nil {
 		return Certificate{}, err
 	}
-	if opts.Capture != nil && len(addrs) != 1 {
-		return Certificate{}, &endpoint.Error{What: fmt.Sprintf("a capture is of one server, and there are %d masters", len(addrs)), Advice: "use --monitor", BadInput: true}
-	}
 	defer func() {
-		if q.wire != nil {
-			q.wire.stopped()
-		}
 		for _, m := range q.masters {
 			m.closeTap("")
 			_ = m.conn.Close()
@@ -137,10 +105,6 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 			return Certificate{}, err
 		}
 		q.masters = append(q.masters, m)
-	}
-	if opts.Capture != nil {
-		q.wire = openWire(ctx, opts.Capture, opts.CapturePort, q.prefix, q.matches, q.masters[0].saw)
-		q.opts.Whole, q.opts.Burst = false, 0
 	}
 	for _, m := range q.masters {
 		if err := m.begin(ctx); err != nil {
@@ -186,10 +150,11 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	group.Wait()
 	for _, m := range q.masters {
 		q.facts.Masters = append(q.facts.Masters, m.facts)
-		for _, c := range m.found() {
-			q.sees(c)
-		}
+		legacy, others := m.found()
+		sees(&q.facts.Seen, legacy...)
+		sees(&q.facts.Unexplained, others...)
 	}
+	q.facts.Matched = q.matched()
 	if q.facts.Finished {
 		err := cmp.Or(q.end.StillMasters(last, addrs), q.end.Quorum(last))
 		if q.facts.MastersSame = err == nil; err != nil {
@@ -243,23 +208,50 @@ func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBe
 		return key
 	})
 	v.Changed = len(seen)
-	for _, c := range seen {
-		q.sees(c)
+	sees(&q.facts.Seen, seen...)
+}
+
+// matches tells whether a key is a lock key. It notes by which pattern.
+func (q *inquiry) matches(key string) (yes bool) {
+	for i, p := range q.opts.Match {
+		if glob.MatchAny([]string{p}, key) {
+			q.touch[i].Store(true)
+			yes = true
+		}
+	}
+	return yes || len(q.opts.Match) == 0
+}
+
+// touched notes patterns that something has matched before.
+func (q *inquiry) touched(patterns ...string) {
+	q.touch = make([]atomic.Bool, len(q.opts.Match))
+	for i, p := range q.opts.Match {
+		q.touch[i].Store(slices.Contains(patterns, p))
 	}
 }
 
-// matches tells whether a key is a lock key.
-func (q *inquiry) matches(key string) bool {
-	return len(q.opts.Match) == 0 || glob.MatchAny(q.opts.Match, key)
+// matched are the patterns that some key or command has matched.
+func (q *inquiry) matched() (patterns []string) {
+	for i, p := range q.opts.Match {
+		if q.touch[i].Load() {
+			patterns = append(patterns, p)
+		}
+	}
+	return patterns
 }
 
-// sees notes a legacy client.
-func (q *inquiry) sees(c Client) {
-	same := func(o Client) bool {
-		return o.Addr == c.Addr && o.User == c.User && o.Evidence == c.Evidence && slices.Equal(o.Keys, c.Keys)
-	}
-	if len(q.facts.Seen) < mostTraces && !slices.ContainsFunc(q.facts.Seen, same) {
-		q.facts.Seen = append(q.facts.Seen, c)
+// ignores tells a database that was said to be of no concern.
+func (q *inquiry) ignores(db int) bool { return slices.Contains(q.opts.Ignore, db) }
+
+// sees notes clients, each once.
+func sees(list *[]Client, clients ...Client) {
+	for _, c := range clients {
+		same := func(o Client) bool {
+			return o.Addr == c.Addr && o.User == c.User && o.Evidence == c.Evidence && slices.Equal(o.Keys, c.Keys)
+		}
+		if len(*list) < mostTraces && !slices.ContainsFunc(*list, same) {
+			*list = append(*list, c)
+		}
 	}
 }
 
@@ -307,6 +299,7 @@ func (q *inquiry) lastNamespace(ctx context.Context) {
 	if n == nil {
 		return
 	}
+	n.Living = 0
 	view, err := q.show(ctx)
 	if err != nil {
 		return
@@ -316,13 +309,17 @@ func (q *inquiry) lastNamespace(ctx context.Context) {
 	q.members(view)
 }
 
-// members notes those that run stage legacy.
+// members notes those that run stage legacy, and how many still report.
 func (q *inquiry) members(view stages.View) {
 	legacy := 0
+	q.facts.Namespace.Living = 0
 	for _, m := range view.Members {
+		if m.Lives() {
+			q.facts.Namespace.Living++
+		}
 		if m.Lowest == stages.Legacy || m.Stage == stages.Legacy {
 			legacy++
-			q.sees(Client{Addr: m.Info.Host, Name: m.ID, Evidence: "a member of the namespace that runs stage legacy, or holds a lock of it"})
+			sees(&q.facts.Seen, Client{Addr: m.Info.Host, Name: m.ID, Evidence: "a member of the namespace that runs stage legacy, or holds a lock of it"})
 		}
 	}
 	q.facts.Namespace.Legacy = max(q.facts.Namespace.Legacy, legacy)

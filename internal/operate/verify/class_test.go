@@ -1,0 +1,298 @@
+package verify
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+// TestEveryWrite takes each server's own COMMAND table and sends every command that it says writes: with a lock's key at every place where
+// COMMAND GETKEYS finds a key, alone, in MULTI, in a script, and from another database. With MONITOR and by the counters alone, none of
+// them leaves none-seen. With other keys, MONITOR and the counters agree, and the verdict is none-seen.
+func TestEveryWrite(t *testing.T) { onEach(t, everyWrite) }
+
+// onEach runs a test on the default server, and where the run asks for servers of other versions on each of them.
+func onEach(t *testing.T, test func(*testing.T, *redistest.Server)) {
+	t.Run("redis-server", func(t *testing.T) { test(t, redistest.Real(t)) })
+	if redistest.Wanted(redistest.Servers) {
+		for _, name := range []string{"redis-2.8.19", "redis-3.2.6", "redis-5.0.6", "redis-6.0.16", "redis-6.2.11", "redis-8.2.3", "valkey-8.1.8", "valkey-9.0.0"} {
+			t.Run(name, func(t *testing.T) { test(t, redistest.Of(t, name)) })
+		}
+	}
+}
+
+// TestQueueWorkers has clients that wait for work, as servers are full of. One that takes work from a queue is accounted for, whenever its server
+// counts it; one that moves it to a key that nobody saw is not.
+func TestQueueWorkers(t *testing.T) { onEach(t, queueWorkers) }
+
+func queueWorkers(t *testing.T, s *redistest.Server) {
+	wait := func(conn redis.Conn, words ...any) {
+		require.NoError(t, conn.Send(words[0].(string), words[1:]...))
+		require.NoError(t, conn.Flush())
+		redistest.Await(t, "a client that waits", 10*time.Second, func() bool {
+			list, _ := redis.String(s.Do("CLIENT", "LIST"), nil)
+			return strings.Contains(list, "flags=b")
+		})
+	}
+	worker := s.Conn()
+	wait(worker, "BRPOP", "queue", 30)
+	l := newLab(t, s)
+	for range 3 {
+		verdict, _, why := l.judge(func() {
+			l.do("LPUSH", "queue", "work")
+			_, err := worker.Receive()
+			require.NoError(t, err)
+			wait(worker, "BRPOP", "queue", 30)
+		})
+		assert.Equal(t, NoneSeen, verdict, why)
+	}
+	l.do("LPUSH", "queue", "work")
+	_, err := worker.Receive()
+	require.NoError(t, err)
+
+	wait(worker, "BRPOPLPUSH", "queue", "lock:a", 30)
+	l.facts.Breaks = nil
+	l.closeTap("")
+	l.awaitParked(t.Context()) // without MONITOR it does not wait for the next command
+	assert.Contains(t, strings.Join(l.facts.Breaks, " "), "BRPOPLPUSH of ")
+	l.do("LPUSH", "queue", "work")
+	_, err = worker.Receive()
+	require.NoError(t, err)
+}
+
+// lab judges one command at a time, between two looks of one MONITOR.
+type lab struct {
+	*testing.T
+	*master
+	client redis.Conn
+}
+
+func newLab(t *testing.T, s *redistest.Server) *lab {
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	q := &inquiry{end: end, prefix: markPrefix + "lab-", opts: Options{Whole: true}}
+	q.opts.Match = []string{"lock:*"}
+	q.touched()
+	m, err := newMaster(t.Context(), q, s.Addr)
+	require.NoError(t, err)
+	t.Cleanup(func() { m.closeTap(""); _ = m.conn.Close() })
+	require.NoError(t, m.begin(t.Context()))
+	require.Empty(t, m.facts.Breaks)
+	require.NotNil(t, m.tap)
+	return &lab{t, m, s.Conn()}
+}
+
+func (l *lab) do(words ...any) any {
+	reply, err := redis.DoWithTimeout(l.client, 10*time.Second, words[0].(string), words[1:]...)
+	if err == nil {
+		return reply
+	}
+	_, refused := err.(redis.Error)
+	require.True(l.T, refused, "%v: %v", words, err)
+	return err
+}
+
+// judge lets something happen between two looks. It returns the verdict with MONITOR, and by the counters alone.
+func (l *lab) judge(happens func()) (watched, counted Verdict, why string) {
+	require.NoError(l.T, l.look(l.Context()))
+	l.awaitLast(l.Context())
+	require.Len(l.T, l.looks, 1)
+	clear(l.commands)
+	clear(l.traces)
+	l.seen = 0
+	a := l.looks[0]
+	happens()
+	require.NoError(l.T, l.look(l.Context()))
+	b := l.looks[len(l.looks)-1]
+	l.awaitLast(l.Context())
+	require.Len(l.T, l.looks, 1, "MONITOR shows the look")
+	legacy, others := l.found()
+	judge := func(m *master, seen, unexplained []Client) (Verdict, string) {
+		e := clean()
+		e.Masters[0].Writes, e.Masters[0].Commands, e.Masters[0].Unexplained = m.facts.Writes, m.tallied(), m.seen
+		e.Seen, e.Unexplained = seen, unexplained
+		verdict, why, _ := Judge(e)
+		return verdict, why
+	}
+	watched, why = judge(l.master, legacy, others)
+	bare := &master{table: l.table, last: l.last, facts: Master{Writes: l.facts.Writes}, commands: map[string]*Command{}}
+	bare.account(a, b, nil, nil, false)
+	counted, _ = judge(bare, nil, nil)
+	return watched, counted, why
+}
+
+func args(words []string) []any {
+	all := make([]any, len(words))
+	for i, w := range words {
+		all[i] = w
+	}
+	return all
+}
+
+// words are those of a command, as few as it takes and up to two more, as the server itself says.
+func (l *lab) words(name string, more int) []string {
+	words := strings.Split(strings.ToUpper(name), "|")
+	info, err := redis.Values(l.client.Do("COMMAND", "INFO", name))
+	require.NoError(l.T, err)
+	row, err := redis.Values(info[0], nil)
+	require.NoError(l.T, err)
+	arity, err := redis.Int(row[1], nil)
+	require.NoError(l.T, err)
+	if arity > 0 {
+		more = 0
+	}
+	for len(words) < max(arity, -arity)+more {
+		words = append(words, "1")
+	}
+	return words
+}
+
+// forms are words that send a command with a key at each place where the server finds one.
+func (l *lab) forms(name, key string) (all [][]string) {
+	var tried [][]string
+	for more := range 3 {
+		for at := 1; at < len(l.words(name, more)); at++ {
+			words := l.words(name, more)
+			words[at] = key
+			tried = append(tried, words)
+		}
+	}
+	if name == "xreadgroup" {
+		tried = nil // its keys stand behind its options
+	}
+	tried = append(tried, l.table.Forms(name, key, "1")...)
+	found := map[int]bool{}
+	for _, words := range tried {
+		keys, err := redis.Strings(l.client.Do("COMMAND", append([]any{"GETKEYS"}, args(words)...)...))
+		if err != nil && strings.Contains(err.Error(), "Unknown subcommand") { // 2.8
+			keys, _ = l.table.Touched(&traffic.Command{Words: words})
+		}
+		if at := slices.Index(words, key); slices.Contains(keys, key) && !found[at] {
+			found[at] = true
+			all = append(all, words)
+		}
+	}
+	return all
+}
+
+func everyWrite(t *testing.T, s *redistest.Server) {
+	l := newLab(t, s)
+	elsewhere := s.Conn()
+	_, err := elsewhere.Do("SELECT", 5)
+	require.NoError(t, err)
+	began, sent, ran, quiet := time.Now(), 0, 0, 0
+	calls := func(name string) int64 { return l.last.stats[name].Calls }
+	for _, name := range l.table.Writers() {
+		forms, everywhere := l.forms(name, "lock:a"), l.table.Everywhere(&traffic.Command{Words: strings.Split(strings.ToUpper(name), "|")})
+		if everywhere {
+			forms = [][]string{l.words(name, 0)}
+		}
+		require.NotEmpty(t, forms, name)
+		for _, words := range forms {
+			explained := name == "delifeq" || name == "delex" && len(words) > 2 && words[2] == "IFEQ"
+			for what, send := range map[string]func(){
+				"alone":                 func() { l.do(args(words)...) },
+				"in MULTI":              func() { l.do("MULTI"); l.do(args(words)...); l.do("EXEC") },
+				"in a script":           func() { l.do(append([]any{"EVAL", "return redis.pcall(unpack(ARGV))", 0}, args(words)...)...) },
+				"from another database": func() { _, _ = redis.DoWithTimeout(elsewhere, 10*time.Second, words[0], args(words[1:])...) },
+			} {
+				// Strings, so that nothing waits for a list.
+				l.do("SET", "lock:a", "x")
+				l.do("SET", "1", "x")
+				_, _ = elsewhere.Do("SET", "1", "x")
+				_, _ = elsewhere.Do("SET", "lock:a", "x")
+				var before int64
+				watched, counted, why := l.judge(func() { before = calls(name); send() })
+				sent++
+				if what == "in a script" && calls(name) == before {
+					continue // not allowed there: it never ran
+				}
+				ran++
+				if !explained {
+					assert.NotEqual(t, NoneSeen, watched, "%s %v: %s", what, words, why)
+				}
+				assert.NotEqual(t, NoneSeen, counted, "%s %v, by the counters alone", what, words)
+			}
+		}
+		if !everywhere {
+			for _, words := range l.forms(name, "other") {
+				l.do("SET", "1", "x")
+				watched, _, why := l.judge(func() { l.do(args(words)...) })
+				if name == "pfdebug" || name == "incrbyfloat" && watched != NoneSeen && strings.HasPrefix(l.last.version, "2.") { // MONITOR does not show the one, and 2.8 counts the other as SET
+					assert.Equal(t, Inconclusive, watched, why)
+					continue
+				}
+				assert.Equal(t, NoneSeen, watched, "%v: %s", words, why)
+				quiet++
+			}
+		}
+	}
+	t.Logf("%s: %d commands that write; %d of %d forms ran on a lock's key, none of them left none-seen; %d on other keys: none-seen; in %v",
+		l.last.is, l.facts.Writes, ran, sent, quiet, time.Since(began).Round(time.Millisecond))
+	assert.Greater(t, ran, 3*l.facts.Writes)
+}
+
+// TestWhatMayStay has what members of this project and the clients of docs/clients.md that may stay send on a lock's key.
+func TestWhatMayStay(t *testing.T) {
+	l := newLab(t, redistest.Real(t))
+	release := "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
+	extend := "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], 900) else return 0 end"
+	for what, words := range map[string][][]any{
+		"a read":                {{"GET", "lock:a"}, {"PTTL", "lock:a"}, {"TYPE", "lock:a"}, {"WATCH", "lock:a"}},
+		"a token":               {{"SET", "lock:a", "token", "NX", "PX", "900"}, {"SET", "lock:a", "token", "EX", "9", "NX"}},
+		"a release by a script": {{"SET", "lock:a", "token", "NX", "PX", "900"}, {"EVAL", release, 1, "lock:a", "token"}},
+		"a renewal by a script": {{"SET", "lock:a", "token", "NX", "PX", "900"}, {"EVAL", extend, 1, "lock:a", "token"}},
+		"this project's script": {{"EVAL", scripts.CompareDel.Source, 1, "lock:a", "token"}},
+	} {
+		verdict, _, why := l.judge(func() {
+			for _, w := range words {
+				l.do(w...)
+			}
+		})
+		assert.Equal(t, NoneSeen, verdict, "%s: %s", what, why)
+		l.do("DEL", "lock:a")
+	}
+	for what, words := range map[string][]any{
+		"a release that does not ask": {"EVAL", "return redis.call('del', KEYS[1])", 1, "lock:a"},
+		"one that asks another key":   {"EVAL", "redis.call('get', 'lock:b') return redis.call('del', KEYS[1])", 1, "lock:a"},
+		"a token that overwrites":     {"SET", "lock:a", "token", "PX", "900"},
+		"a token for good":            {"SET", "lock:a", "token", "NX", "KEEPTTL"},
+	} {
+		verdict, _, why := l.judge(func() { l.do(words...) })
+		assert.NotEqual(t, NoneSeen, verdict, "%s: %s", what, why)
+	}
+}
+
+// TestOtherDatabases tells clients of another database apart, and leaves out those of one that was said to be of no concern, unless what
+// they send reaches into this one.
+func TestOtherDatabases(t *testing.T) {
+	l := newLab(t, redistest.Real(t))
+	in := func(words ...any) func() {
+		return func() { l.do("SELECT", 5); l.do(words...); l.do("SELECT", 0) }
+	}
+	verdict, _, why := l.judge(in("SETNX", "lock:a", "1"))
+	assert.Equal(t, Inconclusive, verdict)
+	assert.Contains(t, why, "that is in database 5, and the locks are in database 0")
+	assert.Contains(t, why, "--ignore-db 5")
+	verdict, _, _ = l.judge(func() { l.do("SETNX", "lock:b", "1") })
+	assert.Equal(t, Seen, verdict)
+
+	l.q.opts.Ignore = []int{5}
+	verdict, _, why = l.judge(in("SETNX", "lock:a", "1"))
+	assert.Equal(t, NoneSeen, verdict, why)
+	for _, words := range [][]any{{"MOVE", "lock:a", 0}, {"COPY", "x", "lock:a", "DB", 0}, {"SWAPDB", 0, 5}, {"FLUSHALL"}} {
+		verdict, _, why = l.judge(in(words...))
+		assert.NotEqual(t, NoneSeen, verdict, fmt.Sprint(words, why))
+	}
+}
