@@ -102,6 +102,9 @@ func (l *locker) Ready(ctx context.Context) error {
 		select {
 		case <-changed.Done():
 		case <-ctx.Done():
+			if why := l.gate.whyClosed(); why != nil { // what the reports that failed meanwhile say
+				err = why
+			}
 			return refused(errors.Join(err, context.Cause(ctx)))
 		}
 	}

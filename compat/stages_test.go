@@ -289,3 +289,30 @@ func TestARestoredRecord(t *testing.T) {
 		t.Errorf("the older member's lock: %v", err)
 	}
 }
+
+// TestReadySaysWhy, when its context ends before the member has joined.
+func TestReadySaysWhy(t *testing.T) {
+	t.Parallel()
+	for name, c := range map[string]struct {
+		before func(s *redistest.Server)
+		says   string
+	}{
+		"not reachable":   {func(s *redistest.Server) { s.Kill() }, "connection refused"},
+		"out of memory":   {func(s *redistest.Server) { s.Do("CONFIG", "SET", "maxmemory", "1") }, "OOM"},
+		"read only":       {func(s *redistest.Server) { s.Do("REPLICAOF", "127.0.0.1", "1") }, "READONLY"},
+		"restarted":       {func(s *redistest.Server) { s.Do("HSET", stages.RecordKey("orders"), "server", "another") }, "restarted"},
+		"a broken record": {func(s *redistest.Server) { s.Do("HSET", stages.RecordKey("orders"), "stage", "9") }, "stage 9 is not known"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			namespace(t, s)
+			c.before(s)
+			l := newLocker(t, s, quick(ofOrders))
+			err := l.Ready(within(t, time.Second))
+			if !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), c.says) {
+				t.Errorf("%v", err)
+			}
+		})
+	}
+}

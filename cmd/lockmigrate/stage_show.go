@@ -138,6 +138,9 @@ func (at *place) list(ctx context.Context) error {
 	for _, one := range all {
 		r := one.View.Record
 		row := listedJSON{Namespace: one.Name, Stage: "reserved", Patterns: stages.EscapeAll(one.Reserved)}
+		if errors.Is(one.Unknown, stages.ErrGarbage) {
+			row.Stage = "unreadable"
+		}
 		if one.Unknown == nil {
 			row.Stage, row.Epoch, row.Dialect, row.Patterns = r.Stage.String(), r.Epoch, r.Dialect, stages.EscapeAll(r.Patterns)
 			for _, m := range one.View.Members {

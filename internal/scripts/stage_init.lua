@@ -11,7 +11,7 @@
 -- ARGV change     who changes what, from where and why: a JSON object in one line, for people
 -- Reply    {1, epoch, stage} created; {0, epoch, stage} there is one already, nothing changed;
 --          {-1, ms, 0} members of a record that was lost may still hold locks for ms;
---          {-2, ms, 0} it came ms too late
+--          {-2, ms, 0} it came ms too late; {-3, 0, 0} a member's entry cannot be read
 --
 -- Atomic because two operators may run it at once. And the record must not come back in another
 -- stage beside members of its former life.
@@ -22,7 +22,9 @@ local there = redis.call('HMGET', record, 'epoch', 'stage')
 if there[1] then return {0, tonumber(there[1]), tonumber(there[2])} end
 if now > tonumber(not_after) then return {-2, now - tonumber(not_after), 0} end
 local wait = 0
-for _, member in ipairs(each_member(members)) do
+local counted, broken = each_member(members)
+if #broken > 0 then return {-3, 0, 0} end
+for _, member in ipairs(counted) do
   wait = math.max(wait, gone_at(member) - now + 1)
 end
 if wait > 0 then return {-1, wait, 0} end

@@ -39,8 +39,8 @@ end
 if now > not_after then return {-2, now} end
 local ends = now + tonumber(lease)
 local before = redis.call('HGET', members, id)
+before = before and member_of(before)
 if before then
-  before = cjson.decode(before)
   if before.left or before.seq >= tonumber(seq) then return {-1, now} end
   ends = math.max(ends, before.ends) -- after a step back of the clock, commands may still carry the old end
 else

@@ -16,6 +16,7 @@ if redis.call('EXISTS', record) == 0 then
 end
 local before = redis.call('HGET', members, id)
 seq = tonumber(seq)
-if before and cjson.decode(before).seq >= seq then return 0 end
+local read, last = pcall(cjson.decode, before or '')
+if read and type(last) == 'table' and (tonumber(last.seq) or 0) >= seq then return 0 end
 redis.call('HSET', members, id, cjson.encode({seq = seq, left = tonumber(not_after)}))
 return 1

@@ -10,7 +10,7 @@
 -- ARGV change   who changes what, from where and why: a JSON object in one line, for people
 -- Reply    {1, epoch, stage}                              moved, or free to move
 --          {0, epoch, stage, six elements each ...}       blocked by members; the elements are those of blocker in
---                                                         stage_shared.lua; why: misfit, behind, silent, holds; or restarted, by
+--                                                         stage_shared.lua; why: misfit, behind, silent, holds, unreadable; restarted, by
 --                                                         the server
 --          {-1, epoch, stage}                             the epoch is another: nothing was done
 --          {-2, 0, 0}                                     there is no record
@@ -31,7 +31,7 @@ if old_server then return old_server end
 -- include stage_epoch.lua
 target = tonumber(target)
 if math.abs(target - stage) ~= 1 then return redis.error_reply('STAGE the new stage is no neighbour') end
-local counted = each_member(members, execute == '1')
+local counted, broken = each_member(members, execute == '1')
 local lowest, highest = target, target
 for _, member in ipairs(counted) do
   lowest, highest = math.min(lowest, member.lo), math.max(highest, member.hi)
@@ -48,6 +48,7 @@ for _, member in ipairs(counted) do
     blocker(blocked, member, 'holds', target > stage and member.lo or member.hi)
   end
 end
+unreadable(blocked, broken, stage)
 if #blocked > 3 then return blocked end
 if execute ~= '1' then return {1, epoch, stage} end
 redis.call('HMSET', record, 'epoch', epoch + 1, 'stage', target, 'since', string.format('%.0f', now), 'note', note,

@@ -38,13 +38,25 @@ local function gone_at(member)
   return member.ends + member.longest + slack_ms
 end
 
--- each_member(key, forget): the members that still count. With forget the entries that have run out are
--- removed; without, nothing is written.
+-- member_of(text): an entry; nil where it is none, as when somebody else has written there.
+local function member_of(text)
+  local ok, member = pcall(cjson.decode, text)
+  if not ok or type(member) ~= 'table' then return nil end
+  for _, field in ipairs(member.left and {'seq', 'left'} or {'seq', 'epoch', 'stage', 'lo', 'hi', 'ends', 'longest'}) do
+    if type(member[field]) ~= 'number' then return nil end
+  end
+  return member
+end
+
+-- each_member(key, forget): the members that still count, and the ids of the entries that cannot be read. With forget the entries that
+-- have run out are removed; without, nothing is written.
 local function each_member(key, forget)
-  local members, flat = {}, redis.call('HGETALL', key)
+  local members, broken, flat = {}, {}, redis.call('HGETALL', key)
   for i = 1, #flat, 2 do
-    local member = cjson.decode(flat[i + 1])
-    if member.left or now > gone_at(member) then
+    local member = member_of(flat[i + 1])
+    if not member then
+      broken[#broken + 1] = flat[i]
+    elseif member.left or now > gone_at(member) then
       if forget and now > (member.left or 0) then redis.call('HDEL', key, flat[i]) end
     else
       member.id = flat[i]
@@ -52,7 +64,7 @@ local function each_member(key, forget)
     end
   end
   table.sort(members, function(a, b) return a.id < b.id end)
-  return members
+  return members, broken
 end
 
 -- blocker(list, member, why, stage): adds a member that is in the way, as six elements: id; why; the
@@ -65,11 +77,20 @@ local function blocker(list, member, why, stage)
   end
 end
 
+-- unreadable(list, broken, stage): adds the entries that cannot be read: nobody knows what such a member holds.
+local function unreadable(list, broken, stage)
+  for _, id in ipairs(broken) do
+    for _, element in ipairs({id, 'unreadable', -1, stage, 0, ''}) do list[#list + 1] = element end
+  end
+end
+
 -- only_if_alone(list, key): adds every member that still counts, for changes that no member may see.
 local function only_if_alone(list, key)
-  for _, member in ipairs(each_member(key)) do
+  local members, broken = each_member(key)
+  for _, member in ipairs(members) do
     blocker(list, member, now <= member.ends and 'lives' or 'silent', member.stage)
   end
+  unreadable(list, broken, 0)
 end
 
 -- doubted(record, server, doubt, proof, execute): for how many more milliseconds the server may have lost a change of the stage

@@ -170,14 +170,14 @@ func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		other := &Store{Pool: s.Pool, Namespace: name, ReplyTimeout: s.ReplyTimeout}
 		view, err := other.Show(ctx)
-		if err != nil && !errors.Is(err, ErrNoRecord) {
-			return nil, err // its keys are not known, so nobody may say that there is no overlap
+		if err != nil && !errors.Is(err, ErrNoRecord) && !errors.Is(err, ErrGarbage) {
+			return nil, err
 		}
 		one := Listed{Name: name, View: view, Reserved: l.entries[name].Patterns, Unknown: err}
 		if err == nil && !l.claimed(name) { // what a stopped command has reserved beside the record: the record says what became of it
 			one.Reserved = nil
 		}
-		if err != nil && len(one.Reserved) == 0 {
+		if errors.Is(err, ErrNoRecord) && len(one.Reserved) == 0 {
 			continue // deleted since
 		}
 		all = append(all, one)
@@ -252,6 +252,9 @@ func (s *Store) checkOthers(ctx context.Context, l list, patterns []string) erro
 	for _, other := range others {
 		if other.Name == s.Namespace {
 			continue
+		}
+		if errors.Is(other.Unknown, ErrGarbage) && len(other.Reserved) == 0 { // its keys are not known, so nobody may say that there is no overlap
+			return other.Unknown
 		}
 		for _, theirs := range slices.Concat(other.Reserved, other.View.Record.Patterns) {
 			for _, mine := range patterns {
@@ -374,6 +377,8 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 		return fmt.Errorf("%s: %w (stage %v, epoch %d)", what, ErrExists, Stage(reply[2]), reply[1])
 	case reply[0] == -1:
 		return fmt.Errorf("%s: members of a record that was lost may still hold locks, for up to %v", what, time.Duration(reply[1])*time.Millisecond)
+	case reply[0] == -3:
+		return fmt.Errorf("%s: an entry in %s cannot be read; remove it with HDEL if no process of that name lives, and its locks are over", what, MembersKey(s.Namespace))
 	case reply[0] == -2:
 		return fmt.Errorf("%s: it took %v too long; run it again", what, time.Duration(reply[1])*time.Millisecond)
 	}

@@ -105,7 +105,7 @@ func (v View) ChangingOver() (members []Member, atMost time.Duration) {
 // Blocker is a member that stands in the way of a change.
 type Blocker struct {
 	Member string
-	Why    string        // misfit, behind, silent, holds or restarted; lives or silent where no member may be there at all
+	Why    string        // misfit, behind, silent, holds, unreadable or restarted; lives or silent where no member may be there at all
 	Wait   time.Duration // until it has run out; negative while it lives
 	Stage  Stage         // that it runs, or the stage of what it holds
 	Left   time.Duration // of its lease; negative: it is silent
@@ -121,6 +121,8 @@ func (b Blocker) String() string {
 		return fmt.Sprintf("%s is still on the previous epoch; it takes over the new one with its next report, within %v", b.Member, whole(b.Left))
 	case "silent":
 		return fmt.Sprintf("%s is silent; its last lock expires in %v", b.Member, whole(b.Wait))
+	case "unreadable":
+		return fmt.Sprintf("%s: %s", b.Member, b.Misfit)
 	case "restarted":
 		return fmt.Sprintf("the server was restarted or replaced, and may have lost a change of the stage; a member's next report decides it, or %v", whole(b.Wait))
 	case "lives":
@@ -315,6 +317,9 @@ func (s *Store) change(what string, execute bool) func(any, error) ([]Blocker, e
 			if row, err = redis.Scan(row, &b.Member, &b.Why, &wait, &stage, &left, &b.Misfit); err != nil {
 				return nil, err
 			}
+			if b.Why == "unreadable" {
+				b.Misfit = s.unreadable(b.Member)
+			}
 			b.Wait, b.Left, b.Stage = time.Duration(wait)*time.Millisecond, time.Duration(left)*time.Millisecond, Stage(stage)
 			blockers = append(blockers, b)
 		}
@@ -362,7 +367,7 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 	for id, text := range members {
 		m, gone, err := member(id, text, now)
 		if err != nil {
-			return View{}, s.garbage("member %s: %w", id, err)
+			m = Member{ID: id, Epoch: -1, Stage: -1, Highest: Modern, Misfit: s.unreadable(id)}
 		}
 		if !gone {
 			view.Members = append(view.Members, m)
@@ -370,6 +375,11 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 	}
 	sort.Slice(view.Members, func(i, j int) bool { return view.Members[i].ID < view.Members[j].ID })
 	return view, nil
+}
+
+// unreadable says what to do about a member whose entry nobody can read.
+func (s *Store) unreadable(id string) string {
+	return fmt.Sprintf("its entry cannot be read, so nobody knows what it holds; a process of that name writes it anew; if there is none, and its locks are over, remove it: HDEL %s %q", MembersKey(s.Namespace), id)
 }
 
 // Slack is what stage_shared.lua adds to a silent member's time.
