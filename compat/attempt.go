@@ -183,6 +183,7 @@ func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 		switch out.Step.Verdict {
 		case protocol.Released, protocol.NotOurs, protocol.Displaced:
 			p.leave()
+			k.over()
 			return true, nil
 		}
 		return false, out.Err
@@ -204,6 +205,16 @@ func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 		l.notGivenBack(k.key, until, cause)
 	}
 	return false
+}
+
+// giveBackOver gives a key back that was granted to a value whose lock is over: to the next in the queue.
+func (l *locker) giveBackOver(key, value string) {
+	names := protocol.CompanionsOf(key)
+	m := &protocol.BridgeRelease{Key: key, Guard: names.Guard, Value: value, Queue: names.Queue, Hand: true}
+	if l.opts.FenceTTL > 0 {
+		m.Fence, m.FenceTTL = names.Fence, l.opts.FenceTTL
+	}
+	l.conns.Background.Go(func() { l.finish(context.Background(), l.conns.Servers[0].Commands, m, protocol.Reply{}) })
 }
 
 // notGivenBack tells the observer that the key may stay taken: the caller may have left.

@@ -162,7 +162,17 @@ func (k *lock) Ended(lost *lockmigrate.Error) {
 }
 
 // Gone implements lifetime.Kind.
-func (k *lock) Gone() { k.permit.leave() }
+func (k *lock) Gone() {
+	k.permit.leave()
+	k.over()
+}
+
+// over notes that nothing of ours is on the server any more, where we stood in the key's queue.
+func (k *lock) over() {
+	if k.legacy == nil && k.wait != nil {
+		k.locker.conns.Hub.Over(k.key, k.bridge.acquire.Value)
+	}
+}
 
 // Renewal implements lifetime.Held: the command that the machine begins with.
 func (k *lock) Renewal() protocol.Command {

@@ -55,7 +55,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	l := &locker{opts: opts.withDefaults(), gate: newGate(opts), contended: waiting.NewContended(), channel: "lockmigrate:wake:" + lockers.UUID()}
 	l.conns = lockers.Connect(lockers.Options{
 		Package: "compat", TTL: l.opts.TTL, ReplyTimeout: l.opts.ReplyTimeout, Observer: opts.Observer,
-		Waits: true, Channel: l.channel, Poll: l.opts.poll,
+		Waits: true, Channel: l.channel, Poll: l.opts.poll, GiveBack: l.giveBackOver,
 	}, pool)
 	pool = l.conns.Servers[0].Pool
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.

@@ -85,8 +85,9 @@ type Options struct {
 	// Event.Err), and of every change of the stage.
 	Observer lockmigrate.Observer
 
-	// ReplyTimeout bounds the wait for each reply of the server, whatever the context says. A reply that
-	// has not come by then counts as lost. Less than TTL. Zero: 5 s, or a quarter of TTL if that is shorter.
+	// ReplyTimeout is when a reply that has not come counts as lost, or a quarter later, whatever the context says. Then the server is
+	// asked once more, and what may be held is given back. So a call to a server that never answers takes up to five times
+	// ReplyTimeout: bound its context for less. Less than TTL. Zero: 5 s, or a quarter of TTL if that is shorter.
 	ReplyTimeout time.Duration
 
 	// Derived of the others.

@@ -345,3 +345,55 @@ func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
 		queued(t, s, "orders:1", 0)
 	})
 }
+
+// TestAQueueThatWentBackInTime: the key's queue has places of locks that are over, of processes that live. Each gives the key back at once;
+// before, each kept it for its claim.
+func TestAQueueThatWentBackInTime(t *testing.T) {
+	for _, name := range []string{"modern", "bridge"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			s := redistest.Real(t)
+			ctx, stop := context.WithCancel(t.Context())
+			defer stop()
+			var turns [8]atomic.Int64
+			var all sync.WaitGroup
+			for i := range turns {
+				acquire := kinds[name](t, s.Pool())
+				all.Go(func() {
+					for ctx.Err() == nil {
+						k, err := acquire(ctx, "orders")
+						if err != nil {
+							continue
+						}
+						turns[i].Add(1)
+						time.Sleep(2 * time.Millisecond)
+						_ = k.Release(context.Background())
+					}
+				})
+			}
+			defer all.Wait()
+			defer stop()
+			each := func(what string, within time.Duration) {
+				t.Helper()
+				var before [8]int64
+				for i := range turns {
+					before[i] = turns[i].Load()
+				}
+				redistest.Await(t, what, within, func() bool {
+					for i := range turns {
+						if turns[i].Load() < before[i]+3 {
+							return false
+						}
+					}
+					return true
+				})
+			}
+			each("turns at first", 10*time.Second)
+			queued(t, s, "orders", 6)
+			s.Do("SWAPDB", 0, 1)
+			each("turns with an empty queue", 10*time.Second)
+			s.Do("SWAPDB", 0, 1)
+			each("turns with the queue of before", 8*time.Second)
+		})
+	}
+}

@@ -48,8 +48,9 @@ type Options struct {
 	// Observer is told of acquisitions, waits, renewals, losses, releases and failures. Nil: nobody is.
 	Observer lockmigrate.Observer
 
-	// ReplyTimeout bounds the wait for each reply of the server, whatever the context says. A reply that
-	// has not come by then counts as lost. Zero: 5 s, or a quarter of Lease if that is shorter.
+	// ReplyTimeout is when a reply that has not come counts as lost, or a quarter later, whatever the context says. The server is then
+	// asked what became of the command. So a call to a server that never answers takes several times ReplyTimeout: bound its
+	// context for less. Zero: 5 s, or a quarter of Lease if that is shorter.
 	ReplyTimeout time.Duration
 }
 

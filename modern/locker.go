@@ -35,11 +35,18 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 	l.Locker = lockers.Locker{
 		Client: lockers.Connect(lockers.Options{
 			Package: "modern", TTL: opts.TTL, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer,
-			Waits: true, Channel: l.channel, Poll: opts.Poll,
+			Waits: true, Channel: l.channel, Poll: opts.Poll, GiveBack: l.giveBack,
 		}, pool),
 		Terms: opts.terms(), New: l.newHold, Contended: waiting.NewContended(),
 	}
 	return l, nil
+}
+
+// giveBack gives a key back that was granted to a token whose lock is over.
+func (l *locker) giveBack(key, token string) {
+	h := l.newHold(context.Background(), key)
+	h.Token = token
+	h.GiveBackLater(false)
 }
 
 // WithOwner makes acquisitions with the context reentrant, here and in package modern/redisson: what an owner holds on a Locker, it

@@ -56,8 +56,9 @@ type Options struct {
 	// failover (lost-update) rarer, not impossible: a replica without it may still be promoted. Zero: none.
 	Replicas int
 
-	// ReplyTimeout bounds the wait for each reply, whatever the context says; a reply that has not come
-	// by then counts as lost. Less than TTL. Zero: 5 s, or a quarter of TTL if that is shorter. Where it is more than a quarter of
+	// ReplyTimeout is when a reply that has not come counts as lost, or a quarter later, whatever the context says. Then the server is
+	// asked once more, and what may be held is given back. So a call to a server that never answers takes up to five times
+	// ReplyTimeout: bound its context for less. Less than TTL. Zero: 5 s, or a quarter of TTL if that is shorter. Where it is more than a quarter of
 	// TTL, renewals wait only that long, over a connection of their own.
 	ReplyTimeout time.Duration
 

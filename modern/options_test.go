@@ -333,3 +333,14 @@ func TestForeignTypeIsHeld(t *testing.T) {
 		assert.ErrorIs(t, err, lockmigrate.ErrForeignFormat)
 	})
 }
+
+// A Dial that returns neither a connection nor an error is an error of each attempt, and no panic of the library's.
+func TestADialThatReturnsNothing(t *testing.T) {
+	l := newLocker(t, &redis.Pool{Dial: func() (redis.Conn, error) { return nil, nil }}, modern.Options{ReplyTimeout: 50 * time.Millisecond})
+	_, err := l.TryAcquire(t.Context(), key)
+	assert.ErrorContains(t, err, "neither a connection nor an error")
+	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+	defer cancel()
+	_, err = l.Acquire(ctx, key)
+	assert.Error(t, err)
+}

@@ -27,6 +27,7 @@ func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
 // queue waits in the key's queue on the server.
 func (l *locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 	turn.Expect(h.Token)
+	h.Queues()
 	// Who does not listen says so: the key is then given to it without a message, and it looks for that. To the end
 	// of this wait, because its place is bound to what it has said.
 	h.polls = turn.Mode() == waiting.Polling

@@ -257,7 +257,7 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 		return err
 	case to == from: // reached already: a command that is run again
 		env.note("namespace %s is at %v already%s", store.Namespace, to, lastChange(view.Record))
-		return at.follow(ctx)
+		return at.follow(ctx, to)
 	case !stages.Valid(to):
 		return usageError("there is none beyond it", "namespace %s is at %v, the %s stage", store.Namespace, from, map[stages.Stage]string{+1: "last", -1: "first"}[step])
 	case flags.execute && flags.to == "" && flags.epoch == 0: // run twice, or by two operators, it would make two steps
@@ -311,7 +311,7 @@ func (at *place) run(ctx context.Context, epoch int64, to stages.Stage, looked t
 	if err != nil {
 		return err
 	}
-	return made(at.follow(ctx))
+	return made(at.follow(ctx, to))
 }
 
 // made says of an error that it came after a change. An error that chose its exit code says so itself.
@@ -326,12 +326,12 @@ func made(err error) error {
 const freshLook = 10 * time.Second
 
 // follow shows the namespace after a move; with --wait, when every member that lives has changed over.
-func (at *place) follow(ctx context.Context) error {
+func (at *place) follow(ctx context.Context, to stages.Stage) error {
 	store := at.store
 	if at.flags.wait && at.flags.execute {
 		status := at.env.status()
 		mover := &stages.Mover{Store: store, Look: 250 * time.Millisecond}
-		err := mover.Follow(ctx, func(view stages.View) {
+		err := mover.Follow(ctx, to, func(view stages.View) {
 			text := changingOver(view)
 			status.Update(func() string { return text })
 		})

@@ -115,15 +115,18 @@ func (m *Mover) Run(ctx context.Context, to Stage, wait func(View, []Blocker)) e
 	}
 }
 
-// Follow waits after a move until every member that lives runs the record, and tells wait who does not yet. A member
+// Follow waits after a move to a stage until every member that lives runs the record, and tells wait who does not yet. A member
 // that cannot run it, or is silent, acquires nothing and is not waited for. When ctx ends first the error is a
-// *Waited.
-func (m *Mover) Follow(ctx context.Context, wait func(View)) error {
+// *Waited; when somebody else has moved the namespace on meanwhile it is ErrConflict.
+func (m *Mover) Follow(ctx context.Context, to Stage, wait func(View)) error {
 	look := context.WithoutCancel(ctx)
 	for {
 		view, err := m.Store.Show(look)
 		if err != nil {
 			return err
+		}
+		if r := view.Record; r.Stage != to {
+			return fmt.Errorf("namespace %s was moved to %v, and then %w: it is %v, epoch %d", m.Store.Namespace, to, ErrConflict, r.Stage, r.Epoch)
 		}
 		late, _ := view.ChangingOver()
 		if len(late) == 0 {

@@ -3,6 +3,7 @@ package stages
 import (
 	"context"
 	"errors"
+	"strings"
 	"testing"
 	"time"
 
@@ -94,7 +95,7 @@ func TestFollowWaitsForThoseWhoAct(t *testing.T) {
 		time.Sleep(5 * time.Millisecond) // its lease, by the server's clock
 		waits := 0
 		mover := Mover{Store: store, Look: time.Millisecond}
-		err := mover.Follow(t.Context(), func(view View) {
+		err := mover.Follow(t.Context(), Legacy, func(view View) {
 			waits++
 			if late, atMost := view.ChangingOver(); len(late) != 1 || late[0].ID != "a" || atMost <= 0 || atMost > a.Lease {
 				t.Errorf("changing over: %+v within %v", late, atMost)
@@ -112,8 +113,14 @@ func TestFollowWaitsForThoseWhoAct(t *testing.T) {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		var waited *Waited
-		if err := mover.Follow(ctx, func(View) {}); !errors.As(err, &waited) || waited.Blockers[0].Member != "a" || !errors.Is(err, context.DeadlineExceeded) {
+		if err := mover.Follow(ctx, Legacy, func(View) {}); !errors.As(err, &waited) || waited.Blockers[0].Member != "a" || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("given up: %v", err)
+		}
+		err = mover.Follow(t.Context(), Legacy, func(View) {
+			s.Do("HSET", RecordKey("orders"), "stage", int(Bridge)) // another operator, whom nobody blocks
+		})
+		if !errors.Is(err, ErrConflict) || !strings.Contains(err.Error(), "it is bridge") {
+			t.Errorf("moved elsewhere meanwhile: %v", err)
 		}
 	})
 }

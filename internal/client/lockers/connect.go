@@ -38,9 +38,11 @@ type Options struct {
 	ReplyTimeout time.Duration
 	Observer     lockmigrate.Observer // nil: none
 
-	Waits   bool          // callers wait in a queue of the process, and are woken
-	Channel string        // where this process is told of grants; empty: nowhere
-	Poll    time.Duration // the longest sleep of a waiter without tracking
+	Waits bool // callers wait in a queue of the process, and are woken
+	// GiveBack is called with a key that was granted to a token of ours whose lock is over: the key's queue went back in time.
+	GiveBack func(key, token string)
+	Channel  string        // where this process is told of grants; empty: nowhere
+	Poll     time.Duration // the longest sleep of a waiter without tracking
 
 	Quorum int           // how many servers decide a renewal; zero: one
 	Drift  time.Duration // taken off every deadline
@@ -95,7 +97,7 @@ func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 	if o.Waits {
 		c.Hub = waiting.New(waiting.Options{
 			Dial: dialer(pools[0]), Servers: serversOf(pools[0]), Runner: c.Servers[0].Commands, Now: c.Clock.Now, Channel: o.Channel,
-			ReplyTimeout: o.ReplyTimeout, Poll: o.Poll,
+			ReplyTimeout: o.ReplyTimeout, Poll: o.Poll, GiveBack: o.GiveBack,
 			Changed: func(m waiting.Mode, why error) {
 				c.Seen(lockmigrate.Event{Kind: lockmigrate.EventMode, Mode: string(m), Err: why})
 			},
@@ -144,18 +146,28 @@ func serversOf(pool lockmigrate.Pool) topology.Servers {
 	return nil
 }
 
+// errNoConn is the error of a Dial that returns neither a connection nor an error.
+var errNoConn = errors.New("the pool's Dial returned neither a connection nor an error")
+
 // dialer returns how to make connections outside of a pool; nil if there is no way.
 func dialer(pool lockmigrate.Pool) func(ctx context.Context) (redis.Conn, error) {
+	var dial func(ctx context.Context) (redis.Conn, error)
 	switch p := pool.(type) {
 	case lockmigrate.Dialer:
-		return p.Dial
+		dial = p.Dial
 	case *redis.Pool:
-		if p.DialContext != nil {
-			return p.DialContext
+		if dial = p.DialContext; dial == nil {
+			dial = func(context.Context) (redis.Conn, error) { return p.Dial() }
 		}
-		return func(context.Context) (redis.Conn, error) { return p.Dial() }
 	default:
 		return nil
+	}
+	return func(ctx context.Context) (redis.Conn, error) {
+		conn, err := dial(ctx)
+		if conn == nil && err == nil {
+			err = errNoConn
+		}
+		return conn, err
 	}
 }
 

@@ -47,6 +47,7 @@ type Hold struct {
 	kind   Kind
 	key    string
 	owner  ownership // set where an owner holds it
+	queued bool      // it stood in the key's queue on the server
 
 	mu    sync.Mutex
 	count int    // Locks that are not released
@@ -113,7 +114,10 @@ func (h *Hold) giveBack(queued bool) (confirmed bool, cause error) {
 	defer cancel()
 	outcome, _ := h.Commands().Advance(ctx, h.kind.GivingBack(queued), protocol.Reply{}, func(driver.Outcome) {})
 	v := outcome.Step.Verdict
-	return v == protocol.Released || v == protocol.NotOurs, outcome.Err
+	if confirmed = v == protocol.Released || v == protocol.NotOurs; confirmed {
+		h.Gone()
+	}
+	return confirmed, outcome.Err
 }
 
 // notGivenBack tells the observer, and returns, that the key may have our token for a TTL yet.
@@ -199,8 +203,17 @@ func (h *Hold) Explain(e *lockmigrate.Error) {
 	}
 }
 
-// Ended implements lifetime.Kind.
-func (h *Hold) Ended(*lockmigrate.Error) { h.locker.disown(h) }
+// Gone implements lifetime.Kind.
+func (h *Hold) Gone() {
+	if h.queued {
+		h.locker.Hub.Over(h.key, h.Token)
+	}
+}
+
+// Queues notes that the hold is going to stand in the key's queue on the server.
+func (h *Hold) Queues() { h.queued = true }
+
+// Ended implements lifetime.Kind.(*lockmigrate.Error) { h.locker.disown(h) }
 
 // Renewal implements lifetime.Held: the command that the machine begins with.
 func (h *Hold) Renewal() protocol.Command {

@@ -47,6 +47,9 @@ type Options struct {
 	Linger       time.Duration // how long the connections outlive the last waiter; zero: 10 s
 	Retry        time.Duration // the pause after a failed attempt to connect; it doubles up to 64 times that; zero: 100 ms
 
+	// GiveBack gives a key back that was granted to a token of Over. It must not block. Nil: nobody does.
+	GiveBack func(key, token string)
+
 	// Changed is told of a new mode, and why, from any goroutine. It must not block.
 	Changed func(mode Mode, why error)
 }
@@ -78,6 +81,7 @@ type Hub struct {
 	mu       sync.Mutex
 	queues   map[string]*queue // by key; only those that somebody stands in
 	tokens   map[string]*Turn  // fronts that may be granted a key
+	over     former            // tokens of ours that want nothing any more
 	channels map[string]*queue // by the channel that announces releases of the queue's key
 	places   map[string]*place // by the server's address
 	tracked  *tracked          // nil while nothing is connected, nor is to be
@@ -199,9 +203,40 @@ func (h *Hub) flushed() {
 func (h *Hub) granted(token string, e Event) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if t := h.tokens[token]; t != nil {
+	switch t, key := h.tokens[token], h.over.keys[token]; {
+	case t != nil:
 		t.tell(e)
+	case key != "": // a bridge client that is told to look may have the key too
+		h.opts.GiveBack(key, token)
 	} // else it has left; its leaving passes the key on
+}
+
+// Over notes that nothing of ours is on the server any more under a token that stood in the key's queue. A queue that goes back in time,
+// as in a replica that lags and is promoted, has its entry once more: the key is then given back at once.
+func (h *Hub) Over(key, token string) {
+	if h.opts.GiveBack == nil {
+		return
+	}
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.over.add(key, token)
+}
+
+// former are the newest tokens that are over, with their keys.
+type former struct {
+	keys   map[string]string
+	tokens [512]string
+	next   int
+}
+
+func (f *former) add(key, token string) {
+	if f.keys == nil {
+		f.keys = make(map[string]string)
+	}
+	place := &f.tokens[f.next%len(f.tokens)]
+	delete(f.keys, *place)
+	*place, f.keys[token] = token, key
+	f.next++
 }
 
 // announced is told of a message on a channel that Subscribe asked for.
