@@ -33,7 +33,7 @@ var (
 	longRun  = regexp.MustCompile(`--run [0-9]+[mh]\b`)
 	filled   = map[string]string{ // what a reader fills in
 		"explore --claim NAME": "explore --claim LB-ahead", "stage --namespace NAME": "stage --namespace orders",
-		"fence --user NAME": "fence --user legacy", "doctor --user NAME": "doctor --user orders-service",
+		"fence --user NAME": "fence --user java-orders", "doctor --user NAME": "doctor --user orders-service",
 		"FILE": "testdata/scenarios/late_release.txt", "FOLDER": "folder", "DIR": "folder",
 	}
 	// The lines that end otherwise than with 0, as the documents say of them.
@@ -53,7 +53,7 @@ func TestEveryOtherCommandOfTheDocumentsRuns(t *testing.T) {
 	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
 	require.NoError(t, err)
 	s := redistest.Real(t)
-	for _, user := range []string{"legacy", "orders-service"} {
+	for _, user := range []string{"java-orders", "orders-service"} {
 		s.Do("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
 	}
 	s.Do("ACL", "SETUSER", "orders", "on", ">pw", "~lock:*", "&*", "+@all")

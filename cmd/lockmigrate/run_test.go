@@ -106,7 +106,7 @@ func TestScanWithoutTheRight(t *testing.T) {
 	code, stdout, stderr := lockmigrateIn(context.Background(), false, "scan", "--redis", "redis://joe:hunter2@"+s.Addr)
 	assert.Equal(t, exitFailed, code)
 	assert.Empty(t, stdout)
-	assert.Regexp(t, `^lockmigrate: this user may not run a command there \(NOPERM .*scan.*\): grant the command with ACL SETUSER, or use another user\n$`, stderr)
+	assert.Regexp(t, `^lockmigrate: this user may not run a command there \(NOPERM .*scan.*\): lockmigrate scan needs ACL SETUSER NAME .*~KEY .*\+scan .*\+pttl \+getrange .*\(SECURITY.md, "The least rights", .*\)\n$`, stderr)
 }
 
 // TestScanWithTheRightsThatHelpNames: no more than those.

@@ -29,7 +29,7 @@ func TestTheRunbookWorksAsPrinted(t *testing.T) {
 	require.NoError(t, err)
 	o := operator{t, s.URL()}
 	t.Chdir(t.TempDir()) // orders.json and the journal
-	s.Do("ACL", "SETUSER", "legacy", "on", ">pw", "~*", "&*", "+@all")
+	s.Do("ACL", "SETUSER", "java-orders", "on", ">pw", "~*", "&*", "+@all")
 	s.Do("ACL", "SETUSER", "orders-service", "on", ">pw", "~*", "&*", "+@all")
 	s.Do("SET", "lock.order.9", "1700000000123") // an old client died long ago
 	var lockers []compat.Locker
