@@ -12,7 +12,7 @@ func CompatMember(who Member, terms protocol.MemberTerms, modern bool) Member {
 	who.Scheme, who.Behind, who.OldStage = Bridge, "", false
 	who.Lease, who.Renew = terms.TTL, terms.Renew()
 	who.Grace, who.Settle, who.Claim, who.Yield = terms.Grace(), terms.Settle(), terms.Claim(), max(terms.Yield, 0)
-	who.Poll, who.Queue, who.Tracks = protocol.LongestSleep, true, true
+	who.Poll, who.Queue, who.Tracks, who.QueueTTL = protocol.LongestSleep, true, true, terms.QueueTTL()
 	who.Alone = modern
 	return who
 }

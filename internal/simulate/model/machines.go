@@ -69,7 +69,7 @@ func (s *Session) beginAcquire() {
 		}
 		if s.Member.Queue {
 			a := &s.bridgeAcquire
-			a.Queue, a.Channel, a.Claim, a.QueueTTL = s.queueKey(), s.Channel(), s.claim(), 4*s.Poll+s.Lease
+			a.Queue, a.Channel, a.Claim, a.QueueTTL = s.queueKey(), s.Channel(), s.claim(), cmp.Or(s.QueueTTL, 4*s.Poll+s.Lease)
 		}
 	default:
 		s.Value = s.token()

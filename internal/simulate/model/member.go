@@ -88,6 +88,7 @@ type Member struct {
 	// has spoken; 0 is a third of Lease. MaxSleep is the longest time between two of its questions; 0 is Lease.
 	Claim    time.Duration
 	MaxSleep time.Duration
+	QueueTTL time.Duration // of a bridge's queue; 0: more than four polls and a lease
 	// Behind names the sidecar that a client of that scheme talks to: with Queue in stage modern, with OldStage in stage legacy, else in
 	// stage bridge. Host is how far the sidecar's clock is ahead of the client's own; they are on one host, so it is 0 (else an ablation).
 	Behind   string
