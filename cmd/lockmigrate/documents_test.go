@@ -103,7 +103,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	if words[len(words)-1] == "--scenario" { // a flag by its name
 		words, line = words[:len(words)-1], words[0]
 	}
-	named := words[0] != "demo" && !strings.Contains(line, " -") && (words[0] != "replay" && words[0] != "next" && words[0] != "completion" && !strings.HasPrefix(line, "forecast ") && line != "stage list")
+	named := words[0] != "demo" && !strings.Contains(line, " -") && (words[0] != "next" && words[0] != "completion" && !strings.HasPrefix(line, "forecast ") && line != "stage list")
 	switch {
 	case named || strings.HasSuffix(line, "--help"):
 		code, stdout, stderr := lockmigrateIn(t.Context(), false, append(words, "--help")...)
@@ -122,7 +122,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 			defer func() { require.NoError(t, os.WriteFile(words[1], observed, 0o600)) }()
 		}
 		require.NoError(t, os.WriteFile(words[1], fleet, 0o600))
-		if !strings.Contains(line, "--load") {
+		if !strings.Contains(line, "--scenario") {
 			words = append(words, "--draws", "20", "--commands", "1", "--span", "24h")
 		}
 	case strings.Contains(line, "scale.txt"): // an hour of it is minutes of computing
@@ -130,7 +130,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 		if !strings.Contains(line, "--run") {
 			words = append(words, "--run", "100ms")
 		}
-	case words[0] == "stage" && words[1] == "init": // it reads what the line before has observed; so does simulate, under the name in its own page
+	case words[0] == "stage" && words[1] == "init": // it reads what the line before has observed
 		forget(s)
 		profile, err := os.ReadFile("orders.profile.json")
 		require.NoError(t, err)
@@ -153,7 +153,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	case words[0] == "demo":
 		words = append(words, "--act", "300ms")
 	}
-	if !slices.Contains([]string{"simulate", "forecast", "replay", "explore", "docs", "completion", "scripts", "--version"}, words[0]) && !strings.Contains(line, "--ask") {
+	if !slices.Contains([]string{"simulate", "forecast", "explore", "docs", "completion", "scripts", "--version"}, words[0]) && !strings.Contains(line, "--ask") {
 		words = append(words, "--redis", s.URL())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -101,7 +101,7 @@ func TestWhatAMachineReadsHasNoWidth(t *testing.T) {
 
 // TestACommandIsNotBroken: a terminal copies a command that a message names as one line.
 func TestACommandIsNotBroken(t *testing.T) {
-	run := "lockmigrate replay orders.profile.json --seed 1 --as story"
+	run := "lockmigrate simulate --scenario orders.txt --seed 1 --as story"
 	line := "create it with \"" + run + "\", or name another"
 	assert.Equal(t, line, wrap(line, 40, 2))
 }

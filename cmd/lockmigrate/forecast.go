@@ -3,23 +3,19 @@ package main
 import (
 	"fmt"
 	"io"
-	"runtime"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 )
 
 func newForecastCommand(env *environment) *cobra.Command {
 	var o forecast.Options
-	var html string
-	var today bool
-	var cost loadFlags
-	var failovers failoverFlags
+	var html, stage string
 	cmd := &cobra.Command{
 		Use:   "forecast PROFILE [flags]",
 		Short: "Say how often two hold a lock at once, now and at each stage",
@@ -30,14 +26,21 @@ func newForecastCommand(env *environment) *cobra.Command {
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			if err := cost.check(cmd); err != nil {
+			o.Failovers.Remembered = !cmd.Flags().Changed("failover-every")
+			p, err := openProfile(args[0])
+			if err == nil {
+				err = checkFailovers(&o.Failovers, p.Failovers.Every() > 0)
+			}
+			switch {
+			case err != nil:
 				return err
+			case stage != "":
+				if err := unused(cmd, "--scenario: it prints the fleet, and no forecast", "scenario", "failover-every", "outage", "replica-behind"); err != nil {
+					return err
+				}
+				return printScenario(env, args[0], p, stage, o.Failovers)
 			}
-			if cost.on {
-				return forecastLoad(env, cmd, args[0], &cost, o.Seed)
-			}
-			o.Failovers = forecast.Failovers{Every: failovers.every, Outage: failovers.outage, Behind: failovers.behind, Remembered: !cmd.Flags().Changed("failover-every")}
-			return runForecast(env, args[0], o, failovers, today, html)
+			return runForecast(env, args[0], p, o, html)
 		},
 	}
 	f := cmd.Flags()
@@ -45,45 +48,53 @@ func newForecastCommand(env *environment) *cobra.Command {
 	f.Uint64Var(&o.Seed, "seed", 1, "of all random choices")
 	f.IntVar(&o.Draws, "draws", 100, "how often to draw every measured figure from what its errors allow: 20 or more")
 	f.Int64Var(&o.Commands, "commands", 2_000_000, "how many commands to simulate for each stage and group of keys: more makes the numbers steadier")
-	f.BoolVar(&today, "today", false, "only the fleet as it is, without the stages")
+	f.BoolVar(&o.Today, "today", false, "only the fleet as it is, without the stages")
 	f.StringVar(&html, "html", "", "write one HTML page to this `FILE` too")
-	failovers.add(f)
-	cost.add(f)
+	choose(cmd, &stage, "scenario", "print the fleet at this `STAGE` as a scenario for simulate, and no forecast: legacy is the fleet as it is", forecast.StageNames()...)
+	f.DurationVar(&o.Failovers.Every, "failover-every", 0, "a replica takes each master's place about this often (0: never; else as the profile's masters remember)")
+	f.DurationVar(&o.Failovers.Outage, "outage", usualOutage, "with --failover-every: about how long nobody answers")
+	f.DurationVar(&o.Failovers.Behind, "replica-behind", usualBehind, "with --failover-every: by how much the replica is behind at most; what it lacks is lost")
 	return cmd
 }
 
-// forecastLoad is simulate --profile FILE --load with the usual network.
-func forecastLoad(env *environment, cmd *cobra.Command, path string, cost *loadFlags, seed uint64) error {
-	for _, name := range append([]string{"today", "draws", "span", "commands", "html"}, ofProfile...) {
-		if cmd.Flags().Changed(name) {
-			return usageError("leave one of them out", "--%s has no part in --load", name)
-		}
+// The failovers that are taken where only --failover-every is given.
+const (
+	usualOutage = 5 * time.Second
+	usualBehind = 100 * time.Millisecond
+)
+
+// checkFailovers takes remembered for true where a profile says how often they come.
+func checkFailovers(f *forecast.Failovers, remembered bool) error {
+	switch {
+	case f.Every > 0 && f.Every < f.Least():
+		return usageError("give a longer time between two failovers", "--failover-every %v is too short beside --outage %v and --replica-behind %v", f.Every, f.Outage, f.Behind)
+	case f.Every == 0 && !(f.Remembered && remembered) && (f.Outage != usualOutage || f.Behind != usualBehind):
+		return usageError("give --failover-every too", "--outage and --replica-behind have no part in a fleet without failovers")
 	}
-	var usual fleetFlags
-	usual.add(pflag.NewFlagSet("", pflag.ContinueOnError))
-	s, err := readProfile(env, path, &usual, 10*time.Second, 2*time.Second)
-	if err != nil {
-		return err
-	}
-	cost.family = s.family
-	return runLoad(env, &s.Fleet, cost, seed, runtime.NumCPU())
+	return nil
 }
 
-func runForecast(env *environment, path string, o forecast.Options, failovers failoverFlags, today bool, html string) error {
-	p, err := openProfile(path)
-	if err == nil {
-		err = writable(html)
-	}
+// printScenario prints the fleet of a profile for simulate.
+func printScenario(env *environment, path string, p profile.Profile, stage string, failovers forecast.Failovers) error {
+	s, notKnown, err := forecast.FromProfile(p, stage, failovers)
 	if err != nil {
-		return err
+		return usageError("observe for longer, or where locks are used", "%s: %w", path, err)
 	}
-	if err := failovers.check(o.Failovers.Remembered && p.Failovers.Every() > 0); err != nil {
+	for _, n := range notKnown {
+		env.note("%s", n)
+	}
+	s.Purpose = []string{fmt.Sprintf("The fleet of %s at stage %s.", path, stage)}
+	_, err = fmt.Fprint(env.stdout, s.Format())
+	return err
+}
+
+func runForecast(env *environment, path string, p profile.Profile, o forecast.Options, html string) error {
+	if err := writable(html); err != nil {
 		return err
 	}
 	if o.Span == 0 || o.Draws == 0 || o.Commands == 0 {
 		return usageError("leave the flag out for its default", "--span, --draws and --commands must be above 0")
 	}
-	o.Today = today
 	status := env.status()
 	defer status.Clear()
 	o.Progress = func(stage string, done, of int) {

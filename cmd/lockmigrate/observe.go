@@ -41,7 +41,7 @@ func newObserveCommand(env *environment) *cobra.Command {
 	f := cmd.Flags()
 	f.DurationVar(&flags.limits.For, "for", 10*time.Second, "watch for this `DURATION`")
 	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")
-	f.StringVar(&flags.profile, "profile", "", "write the measured fleet to `FILE`, for simulate --profile")
+	f.StringVar(&flags.profile, "profile", "", "write the measured fleet to `FILE`, for forecast, next and stage init")
 	f.StringVar(&flags.from, "from", "", "read a recorded MONITOR `FILE` instead of a server (- for stdin)")
 	f.StringVar(&flags.pcap, "pcap", "", "read a capture `FILE` of tcpdump (pcap or pcapng) instead of a server (- for stdin)")
 	f.Uint16Var(&flags.port, "pcap-port", 6379, "the server's `PORT` in the capture")

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -15,7 +14,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
 
 // oldClient takes turns on a key until ctx ends, as jedis-lock does, with a clock that is off. Each connection has an address of
@@ -74,46 +72,24 @@ func TestSimulateKnowsWhoSharesKeys(t *testing.T) {
 	out := observeFive(t, func(i int) string { return fmt.Sprint("order:", i) }, "apart.json")
 	assert.Contains(t, out, "overlaps: 0\n")
 	assert.Contains(t, out, "\nnext: lockmigrate stage init --namespace NAME --match 'PATTERN' --profile apart.json\n")
-	code, out, _ := lockmigrateIn(t.Context(), false, "simulate", "--profile", "apart.json", "--runs", "1")
+	code, out := simulated(t, "apart.json")
 	assert.Equal(t, exitDone, code, out)
 	assert.Contains(t, out, "5 clients")
 	assert.Regexp(t, `(?m)^overlaps +none$`, out)
 
 	out = observeFive(t, func(int) string { return "order:0" }, "shared.json")
 	assert.NotContains(t, out, "overlaps: 0\n")
-	code, out, _ = lockmigrateIn(t.Context(), false, "simulate", "--profile", "shared.json", "--runs", "1")
+	code, out = simulated(t, "shared.json")
 	assert.Equal(t, exitUnsafe, code, out)
 	assert.Regexp(t, `(?m)^overlaps +[1-9][0-9,]*$`, out)
 }
 
-// TestSimulateRemembersFailovers: simulate --profile has the failovers that the profile's masters remember, unless the command line says
-// otherwise; the line for replay names them.
-func TestSimulateRemembersFailovers(t *testing.T) {
-	t.Chdir(t.TempDir())
-	hold := profile.Spread{N: 100, Quantiles: []profile.Quantile{{Share: 0, MS: 100}, {Share: 1, MS: 200}}}
-	p := profile.Profile{
-		Version: profile.Version, Windows: []profile.Window{{Seconds: 60, Masters: 1}}, Failovers: &profile.Failovers{Seen: 2, Seconds: 240},
-		Clients: []profile.Client{{Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true,
-			Uses: []profile.Use{{Family: "order", LeaseMS: 30_000, LeaseFrom: "given", Acquired: 100, Hold: hold, Own: profile.Own{Keys: 1, Acquired: 100}}}}},
-		Families: []profile.Family{{Name: "order", Keys: 1}},
-	}
-	file, err := os.Create("fleet.json")
-	require.NoError(t, err)
-	require.NoError(t, p.Write(file))
-	require.NoError(t, file.Close())
-	for _, c := range []struct {
-		flags      []string
-		note, have string
-	}{
-		{nil, "with failovers: the masters remember 2 in 4 minutes; --failover-every 0 leaves them out", "failovers "},
-		{[]string{"--failover-every", "0"}, "", ""},
-		{[]string{"--outage", "1m"}, "too often for an outage of 1m0s", ""},
-		{[]string{"--failover-every", "3m"}, "", "failovers "},
-	} {
-		code, out, errs := lockmigrateIn(t.Context(), false, append([]string{"simulate", "--profile", "fleet.json", "--runs", "1"}, c.flags...)...)
-		assert.Equal(t, exitDone, code, out+errs)
-		assert.Contains(t, errs, c.note, "%q", c.flags)
-		assert.Equal(t, c.note != "", strings.Contains(errs, "failovers"), "%q: %s", c.flags, errs)
-		assert.Equal(t, c.have != "", strings.Contains(out, "\nfailovers "), "%q: %s", c.flags, out)
-	}
+// simulated plays the fleet of a profile.
+func simulated(t *testing.T, profile string) (exit int, out string) {
+	t.Helper()
+	code, text, errs := lockmigrateIn(t.Context(), false, "forecast", profile, "--scenario", "legacy")
+	require.Equal(t, exitDone, code, errs)
+	require.NoError(t, os.WriteFile("fleet.txt", []byte(text), 0o600))
+	code, out, _ = lockmigrateIn(t.Context(), false, "simulate", "--scenario", "fleet.txt")
+	return code, out
 }

@@ -130,7 +130,6 @@ func newRootCommand(env *environment) *cobra.Command {
 		newForecastCommand(env),
 		newSimulateCommand(env),
 		newExploreCommand(env),
-		newReplayCommand(env),
 		newVersionCommand(env),
 		newDocsCommand(),
 	)

@@ -2,105 +2,76 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
-	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // simulateFlags are the flags of simulate.
 type simulateFlags struct {
-	fleetFlags
-	axes              sim.Grid
-	runs              int
-	seed              uint64
-	html              string
-	scenario, profile string
-	determinism, text bool
-	workers           int
-	run               time.Duration
-	load              loadFlags
-	command           string // that was given, for the page
+	axes            sim.Grid
+	clients, runs   int
+	habits, network string
+	seed            uint64
+	html, scenario  string
+	determinism     bool
+	workers         int
+	run             time.Duration
+	as              string
+	shrink          bool
 }
 
 func newSimulateCommand(env *environment) *cobra.Command {
 	flags := simulateFlags{axes: sim.StandardGrid()}
 	cmd := &cobra.Command{
 		Use:   "simulate [flags]",
-		Short: "Show where clock skew and other faults break each scheme",
+		Short: "Show where clock skew and other faults break each scheme, and how",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if err := flags.load.check(cmd); err != nil {
-				return err
+			if flags.shrink && flags.as == "" {
+				return usageError("give --as too, such as --as story", "--shrink has no part in a sweep")
 			}
-			flags.remembered = !cmd.Flags().Changed("failover-every") && !flags.load.on
 			switch {
-			case flags.run > 1000*time.Hour:
-				return usageError("give up to 1000h", "--run %v", flags.run)
-			case flags.scenario != "" && flags.profile != "":
-				return usageError("give one of them", "--scenario and --profile exclude each other")
 			case flags.scenario != "":
-				if err := unused(cmd, "--scenario: the file says all of it", append([]string{"scenario", "check-determinism", "workers", "run"}, loadNames...)...); err != nil {
-					return err
-				}
-				return runScenario(env, &flags)
-			case flags.profile != "":
-				err := unused(cmd, "--profile: the fleet is the one that was observed; see the run with replay", append([]string{"profile", "html",
-					"check-determinism", "workers", "run", "runs", "seed", "lease", "hold", "dialect", "latency", "lose", "pause-every", "pause", "crash-every", "step-every", "step"},
-					slices.Concat(loadNames, ofProfile)...)...)
-				if err != nil {
-					return err
-				}
-				switch {
-				case !cmd.Flags().Changed("html"):
-					flags.html = ""
-				case flags.load.on:
-					return usageError("leave one of them out", "--html has no part in --load")
-				}
-				flags.command = cmd.CommandPath()
-				cmd.Flags().Visit(func(f *pflag.Flag) { flags.command += fmt.Sprintf(" --%s %s", f.Name, f.Value) })
-				return runProfile(env, &flags)
-			}
-			if flags := given(cmd, ofProfile...); len(flags) > 0 {
-				return usageError("give --profile, or write it into a scenario", "%s has no part in a sweep", flags[0])
-			}
-			if flags.load.on {
-				return usageError("give --scenario or --profile", "--load has no part in a sweep: it wants one fleet")
-			}
-			if flags.run != 0 {
-				return usageError("give --leases-per-run", "--run has no part in a sweep: a run lasts as many leases as the cell says")
+				return flags.ofScenario(cmd, env)
+			case flags.as != "":
+				return flags.ofCell(cmd, env)
+			case flags.run != 0:
+				return usageError("give --scenario", "--run has no part in a sweep: a run lasts four leases of its cell")
 			}
 			return runSimulate(cmd.Context(), env, &flags, cmd.CommandPath())
 		},
 	}
 	f := cmd.Flags()
 	axes := &flags.axes
-	f.StringSliceVar(&axes.Schemes, "scheme", nil, "the fleets to compare: `NAME`,... (default all: legacy, mixed-25, mixed-50, mixed-75, bridge, modern)")
-	f.Var((*axis)(&axes.Skews), "skew", "by how much one clock is ahead: `FROM:TO:STEP`")
+	f.StringSliceVar(&axes.Schemes, "scheme", nil, "the fleets to compare: `NAME`,... (default all: legacy, mixed-25, mixed-50, mixed-75, bridge, modern); with --as also clobber, the break that needs no skew")
+	f.Var((*axis)(&axes.Skews), "skew", "by how much one clock is ahead: `FROM:TO:STEP`, or one value")
 	f.Var((*axis)(&axes.Leases), "leases", "the leases of the first map: `FROM:TO:STEP`")
 	f.Var((*axis)(&axes.Holds), "holds", "the hold times of the second map: `FROM:TO:STEP`")
 	f.DurationVar(&axes.Lease, "lease", axes.Lease, "the lease while the hold time varies")
 	f.DurationVar(&axes.Hold, "hold", axes.Hold, "the hold time while the lease varies")
-	f.IntVar(&flags.runs, "runs", 5, "how many seeds to run in each cell")
+	f.IntVar(&flags.clients, "clients", sim.StandardSetting().Clients, "how many clients want the lock")
+	f.StringVar(&flags.habits, "habits", "", "what a scenario's line says of a client, for all of them: `'WORD=VALUE ...'`, such as 'dialect=redispy-float overrun=1% pause-every=5s pause=0s..1s'")
+	f.StringVar(&flags.network, "network", "", "the network, as in a scenario: `'DELAY WORD=VALUE ...'`, such as '1ms lose-reply=1%'")
+	f.IntVar(&flags.runs, "runs", 5, "how many seeds to run, in each cell or of the scenario")
 	f.Uint64Var(&flags.seed, "seed", 1, "the first seed")
-	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the report to this `FILE`; empty for none; with --profile the fleet's page, only where it is given")
+	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the report to this `FILE`; empty for none")
 	f.StringVar(&flags.scenario, "scenario", "", "run the fleet that a `FILE` describes instead")
-	f.StringVar(&flags.profile, "profile", "", "run the fleet that observe --profile wrote to a `FILE` instead")
+	choose(cmd, &flags.as, "as", "show one run of a scenario or of a cell: as a `FORM`, story, trace, or a scenario that plays it again", forms...)
+	f.BoolVar(&flags.shrink, "shrink", false, "with --as: cut a run that breaks down to what it needs")
 	f.BoolVar(&flags.determinism, "check-determinism", false, "run everything twice, on a different number of threads, and compare")
-	f.BoolVar(&flags.text, "text", false, "print the maps too, in text")
-	f.DurationVar(&flags.run, "run", 0, "with --scenario or --profile: how much of the fleet's time to play (0: as long as the file says; a profile: 10m)")
+	f.DurationVar(&flags.run, "run", 0, "with --scenario: how much of the fleet's time to play (0: as long as the file says)")
 	f.IntVar(&flags.workers, "workers", 0, "threads to use (0: one for each core)")
-	flags.load.add(f)
-	flags.fleetFlags.add(f)
 	completes(cmd, "scheme", func() []string { return sim.Schemes })
-	completes(cmd, "dialect", dialectNames)
 	return cmd
 }
 
@@ -113,10 +84,79 @@ func unused(cmd *cobra.Command, why string, used ...string) error {
 	return nil
 }
 
+// ofScenario plays a scenario: all its seeds, or one of them to be shown.
+func (f *simulateFlags) ofScenario(cmd *cobra.Command, env *environment) error {
+	used := []string{"scenario", "seed", "runs", "run", "check-determinism", "workers"}
+	if f.as != "" {
+		used = []string{"scenario", "seed", "run", "as", "shrink"}
+	}
+	if err := unused(cmd, "--scenario: the file says all of it", used...); err != nil {
+		return err
+	}
+	s, err := readScenario(f.scenario)
+	switch {
+	case err != nil:
+		return err
+	case f.run > 1000*time.Hour:
+		return usageError("give up to 1000h", "--run %v", f.run)
+	case f.run > 0:
+		s.Fleet.Until = f.run
+	}
+	if cmd.Flags().Changed("seed") {
+		s.Seed = f.seed
+	}
+	if cmd.Flags().Changed("runs") {
+		s.Seeds = f.runs
+	}
+	if f.as != "" {
+		return showRun(env, s, f.as, f.shrink)
+	}
+	return runScenario(env, s, f)
+}
+
+// ofCell shows one run of one cell of a sweep.
+func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
+	if slices.Equal(f.axes.Schemes, []string{"clobber"}) {
+		if err := unused(cmd, "--scheme clobber: its run is known, and the smallest", "scheme", "as"); err != nil {
+			return err
+		}
+		run, ok := report.HuntClobber(new(sim.World), report.HuntSeeds)
+		if !ok {
+			return failedError("this is a bug in the simulator", "no seed has the break that needs no skew")
+		}
+		return showRun(env, &scenario.Scenario{Fleet: *run.Fleet, Seeds: 1}, f.as, false)
+	}
+	if err := unused(cmd, "--as: it shows one cell", "scheme", "skew", "lease", "hold", "clients", "habits", "network", "seed", "as", "shrink"); err != nil {
+		return err
+	}
+	if !cmd.Flags().Changed("skew") {
+		f.axes.Skews = []time.Duration{0}
+	}
+	f.axes.Leases, f.axes.Holds = []time.Duration{f.axes.Lease}, nil
+	g, setting, err := f.grid()
+	if err != nil {
+		return err
+	}
+	if len(g.Schemes) != 1 || len(g.Skews) != 1 {
+		return usageError("give one --scheme and one --skew, such as --scheme legacy --skew 9s; or --scenario FILE", "--as shows one run")
+	}
+	cell := g.Cells(setting)[0]
+	return showRun(env, &scenario.Scenario{Fleet: *cell.Fleet(), Seed: f.seed, Seeds: 1}, f.as, f.shrink)
+}
+
 // grid checks the flags and makes the axes.
 func (f *simulateFlags) grid() (g sim.Grid, s *sim.Setting, err error) {
-	if s, err = f.setting(); err != nil {
-		return g, s, err
+	s = sim.StandardSetting()
+	for _, words := range []struct {
+		flag, value string
+		err         error
+	}{{"habits", f.habits, scenario.Habits(f.habits, &s.Client)}, {"network", f.network, scenario.Network(f.network, &s.Network)}} {
+		if words.err != nil {
+			return g, s, wordError("--"+words.flag, words.err)
+		}
+		if words.value != "" {
+			s.Flags += fmt.Sprintf(" --%s '%s'", words.flag, words.value)
+		}
 	}
 	if g = f.axes; len(g.Schemes) == 0 {
 		g.Schemes = sim.Schemes
@@ -129,12 +169,55 @@ func (f *simulateFlags) grid() (g sim.Grid, s *sim.Setting, err error) {
 	if f.runs < 1 || f.runs > 1_000_000 {
 		return g, s, usageError("give 1 to 1000000", "--runs %d", f.runs)
 	}
+	s.Clients = f.clients
 	for _, c := range g.Cells(s) {
 		if err := c.Validate(); err != nil {
 			return g, s, usageError("see the flags of simulate", "%w", err)
 		}
 	}
 	return g, s, nil
+}
+
+// axis is the value of a flag that takes FROM:TO:STEP, or a single duration.
+type axis []time.Duration
+
+// String implements pflag.Value, as do the methods below.
+func (a *axis) String() string {
+	switch n := len(*a); n {
+	case 0:
+		return ""
+	case 1:
+		return (*a)[0].String()
+	default:
+		return fmt.Sprintf("%v:%v:%v", (*a)[0], (*a)[n-1], (*a)[1]-(*a)[0])
+	}
+}
+
+// Type is a string's: help shows the default in quotes.
+func (a *axis) Type() string { return "string" }
+
+// Set reads the value.
+func (a *axis) Set(text string) error {
+	var values []time.Duration
+	for part := range strings.SplitSeq(text, ":") {
+		d, err := time.ParseDuration(part)
+		if err != nil {
+			return err
+		}
+		values = append(values, d)
+	}
+	switch {
+	case len(values) == 3 && values[2] > 0 && values[0] <= values[1] && (values[1]-values[0])/values[2] < 1000:
+		values = sim.Range(values[0], values[1], values[2])
+	case len(values) != 1:
+		return errors.New("these are no steps") // hint says what there may be
+	}
+	*a = values
+	return nil
+}
+
+func (a *axis) hint() string {
+	return "write FROM:TO:STEP such as -10s:10s:1s, with at most 1,000 steps"
 }
 
 func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, command string) error {
@@ -181,7 +264,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	}
 	for i := range outcomes {
 		if o := &outcomes[i]; o.Unpromised() > 0 {
-			return unsafeError(report.ReplayCommand(o), "%s broke where it promises not to", o.Scheme)
+			return unsafeError(report.PlayCommand(o), "%s broke where it promises not to", o.Scheme)
 		}
 	}
 	return nil
@@ -233,12 +316,9 @@ func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time
 		t.Row(row.Scheme, row.Breaks, row.Predicted, fmt.Sprintf("%d of %d", row.Broken, row.Cells), thousands(row.Overlaps), against)
 	}
 	b.WriteString(t.Render(env.screen(), ink))
-	if flags.text {
-		b.WriteString(r.TextMaps())
-	}
 	fmt.Fprintf(b, "\nbreaks at: the least skew of one clock, lease %v, hold %v; the closed form: more than lease - hold\n", flags.axes.Lease, flags.axes.Hold)
 	if o := smallestBreak(r, flags); o != nil {
-		fmt.Fprintf(b, "see one:   %s --shrink\n", report.ReplayCommand(o))
+		fmt.Fprintf(b, "see one:   %s --shrink\n", report.PlayCommand(o))
 	}
 	fmt.Fprintf(b, "seed %d, trace %s: %s server operations in %s of virtual time, %.1fs (%s a second)\n", r.Seed, r.TraceHash,
 		thousands(r.Ops), short(r.Simulated), wall.Seconds(), thousands(perSecond(r.Ops, wall)))
@@ -280,7 +360,7 @@ func sweepJSON(r *report.Report, wall time.Duration) any {
 			o.Acquisitions, o.Overlaps, hazardCounts(&o.Tally), o.Predict(), "",
 		}
 		if o.Broken > 0 {
-			cells[i].Replay = report.ReplayCommand(o)
+			cells[i].Replay = report.PlayCommand(o)
 		}
 	}
 	return struct {

@@ -91,7 +91,7 @@ func (d *drawn) fleet(one int, until time.Duration) *sim.Fleet {
 	for i := range d.members {
 		m := &d.members[i]
 		c := sim.Client{
-			Member: m.plays(), Keys: m.keys, Offset: millis(m.offset), Hold: m.hold.all(), Think: m.think.all(),
+			Member: m.withLease(), Keys: m.keys, Offset: millis(m.offset), Hold: m.hold.all(), Think: m.think.all(),
 			First: sim.Uniform(0, min(millis(1000/m.perSecond), until/4)), Dies: sim.PPM(m.dies * 1e6),
 		}
 		c.Chaos.Restart = sim.Uniform(time.Second, 3*time.Second)
@@ -107,8 +107,8 @@ func (d *drawn) fleet(one int, until time.Duration) *sim.Fleet {
 	return f
 }
 
-// plays is the member with the lease that was drawn.
-func (m *drawnActor) plays() model.Member {
+// withLease is the member with the lease that was drawn.
+func (m *drawnActor) withLease() model.Member {
 	member := m.member
 	if m.leaseIn.high > 0 && m.member.Scheme.Old() {
 		member.Lease = millis(m.lease)

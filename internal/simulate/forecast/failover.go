@@ -23,6 +23,9 @@ type Failovers struct {
 	From string `json:"from,omitempty"`
 }
 
+// Least is the shortest time between two failovers of one master: the one before is over by then.
+func (f *Failovers) Least() time.Duration { return 2 * (2*f.Outage + f.Behind) }
+
 // failoversOf takes what the profile says of failovers into the options, and says what is not in the numbers.
 func (o *Options) failoversOf(f *fleet) {
 	seen := f.profile.Failovers
@@ -31,9 +34,8 @@ func (o *Options) failoversOf(f *fleet) {
 		remember = fmt.Sprintf("the masters remember %d in %s", seen.Seen, Hours(seen.Seconds/3600))
 	}
 	given := &o.Failovers
-	least := 2 * (2*given.Outage + given.Behind)
 	switch every := seen.Every(); {
-	case given.Remembered && every > least:
+	case given.Remembered && every > given.Least():
 		given.Every, given.From = every, remember
 		return
 	case given.Every > 0:

@@ -31,9 +31,7 @@ func failing(skews ...float64) profile.Profile {
 func waited(g *group, failovers Failovers, run time.Duration) (found Count, times int64) {
 	f := g.draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5).fleet(-1, run)
 	f.Network.Timeout = clientTimeout
-	f.Server = sim.Server{
-		FailoverEvery: sim.Uniform(failovers.Every/2, failovers.Every*3/2), Outage: sim.Uniform(failovers.Outage/2, failovers.Outage*3/2), Behind: sim.Uniform(0, failovers.Behind),
-	}
+	f.Server = failovers.server()
 	found, result := play(new(sim.World), f, 1)
 	return only(found, Failover), result.Failovers
 }
@@ -53,7 +51,7 @@ func TestForecastFailovers(t *testing.T) {
 		{"bridge", atBridge, []float64{0, 0, 0}, true, 120}, {"modern", atModern, []float64{0, 0, 0}, true, 300}, {"sidecar", model.BehindSidecar, []float64{0, 0, 0}, false, 300},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			f, err := fleetOf(failing(c.skews...))
+			f, err := fleetOf(failing(c.skews...), false)
 			require.NoError(t, err)
 			g := stage{becomes: c.becomes, share: 1}.of(f, nil)[0]
 			o := Options{Draws: 60, Commands: 1_000_000, Failovers: Failovers{Every: 4 * time.Minute, Outage: time.Second, Behind: 4 * time.Second}}
@@ -81,7 +79,7 @@ func TestForecastAnyName(t *testing.T) {
 	for _, name := range []string{"java-2", "java 2 -\n{x}"} {
 		p := failing(0, 0, 0)
 		p.Clients[1].Name = name
-		f, err := fleetOf(p)
+		f, err := fleetOf(p, false)
 		require.NoError(t, err)
 		g := stage{becomes: atModern, share: 1}.of(f, nil)[0]
 		o := Options{Draws: 20, Commands: 1, Failovers: Failovers{Every: time.Minute, Outage: time.Second, Behind: 4 * time.Second}}

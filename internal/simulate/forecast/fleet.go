@@ -113,11 +113,13 @@ type fleet struct {
 	notKnown   []string
 	incomplete bool // clients are left out, or a lease is a guess
 	leftOut    bool
+	whole      bool
 }
 
-// fleetOf reads a profile. What it does not say enough about is left out, and named.
-func fleetOf(p profile.Profile) (*fleet, error) {
-	f := &fleet{profile: p, masters: 1}
+// fleetOf reads a profile. What it does not say enough about is left out, and named. Clients come together who share keys; of many keys
+// that are alike one is taken. Whole: each family is one group, with all its clients and keys.
+func fleetOf(p profile.Profile, whole bool) (*fleet, error) {
+	f := &fleet{profile: p, masters: 1, whole: whole}
 	for _, w := range p.Windows {
 		f.masters = max(f.masters, w.Masters)
 	}
@@ -146,6 +148,12 @@ func fleetOf(p profile.Profile) (*fleet, error) {
 			f.doubt("%d tries for %s were on keys beyond the most that observe remembers", family.Beyond, family.Name)
 		}
 		leases := f.leasesOf(family)
+		if whole {
+			made := f.group(family.Name, family.Groups, members, seconds, leases)
+			made.network = network
+			f.groups = append(f.groups, made)
+			continue
+		}
 		for _, groups := range together(family) {
 			made := f.group(family.Name, groups, members, seconds, leases)
 			made.network = network
@@ -225,7 +233,8 @@ func touches(a, b []profile.Group) bool {
 // group makes the clients of some groups of one family.
 func (f *fleet) group(family string, groups []profile.Group, members []*model.Member, seconds float64, leases leaseSpan) group {
 	made := group{family: family, times: 1, shortest: f.shortest(family)}
-	one := len(groups) == 1 && groups[0].Keys > mostJoint
+	one := len(groups) == 1 && groups[0].Keys > mostJoint && !f.whole
+	prefix := fmt.Sprintf("%s.%d.", plainName(family), 1+slices.IndexFunc(f.profile.Families, func(o profile.Family) bool { return o.Name == family }))
 	if one {
 		made.times = float64(groups[0].Keys)
 	}
@@ -237,13 +246,13 @@ func (f *fleet) group(family string, groups []profile.Group, members []*model.Me
 		for n, g := range groups {
 			if i := slices.Index(g.Clients, c); i >= 0 && g.Acquired[i] > 0 {
 				a.shared += float64(g.Acquired[i]) / seconds / made.times
-				a.keys = append(a.keys, keySet(fmt.Sprintf("%d:", n), g.Keys, g.Acquired[i]))
+				a.keys = append(a.keys, keySet(fmt.Sprintf("%s%d:", prefix, n+1), g.Keys, g.Acquired[i]))
 			}
 		}
-		if a.shared == 0 {
+		u := client.Use(family)
+		if a.shared == 0 && !(f.whole && u.Own.Keys > 0) {
 			continue
 		}
-		u := client.Use(family)
 		switch {
 		case u.LeaseMS <= 0:
 			f.leaveOut("%s is left out on %s: its lease is not known", client.Name, family)
@@ -261,7 +270,11 @@ func (f *fleet) group(family string, groups []profile.Group, members []*model.Me
 		case a.member.Scheme.Old():
 			a.leaseIn = leases
 		case a.member.Scheme == model.Bridge:
+			poll := a.member.Poll
 			a.member = model.CompatMember(a.member, protocol.MemberTerms{TTL: a.member.Lease, Shortest: made.shortest}, false)
+			if client.AtOnce < 2 { // it has no connection to hear of changes on: an old client behind a sidecar, which asks again and again
+				a.member.Poll, a.member.Tracks = poll, false
+			}
 		default:
 			a.member.Renew = a.member.Lease / 3
 		}
@@ -272,7 +285,7 @@ func (f *fleet) group(family string, groups []profile.Group, members []*model.Me
 			a.think = u.Think
 			if own := u.Own.Keys + u.Own.Once; own > 0 {
 				acquired := u.Own.Acquired + u.Own.Once
-				a.keys = append(a.keys, keySet(fmt.Sprintf("own-%d:", c), own, acquired))
+				a.keys = append(a.keys, keySet(fmt.Sprintf("%sown-%d:", prefix, c+1), own, acquired))
 				a.perSecond += float64(acquired) / seconds
 			}
 		}
@@ -280,8 +293,8 @@ func (f *fleet) group(family string, groups []profile.Group, members []*model.Me
 			a.drift, a.driftError = ppm, e
 		}
 		threads := client.AtOnce
-		if client.Dialect == lockmigrate { // a process of ours has several connections for one thread too: as many as are busy
-			threads = min(threads, int(math.Ceil(float64(u.Acquired)/seconds*a.turn/1000)))
+		if client.Dialect == lockmigrate { // a process of ours has several connections for one thread too: as many as hold at once
+			threads = min(threads, int(math.Ceil(float64(u.Acquired)/seconds*u.Hold.Mean()/1000)))
 		}
 		if threads > 1 { // each takes turns of its own: what is between two turns of the row is not between two of a thread
 			a.think, a.perSecond, a.shared = profile.Spread{}, a.perSecond/float64(threads), a.shared/float64(threads)

@@ -124,7 +124,7 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	if err := o.defaults(); err != nil {
 		return nil, err
 	}
-	f, err := fleetOf(p)
+	f, err := fleetOf(p, false)
 	if err != nil {
 		return nil, fmt.Errorf("forecast: %w", err)
 	}

@@ -93,7 +93,7 @@ func TestForecastCheck(t *testing.T) {
 func TestForecastBack(t *testing.T) {
 	p := observed(0, 0)
 	p.Windows = append(p.Windows, profile.Window{Start: time.Unix(1e9+10_000, 0), Seconds: 1200, Masters: 1})
-	f, err := fleetOf(p)
+	f, err := fleetOf(p, false)
 	require.NoError(t, err)
 	for share, seconds := range map[float64]float64{0: -11_200, 0.5: -8800, 0.8: -1000, 1: 0} {
 		assert.InDelta(t, seconds, f.back(share).Seconds(), 210, "%v", share)
@@ -114,7 +114,7 @@ func TestForecastConditioned(t *testing.T) {
 		p.Families[0].Groups[0].Acquired[i] = 194
 		p.Clients[i].Uses[0].Think = spread(1e7, 0, 30_000)
 	}
-	f, err := fleetOf(p)
+	f, err := fleetOf(p, false)
 	require.NoError(t, err)
 	o := Options{Draws: 60, Commands: 1}
 	require.NoError(t, o.defaults())
@@ -140,7 +140,7 @@ func TestForecastInterval(t *testing.T) {
 	p := observed(0, 7000, 0)
 	f := made(t, p, Options{Span: time.Hour, Draws: 40, Commands: 1, Today: true})
 	s := f.Stages[0]
-	fl, err := fleetOf(p)
+	fl, err := fleetOf(p, false)
 	require.NoError(t, err)
 	inside, runs := 0, 60
 	for n := range runs {
@@ -204,7 +204,7 @@ func TestForecastStages(t *testing.T) {
 func TestForecastBudget(t *testing.T) {
 	measures(t)
 	p := observed(0, 1000, 500)
-	f, err := fleetOf(p)
+	f, err := fleetOf(p, false)
 	require.NoError(t, err)
 	budgets := f.budgets()
 	require.Len(t, budgets, 3)
@@ -279,7 +279,7 @@ func TestBoundedLease(t *testing.T) {
 			u := &p.Clients[i].Uses[0]
 			u.LeaseFrom, u.LeaseLeastMS, u.LeaseMostMS, u.LeaseVaries, u.LeaseDoubt = c.from, c.low, c.high, c.varies, c.doubt
 		}
-		f, err := fleetOf(p)
+		f, err := fleetOf(p, false)
 		require.NoError(t, err)
 		assert.Equal(t, c.incomplete, f.incomplete, "%+v: %v", c, f.notKnown)
 		for _, a := range f.groups[0].actors {

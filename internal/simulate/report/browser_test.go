@@ -101,7 +101,7 @@ func TestWithoutScript(t *testing.T) {
 	page := string(sample(t))
 	without := regexp.MustCompile(`(?s)<script>.*?</script>`).ReplaceAllString(page, "")
 	require.Contains(t, without, "SETNX orders")
-	require.Contains(t, without, "lockmigrate replay --scheme legacy")
+	require.Contains(t, without, "lockmigrate simulate --scheme legacy")
 	require.Contains(t, without, "inside at the same time")
 	require.Contains(t, without, "lockmigrate observe --for 10m --profile fleet.json", "what to do next")
 }

@@ -164,7 +164,7 @@ func ShrinkCell(w *sim.World, id string, o *sim.Outcome) Run {
 	return Run{
 		ID: id, Fleet: small, Records: records, Scenario: s.Format(),
 		Title:  title(o, small, result.Ops),
-		Replay: ReplayCommand(o) + " --shrink",
+		Replay: PlayCommand(o) + " --shrink",
 	}
 }
 
@@ -178,21 +178,11 @@ func title(o *sim.Outcome, small *sim.Fleet, commands int64) string {
 	return fmt.Sprintf("%s, lease %v, hold %v: %s, %d clients, %d server commands", o.Scheme, o.Lease, o.Hold, skew, len(small.Clients), commands)
 }
 
-// ReplayCommand is the command line that plays a cell's first broken run again.
-func ReplayCommand(o *sim.Outcome) string {
-	s, standard := o.Setting, sim.StandardSetting()
-	line := fmt.Sprintf("lockmigrate replay --scheme %s --skew=%v --lease %v --hold %v --seed %d", o.Scheme, o.Skew, o.Lease, o.Hold, o.FirstSeed)
-	if s.Clients != standard.Clients {
-		line += fmt.Sprintf(" --clients %d", s.Clients)
+// PlayCommand is the command line that plays a cell's first broken run again.
+func PlayCommand(o *sim.Outcome) string {
+	line := fmt.Sprintf("lockmigrate simulate --scheme %s --skew=%v --lease %v --hold %v --seed %d", o.Scheme, o.Skew, o.Lease, o.Hold, o.FirstSeed)
+	if n := o.Setting.Clients; n != sim.StandardSetting().Clients {
+		line += fmt.Sprintf(" --clients %d", n)
 	}
-	if s.Dialect != standard.Dialect {
-		line += " --dialect " + s.Dialect.Name
-	}
-	if s.DriftPPM != 0 {
-		line += fmt.Sprintf(" --drift %d", s.DriftPPM)
-	}
-	if s.Polls != standard.Polls || s.Leases != standard.Leases {
-		line += fmt.Sprintf(" --polls %d --leases-per-run %d", s.Polls, s.Leases)
-	}
-	return line + s.Faults
+	return line + o.Setting.Flags + " --as story"
 }

@@ -71,6 +71,6 @@ func HuntClobber(w *sim.World, seeds uint64) (found Run, ok bool) {
 	return Run{
 		ID: "clobber", Fleet: small, Records: records, Scenario: text.Format(),
 		Title:  fmt.Sprintf("legacy, clocks agree, nobody overruns: a clobber shortens the lease (%d clients)", len(small.Clients)),
-		Replay: "lockmigrate replay --scheme clobber",
+		Replay: "lockmigrate simulate --scheme clobber --as story",
 	}, true
 }

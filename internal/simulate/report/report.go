@@ -1,5 +1,5 @@
 // Package report tells what happened: a run as lines of a trace, as sentences and as the lanes of a timeline; what a sweep and a
-// search found, and a profile's fleet, as one HTML file. No script or style is loaded
+// search found as one HTML file. No script or style is loaded
 // from anywhere, and all of it can be read without JavaScript, which only adds copying and arrow keys.
 package report
 
@@ -89,7 +89,7 @@ func (r *Report) next() []advice {
 	var all []advice
 	for i := range r.Outcomes {
 		if o := &r.Outcomes[i]; o.Unpromised() > 0 {
-			all = append(all, advice{o.Scheme + " broke where it promises not to. Play that run, and report it with this file.", ReplayCommand(o) + " --shrink"})
+			all = append(all, advice{o.Scheme + " broke where it promises not to. Play that run, and report it with this file.", PlayCommand(o) + " --shrink"})
 			break
 		}
 	}
@@ -103,7 +103,7 @@ func (r *Report) next() []advice {
 		}
 	}
 	return append(all,
-		advice{"Simulate your own fleet: its clients, leases, hold times and clocks.", "lockmigrate simulate --profile fleet.json"},
+		advice{"Ask how often your own fleet will have two holders: its clients, leases, hold times and clocks.", "lockmigrate forecast fleet.json"},
 		advice{"Bridges and tokens go by the server's clock alone. See where your migration stands, and its next step.", "lockmigrate next --namespace orders --match 'lock.order.*'"})
 }
 

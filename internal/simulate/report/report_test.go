@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"regexp"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -84,18 +83,5 @@ func TestClobberIsFoundAndShrunk(t *testing.T) {
 	for _, e := range s.Expect {
 		_, met := e.Met(&result.Tally)
 		require.True(t, met)
-	}
-}
-
-func TestTextTimeline(t *testing.T) {
-	w := new(sim.World)
-	run, ok := HuntClobber(w, HuntSeeds)
-	require.True(t, ok)
-	for _, columns := range []int{60, 80, 110} {
-		text := TextTimeline(Draw(run.Fleet, run.Records), columns)
-		require.Contains(t, text, "#")
-		for _, line := range strings.Split(text, "\n") {
-			require.LessOrEqual(t, len([]rune(line)), columns)
-		}
 	}
 }

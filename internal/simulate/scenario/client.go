@@ -93,9 +93,9 @@ func lasting(c *sim.Client) []field {
 	return []field{
 		{"ahead", &c.Offset}, {"renew", &c.Renew}, {"grace", &c.Grace}, {"settle", &c.Settle},
 		{"claim", &c.Claim}, {"max-sleep", &c.MaxSleep}, {"share", &c.Share}, {"yield", &c.Yield},
-		{"drift", &c.DriftPPM}, {"put-backs", &c.PutBacks},
+		{"drift", &c.DriftPPM}, {"queue-ttl", &c.QueueTTL}, {"put-backs", &c.PutBacks},
 		{"no-guard", &c.NoGuard}, {"truthful", &c.Truthful}, {"no-deadline", &c.NoDeadline}, {"from-reply", &c.FromReply},
-		{"plain", &c.Plain}, {"queue", &c.Queue}, {"tracks", &c.Tracks},
+		{"plain", &c.Plain}, {"redisson", &c.Redisson}, {"alone", &c.Alone}, {"queue", &c.Queue}, {"tracks", &c.Tracks},
 	}
 }
 
@@ -105,8 +105,19 @@ func habits(c *sim.Client) []field {
 		{"hold", &c.Hold}, {"think", &c.Think}, {"first", &c.First}, {"overrun-by", &c.OverBy},
 		{"pause-every", &c.Chaos.PauseEvery}, {"pause", &c.Chaos.Pause}, {"crash-every", &c.Chaos.CrashEvery},
 		{"restart", &c.Chaos.Restart}, {"step-every", &c.Chaos.StepEvery}, {"step", &c.Chaos.Step},
-		{"overrun", &c.Overrun}, {"turns", &c.Turns},
+		{"overrun", &c.Overrun}, {"dies", &c.Dies}, {"turns", &c.Turns},
 	}
+}
+
+// Habits reads what a client line may say of every client of a sweep, such as "dialect=sec poll=1s overrun=1%": not its lease, hold time
+// and clock, which the sweep varies.
+func Habits(words string, c *sim.Client) error {
+	fields := append(slices.DeleteFunc(habits(c), func(f field) bool { return f.name == "hold" || f.name == "turns" }),
+		field{"poll", &c.Poll}, field{"drift", &c.DriftPPM}, field{"dialect", func(name string) (err error) {
+			c.Dialect, err = dialect(0, name)
+			return err
+		}})
+	return options(0, strings.Fields(words), "a client of a sweep", fields)
 }
 
 // keySet reads PREFIX*COUNT, or PREFIX*COUNT@WEIGHT.

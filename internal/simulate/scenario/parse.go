@@ -68,7 +68,7 @@ func (s *Scenario) line(n int, words []string) (err error) {
 	case "stop":
 		s.Fleet.Stop = true
 	case "network":
-		err = s.network(n, rest)
+		err = network(n, rest, &s.Fleet.Network)
 	case "server":
 		err = options(n, rest, "a server", serverFields(&s.Fleet.Server))
 	case "client":
@@ -98,9 +98,11 @@ func (s *Scenario) plan() *sim.Plan {
 	return s.Fleet.Plan
 }
 
+// Network reads what a network line may say, such as "150us/1ms/5ms/20ms lose-reply=1%".
+func Network(words string, n *sim.Network) error { return network(0, strings.Fields(words), n) }
+
 // network reads: DELAY [reply=DELAY] [timeout=D] [lose-request=P] [lose-reply=P] [repeat=P] [repeat-reply=P] [lose-message=P]
-func (s *Scenario) network(n int, words []string) (err error) {
-	network := &s.Fleet.Network
+func network(n int, words []string, network *sim.Network) (err error) {
 	if len(words) > 0 && !strings.Contains(words[0], "=") {
 		if network.Request, err = distribution(n, words[0]); err != nil {
 			return err

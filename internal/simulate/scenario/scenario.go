@@ -127,7 +127,12 @@ type Error struct {
 	Known []string // the words that may stand in its place
 }
 
-func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text) }
+func (e *Error) Error() string {
+	if e.Line == 0 { // words of the command line
+		return e.Text
+	}
+	return fmt.Sprintf("line %d: %s", e.Line, e.Text)
+}
 
 // Usage says that the caller's input is at fault.
 func (e *Error) Usage() bool { return true }

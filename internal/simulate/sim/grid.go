@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"strings"
@@ -26,21 +27,19 @@ type Cell struct {
 // Setting is what all cells of a sweep share.
 type Setting struct {
 	Clients int
-	Dialect *protocol.Dialect
+	// Client has the habits of every client, its dialect, and by how much clocks drift: half of them the other way. What is not
+	// said here follows from the lease.
+	Client  Client
 	Network Network
 	// Polls and Leases are relative to the lease: polls in one lease, leases in one run.
 	Polls, Leases int
-	DriftPPM      int64 // clients drift by up to this, either way
-	Chaos         Chaos
-	Overrun       PPM    // chance of a hold that takes up to two leases more
-	Queue         bool   // modern clients wait in the server's queue
-	Faults        string // the flags that chose faults, for the replay command
+	Flags         string // that chose habits and network, for the command that plays a cell again
 }
 
 // StandardSetting is the setting of a sweep that is given no other: four clients near their server.
 func StandardSetting() *Setting {
 	return &Setting{
-		Clients: 4, Dialect: protocol.JedisMS, Polls: 40, Leases: 4,
+		Clients: 4, Client: Client{Member: model.Member{Dialect: protocol.JedisMS}}, Polls: 40, Leases: 4,
 		Network: Network{
 			Request: Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
 			Reply:   Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
@@ -77,10 +76,17 @@ func (c *Cell) Validate() error {
 		return fmt.Errorf("lease and hold must be above zero, not %v and %v", c.Lease, c.Hold)
 	case c.Setting.Clients < 1 || c.Setting.Clients > 200:
 		return fmt.Errorf("1 to 200 clients, not %d", c.Setting.Clients)
-	case c.Lease/time.Duration(c.Setting.Polls) < c.Setting.Dialect.Unit.Resolution()/1000:
+	case c.Lease/time.Duration(c.Setting.Polls) < c.Setting.Client.Dialect.Unit.Resolution()/1000:
 		return fmt.Errorf("a lease of %v is too short", c.Lease)
+	case c.Scheme != "legacy" && 2*c.terms().CommandDelay >= c.Lease:
+		return fmt.Errorf("a lease of %v is too short for package compat: it must be more than twice the longest delay of a command, %v", c.Lease, c.terms().CommandDelay)
 	}
 	return nil
+}
+
+// terms are those of the members of package compat in a cell: its lease is the old clients', and their TTL.
+func (c *Cell) terms() protocol.MemberTerms {
+	return protocol.MemberTerms{Dialect: c.Setting.Client.Dialect, TTL: c.Lease, Shortest: c.Lease}.WithDefaults()
 }
 
 // Fleet makes the cell's fleet.
@@ -89,12 +95,12 @@ func (c *Cell) Fleet() *Fleet {
 	old, _ := c.old()
 	f := &Fleet{Network: s.Network, Until: time.Duration(s.Leases) * c.Lease, Stop: true}
 	for i := range s.Clients {
-		scheme := model.Bridge
+		scheme := "bridge"
 		switch {
 		case i < old:
-			scheme = model.Legacy
+			scheme = "legacy"
 		case c.Scheme == "modern":
-			scheme = model.Modern
+			scheme = "modern"
 		}
 		f.Clients = append(f.Clients, c.client(i, scheme))
 	}
@@ -102,39 +108,21 @@ func (c *Cell) Fleet() *Fleet {
 	return f
 }
 
-func (c *Cell) client(i int, scheme model.Scheme) Client {
-	s := c.Setting
-	client := Client{
-		Member: model.Member{
-			Name: clientName(scheme, i), Scheme: scheme, Dialect: s.Dialect, Key: "orders", Owner: ownerName(i),
-			Lease: c.Lease, Poll: c.Lease / time.Duration(s.Polls), Patience: time.Hour, Release: s.Dialect.Release,
-		},
-		Hold: Fixed(c.Hold), First: Uniform(0, c.Lease/4), Think: Uniform(0, c.Lease/4),
-		Chaos: s.Chaos, Overrun: s.Overrun, OverBy: Uniform(0, 2*c.Lease),
+func (c *Cell) client(i int, scheme string) Client {
+	s, client := c.Setting, c.Setting.Client
+	client.Member = model.Member{
+		Name: fmt.Sprintf("%s-%d", scheme, i+1), Dialect: client.Dialect, Key: "orders", Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1),
+		Lease: c.Lease, Poll: cmp.Or(client.Poll, c.Lease/time.Duration(s.Polls)), Patience: time.Hour, Release: client.Dialect.Release,
 	}
-	if s.DriftPPM != 0 {
-		client.DriftPPM = s.DriftPPM * int64(1-2*(i%2))
+	if scheme != "legacy" {
+		client.Member = model.CompatMember(client.Member, c.terms(), scheme == "modern")
+		client.Fence = protocol.FenceKey(client.Key)
 	}
-	if !scheme.Old() {
-		client.Renew = c.Lease / 3
-		client.Settle = settle
-		client.Grace = grace
-		client.Member.Fence = "{orders}:fence"
-		client.Queue = s.Queue && scheme == model.Modern
-	}
+	client.Hold = Fixed(c.Hold)
+	client.First, client.Think, client.OverBy = client.First.or(Uniform(0, c.Lease/4)), client.Think.or(Uniform(0, c.Lease/4)), client.OverBy.or(Uniform(0, 2*c.Lease))
+	client.DriftPPM *= int64(1 - 2*(i%2))
 	return client
 }
-
-// What a bridge of the sweep is given: more than the sweep's network ever delays a command. A legacy
-// clock that is behind by more than the grace is outside its promise, as Predict knows.
-const (
-	grace  = 500 * time.Millisecond
-	settle = 50 * time.Millisecond
-)
-
-func clientName(s model.Scheme, i int) string { return fmt.Sprintf("%s-%d", s, i+1) }
-
-func ownerName(i int) string { return fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1) }
 
 // Prediction is what the closed form says of a cell.
 type Prediction string
@@ -161,8 +149,8 @@ func (c *Cell) Predict() Prediction { return c.predict(0) }
 func (c *Cell) Promised() bool {
 	s := c.Setting
 	attempt := 3 * (s.Network.Request.Max() + s.Network.Reply.Max())
-	drift := 2 * time.Duration(s.Leases) * c.Lease / 1e6 * time.Duration(s.DriftPPM)
-	harsh := s.Overrun > 0 || len(s.Chaos.StepEvery) > 0 || len(s.Chaos.PauseEvery) > 0
+	drift := 2 * time.Duration(s.Leases) * c.Lease / 1e6 * time.Duration(s.Client.DriftPPM)
+	harsh := s.Client.Overrun > 0 || len(s.Client.Chaos.StepEvery) > 0 || len(s.Client.Chaos.PauseEvery) > 0
 	if harsh {
 		old, _ := c.old()
 		return old == 0 && c.tokensPromised()
@@ -173,7 +161,7 @@ func (c *Cell) Promised() bool {
 // tokensPromised tells that token holders promise to exclude each other: unless they are paused for
 // longer than a renewal leaves them.
 func (c *Cell) tokensPromised() bool {
-	chaos := &c.Setting.Chaos
+	chaos := &c.Setting.Client.Chaos
 	return len(chaos.PauseEvery) == 0 || chaos.Pause.Max() < c.Lease/2
 }
 
@@ -187,7 +175,7 @@ func (c *Cell) predict(slack time.Duration) Prediction {
 		return Breaks
 	case old >= 2 && c.Skew.Abs() > left:
 		return Breaks
-	case old < c.Setting.Clients && -c.Skew > left+grace:
+	case old < c.Setting.Clients && -c.Skew > left+c.terms().Grace():
 		return Breaks
 	default:
 		return Holds

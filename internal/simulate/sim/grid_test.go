@@ -59,8 +59,8 @@ func TestSameAtAnyNumberOfThreads(t *testing.T) {
 	g := StandardGrid()
 	g.Skews = Range(-12*time.Second, 12*time.Second, 6*time.Second)
 	s := StandardSetting()
-	s.Network.LoseReply, s.Network.Repeat, s.DriftPPM = 1000, 1000, 200
-	s.Chaos = Chaos{CrashEvery: Uniform(time.Second, time.Minute), Restart: Fixed(time.Second), PauseEvery: Uniform(time.Second, time.Minute), Pause: Uniform(0, time.Second)}
+	s.Network.LoseReply, s.Network.Repeat, s.Client.DriftPPM = 1000, 1000, 200
+	s.Client.Chaos = Chaos{CrashEvery: Uniform(time.Second, time.Minute), Restart: Fixed(time.Second), PauseEvery: Uniform(time.Second, time.Minute), Pause: Uniform(0, time.Second)}
 	var first []Outcome
 	for _, threads := range []int{1, 2, 7} {
 		before := runtime.GOMAXPROCS(threads)
@@ -78,9 +78,9 @@ func TestSameAtAnyNumberOfThreads(t *testing.T) {
 // TestTokenLocksSurviveEverythingPromised: drift, losses, crashes, and pauses shorter than the TTL.
 func TestTokenLocksSurviveEverythingPromised(t *testing.T) {
 	s := StandardSetting()
-	s.Clients, s.DriftPPM, s.Queue = 6, 500, true
+	s.Clients, s.Client.DriftPPM = 6, 500
 	s.Network.LoseReply, s.Network.LoseRequest, s.Network.Repeat, s.Network.RepeatReply = 5000, 5000, 5000, 5000
-	s.Chaos = Chaos{CrashEvery: Uniform(5*time.Second, time.Minute), Restart: Fixed(time.Second), StepEvery: Uniform(time.Second, time.Minute), Step: Uniform(-time.Hour, time.Hour)}
+	s.Client.Chaos = Chaos{CrashEvery: Uniform(5*time.Second, time.Minute), Restart: Fixed(time.Second), StepEvery: Uniform(time.Second, time.Minute), Step: Uniform(-time.Hour, time.Hour)}
 	var cells []Cell
 	for _, scheme := range []string{"bridge", "modern"} {
 		for _, hold := range Range(time.Second, 20*time.Second, 2*time.Second) {

@@ -10,7 +10,7 @@ import (
 func TestRecordedRunIsTheSameRun(t *testing.T) {
 	cell := Cell{Scheme: "mixed-25", Skew: 9 * time.Second, Lease: 10 * time.Second, Hold: 2 * time.Second, Setting: StandardSetting()}
 	cell.Setting.Network.LoseReply, cell.Setting.Network.Repeat = 5000, 5000
-	cell.Setting.Chaos.CrashEvery, cell.Setting.Chaos.Restart = Uniform(time.Second, 20*time.Second), Fixed(time.Second)
+	cell.Setting.Client.Chaos.CrashEvery, cell.Setting.Client.Chaos.Restart = Uniform(time.Second, 20*time.Second), Fixed(time.Second)
 	var w World
 	for seed := range uint64(50) {
 		planned, was := Planned(&w, cell.Fleet(), seed)

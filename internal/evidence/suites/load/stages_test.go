@@ -1,0 +1,239 @@
+// Package load measures on a real server what a fleet costs it at each stage, what members cost that do nothing, and what waiting costs.
+package load
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
+)
+
+var measure = flag.Bool("measure", false, "measure for longer, and write the table into docs/scale.md")
+
+const command = "LOCKMIGRATE_SUITES=redis go test ./internal/evidence/suites/load -run TestStagesCost -measure"
+
+// habits are those of the clients that are run.
+type habits struct {
+	name              string
+	clients, keys     int
+	holdFor, thinkFor time.Duration
+}
+
+var fleets = []habits{
+	{"clients that wait for each other", 60, 40, 20 * time.Millisecond, 100 * time.Millisecond},
+	{"as fast as they can", 60, 20_000, time.Millisecond, time.Millisecond},
+	{"few of them wait", 80, 400, 25 * time.Millisecond, 250 * time.Millisecond},
+}
+
+const lease = 30 * time.Second
+
+// TestStagesCost runs the same fleets of old clients and of members on a real server, and says what the server did for each lock. What
+// README and docs/scale.md say of it is held within wide bounds: a member takes a few more commands for a lock, and a few connections.
+func TestStagesCost(t *testing.T) {
+	runFor := time.Second
+	if *measure {
+		runFor = 6 * time.Second
+	}
+	var b strings.Builder
+	fmt.Fprintf(&b, "%s, one core for the server, %s.\n\n", version(t), time.Now().Format(time.DateOnly))
+	fmt.Fprintln(&b, "| fleet | stage | locks/s | commands a lock | processor time a lock | connections | memory |\n|---|---|---|---|---|---|---|")
+	for _, h := range fleets {
+		old := counted{}
+		for _, stage := range []string{"legacy", "bridge", "modern"} {
+			got := h.run(t, stage, runFor)
+			fmt.Fprintf(&b, "| %d on %d keys, %s | %s | %.0f | %.1f | %.0f µs | %d | %.0f KiB |\n", h.clients, h.keys, h.name, stage,
+				got.acquired, got.commands/got.acquired, 1e6*got.cpu/got.acquired, got.connections, got.memory/1024)
+			if stage == "legacy" {
+				old = got
+				continue
+			}
+			assert.Less(t, got.commands/got.acquired, 45.0, "%s, %s: commands a lock", h.name, stage)
+			assert.LessOrEqual(t, got.connections, 4*h.clients+5, "%s, %s: a member has up to four connections", h.name, stage)
+			assert.Less(t, got.memory, 5*old.memory, "%s, %s: memory", h.name, stage)
+		}
+	}
+	commands, cpu, connections := idle(t, runFor)
+	fmt.Fprintf(&b, "\nA member of a namespace that does nothing: %.2f commands/s, %.0f µs of processor time a second, %.1f connections.\n", commands, 1e6*cpu, connections)
+	assert.Less(t, commands, 4.0, "reports of a member")
+	t.Log("\n" + b.String())
+	if *measure {
+		redistest.Section(t, "../../../../docs/scale.md", "costs", command, b.String(), true)
+	}
+}
+
+// bench is a server that is looked at.
+type bench struct {
+	t *testing.T
+	s *redistest.Server
+}
+
+func (b *bench) number(field string) float64 {
+	text, err := redis.String(b.s.Try("INFO", "everything"))
+	require.NoError(b.t, err)
+	_, rest, ok := strings.Cut(text, "\r\n"+field+":")
+	require.True(b.t, ok, field)
+	value, _, _ := strings.Cut(rest, "\r\n")
+	n, err := strconv.ParseFloat(value, 64)
+	require.NoError(b.t, err)
+	return n
+}
+
+func (b *bench) cpu() float64 { return b.number("used_cpu_sys") + b.number("used_cpu_user") }
+
+// between is what the server did in a time, a second.
+func (b *bench) between(runFor time.Duration) (commands, cpu, seconds float64) {
+	began, commands, cpu := time.Now(), b.number("total_commands_processed"), b.cpu()
+	time.Sleep(runFor) // it is watched for so long
+	seconds = time.Since(began).Seconds()
+	return (b.number("total_commands_processed") - commands) / seconds, (b.cpu() - cpu) / seconds, seconds
+}
+
+func version(t *testing.T) string {
+	text, err := redis.String(redistest.Real(t).Try("INFO", "server"))
+	require.NoError(t, err)
+	_, rest, _ := strings.Cut(text, "redis_version:")
+	v, _, _ := strings.Cut(rest, "\r\n")
+	cpu := ""
+	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
+		_, name, _ := strings.Cut(string(text), "model name")
+		name, _, _ = strings.Cut(name, "\n")
+		cpu = " on " + strings.Trim(name, "\t :")
+	}
+	return "redis-server " + v + cpu
+}
+
+// counted is what a server did, a second.
+type counted struct {
+	acquired, commands, cpu float64
+	connections             int
+	memory                  float64
+}
+
+// run is the fleet at a stage.
+func (h habits) run(t *testing.T, stage string, runFor time.Duration) (got counted) {
+	b := &bench{t: t, s: redistest.Real(t)}
+	turns := make([]func(key string, hold time.Duration), h.clients)
+	at, members := map[string]lockmigrate.Stage{"bridge": lockmigrate.StageBridge, "modern": lockmigrate.StageModern}[stage]
+	name := ""
+	if members {
+		var err error
+		name, err = redistest.InStage(b.s.Pool(), at, "jedis-ms", lease)
+		require.NoError(t, err)
+	}
+	for i := range turns {
+		if !members {
+			conn := b.s.Conn()
+			turns[i] = func(key string, hold time.Duration) { oldTurn(t, conn, i, key, hold) }
+			continue
+		}
+		l := b.member(name)
+		turns[i] = func(key string, hold time.Duration) { turnOf(t, l, key, hold) }
+		defer func() { assert.NoError(t, l.Close()) }()
+	}
+	var acquired atomic.Int64
+	var stop atomic.Bool
+	var group sync.WaitGroup
+	for _, turn := range turns {
+		group.Go(func() {
+			for !stop.Load() {
+				turn(fmt.Sprint("key-", rand.IntN(h.keys)), h.holdFor/2+rand.N(h.holdFor))
+				acquired.Add(1)
+				time.Sleep(h.thinkFor/2 + rand.N(h.thinkFor)) // it does other things
+			}
+		})
+	}
+	time.Sleep(time.Second) // until all is under way
+	before, seconds := acquired.Load(), 0.0
+	got.commands, got.cpu, seconds = b.between(runFor)
+	got.acquired = float64(acquired.Load()-before) / seconds
+	got.connections, got.memory = int(b.number("connected_clients"))-1, b.number("used_memory")
+	stop.Store(true)
+	group.Wait()
+	return got
+}
+
+func (b *bench) member(namespace string) compat.Locker {
+	l, err := compat.New(b.s.Pool(), compat.Options{Namespace: namespace})
+	require.NoError(b.t, err)
+	return l
+}
+
+// idle is what members cost that have nothing to do once they have waited for a lock.
+func idle(t *testing.T, runFor time.Duration) (commands, cpu, connections float64) {
+	const n = 30
+	b := &bench{t: t, s: redistest.Real(t)}
+	name, err := redistest.InStage(b.s.Pool(), lockmigrate.StageBridge, "jedis-ms", lease)
+	require.NoError(t, err)
+	before := b.number("connected_clients")
+	var group sync.WaitGroup
+	for i := range n {
+		l := b.member(name)
+		defer func() { assert.NoError(t, l.Close()) }()
+		group.Go(func() {
+			for turn := range 5 {
+				turnOf(t, l, fmt.Sprint("waited-for-", (i+turn)%10), 10*time.Millisecond)
+			}
+		})
+	}
+	group.Wait()
+	connections = (b.number("connected_clients") - before) / n
+	commands, cpu, _ = b.between(5 * runFor)
+	return commands / n, cpu / n, connections
+}
+
+func turnOf(t *testing.T, l compat.Locker, key string, hold time.Duration) {
+	lock, err := l.Acquire(context.Background(), key)
+	if assert.NoError(t, err) {
+		time.Sleep(hold) // the work
+		assert.NoError(t, lock.Release(context.Background()))
+	}
+}
+
+// oldTurn is a turn of the old code: the machine that the simulator runs, over a connection of its own.
+func oldTurn(t *testing.T, conn redis.Conn, i int, key string, hold time.Duration) {
+	m := model.Member{
+		Name: fmt.Sprint("client-", i), Dialect: protocol.JedisMS, Owner: fmt.Sprint("owner-", i),
+		Lease: lease, Poll: 100 * time.Millisecond, Patience: time.Hour, Release: protocol.JedisMS.Release,
+	}
+	s := model.NewSession(i, &m)
+	s.On(key, "")
+	start := time.Now()
+	read := func() model.Reading {
+		return model.Reading{Wall: protocol.Instant(time.Now().UnixNano()), Mono: protocol.Instant(time.Since(start))}
+	}
+	follow := func(step protocol.Step) {
+		for step.Kind != protocol.Done {
+			reply := protocol.Reply{Kind: protocol.Woke}
+			if step.Kind == protocol.Sleep {
+				time.Sleep(step.Sleep) // its poll
+			} else {
+				var err error
+				reply, err = wire.Do(conn, time.Minute, step.Command)
+				assert.NoError(t, err)
+			}
+			step = s.Next(read(), reply)
+		}
+	}
+	follow(s.Acquire(read()))
+	assert.True(t, s.Holds())
+	time.Sleep(hold) // the work
+	follow(s.Release(read()))
+}

@@ -1,0 +1,56 @@
+package forecast
+
+import (
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+)
+
+// TestFromProfile: the scenario of a profile has the fleet that forecast speaks of. What it has in a day lies where forecast says; its
+// members are package compat's at each stage; its text reads back; a client without a shared key and one of several threads are in it.
+func TestFromProfile(t *testing.T) {
+	measures(t)
+	p := observed(0, 7000, 0)
+	p.Clients = append(p.Clients, p.Clients[0], p.Clients[0])
+	p.Clients[3].Name, p.Clients[3].AtOnce = "alone % 1", 2
+	p.Clients[3].Uses = []profile.Use{p.Clients[0].Uses[0]}
+	p.Clients[3].Uses[0].Own = profile.Own{Keys: 5, Acquired: 300}
+	p.Clients[4].Name, p.Clients[4].Kind = "java-1", "unknown"
+	for _, name := range StageNames() {
+		s, notKnown, err := FromProfile(p, name, Failovers{})
+		require.NoError(t, err, name)
+		require.Len(t, s.Fleet.Clients, 5, "three that share a key, and two threads of one that shares none")
+		assert.Contains(t, notKnown, "java-1 is left out: the simulator does not play clients of kind unknown")
+		again, err := scenario.Parse(s.Format())
+		require.NoError(t, err, "%s\n%s", name, s.Format())
+		assert.Equal(t, s.Fleet.Clients[1].Member, again.Fleet.Clients[1].Member, name)
+		s.Fleet.Until = 24 * time.Hour
+		play := sim.Parallel{}
+		played := play.Run(&s.Fleet, 1, 1)
+		sum, who := played.Sum(), s.Fleet.Clients[0].Member
+		switch name {
+		case "legacy":
+			f := made(t, observed(0, 7000, 0), Options{Span: 24 * time.Hour, Draws: 20, Commands: 1, Today: true})
+			assert.InEpsilon(t, f.Stages[0].Count.Mean, sum.Overlaps, 0.25)
+		case "bridge", "modern":
+			assert.Zero(t, sum.Overlaps)
+			assert.Equal(t, model.CompatMember(who, protocol.MemberTerms{Shortest: 10 * time.Second}, name == "modern"), who)
+		case "sidecar":
+			assert.Zero(t, sum.Overlaps)
+		}
+		assert.InEpsilon(t, 3*9600+4*3600, sum.Acquisitions, 0.5, "%s: each as often as it was seen to, about", name)
+	}
+	_, _, err := FromProfile(p, "elsewhere", Failovers{})
+	assert.ErrorContains(t, err, "no stage is named")
+	p.Clients = nil
+	_, _, err = FromProfile(p, "legacy", Failovers{})
+	assert.ErrorContains(t, err, "names no client that takes locks")
+}
