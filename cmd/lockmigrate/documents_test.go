@@ -71,6 +71,9 @@ func TestEveryOtherCommandOfTheDocumentsRuns(t *testing.T) {
 	fleet := examples.Files[slices.IndexFunc(examples.Files, func(f txtar.File) bool { return f.Name == "skewed.json" })].Data
 	require.NoError(t, os.WriteFile("small.json", fleet, 0o600))
 	require.NoError(t, os.Symlink(filepath.Join(root, "cmd", "lockmigrate", "testdata", "fence.jsonl"), "lockmigrate-fence.jsonl"))
+	plays, err := os.ReadFile("testdata/scenarios/late_release.txt")
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile("fleet.txt", plays, 0o600))
 	require.NoError(t, os.WriteFile("traffic.txt", []byte(`1700000000.000001 [0 127.0.0.1:1] "SETNX" "lock:1" "1700000030001"`+"\n"), 0o600))
 	ran := map[string]bool{}
 	for _, file := range append([]string{filepath.Join(root, "README.md"), filepath.Join(root, "CONTRIBUTING.md"), filepath.Join(root, "SECURITY.md")}, documents...) {
