@@ -110,7 +110,7 @@ type round struct {
 // outside are the fleets whose count did not lie in the interval, and wide those with an interval wider than a factor of four:
 // docs/forecast.md says why. They stay on the list until the forecast is better.
 var (
-	outside = []string{"drifting", "crowd", "fresh-4"}
+	outside = []string{"bridge", "drifting", "crowd", "fresh-4"}
 	wide    = []string{"worn", "slow", "polls", "drawn-4", "waits-3", "waits-4", "waits-7"}
 )
 
