@@ -282,7 +282,7 @@ func ReadFile(ctx context.Context, in io.Reader, o *Observer) error {
 
 // ReadCapture takes in what tcpdump wrote of the connections to a port.
 func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer) (*traffic.Captured, error) {
-	seen, err := traffic.ReadCapture(ctx, in, port, o.Keys, o.Take, traffic.Wire{})
+	seen, err := traffic.ReadCapture(ctx, in, port, o.Keys, o.Take)
 	if err == nil {
 		o.Finish()
 	}

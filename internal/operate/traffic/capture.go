@@ -11,7 +11,6 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/gopacket/gopacket"
@@ -46,20 +45,13 @@ func (c *Captured) NotSeen() (why []string) {
 // ReadCapture reads what tcpdump wrote (pcap or pcapng), and takes the commands and replies of the connections to a port out of it. Keys
 // learns what the replies say before take is told of a command. Unlike MONITOR it shows what the server answered, and costs the server nothing. It
 // does not show what a script did: the keys of a script that is not this project's become unknown. Times are those of the
-// host that captured; capture on the server's host, or skews are against the other one. Wire is told of each request too.
-func ReadCapture(ctx context.Context, in io.Reader, port uint16, keys *Keys, take func(*Command), wire Wire) (*Captured, error) {
+// host that captured; capture on the server's host, or skews are against the other one.
+func ReadCapture(ctx context.Context, in io.Reader, port uint16, keys *Keys, take func(*Command)) (*Captured, error) {
 	source, linkType, err := packets(in)
 	if err != nil {
 		return nil, err
 	}
 	c := &capture{dialogues: newDialogues(keys, take), decoder: newDecoder(linkType), port: port, conns: map[netip.AddrPort]*tcpConn{}}
-	c.wire = wire
-	if wire.Lock == nil {
-		c.wire.Lock = new(sync.Mutex)
-	}
-	if wire.Ready != nil {
-		wire.Ready(c)
-	}
 	for n := 0; ; n++ {
 		if n%1024 == 0 && ctx.Err() != nil {
 			return c.out, context.Cause(ctx)
@@ -74,40 +66,17 @@ func ReadCapture(ctx context.Context, in io.Reader, port uint16, keys *Keys, tak
 		if info.CaptureLength < info.Length {
 			return c.out, errors.New("packets were cut: capture with tcpdump -s 0")
 		}
-		c.wire.Lock.Lock()
 		if c.out.Packets++; c.out.Packets == 1 {
 			c.out.First = info.Timestamp.UTC()
 		}
 		c.out.Last = info.Timestamp.UTC()
 		c.packet(data, info.Timestamp)
-		c.wire.Lock.Unlock()
 	}
-	c.wire.Lock.Lock()
-	defer c.wire.Lock.Unlock()
 	for _, conn := range c.conns {
 		c.finish(conn)
 	}
 	c.end()
 	return c.out, nil
-}
-
-// Knows implements Reading.
-func (c *capture) Knows(addr string) bool {
-	at, err := netip.ParseAddrPort(addr)
-	return err == nil && c.conns[at] != nil
-}
-
-// SoFar implements Reading.
-func (c *capture) SoFar() Captured {
-	out := *c.out
-	out.Unread = maps.Clone(out.Unread)
-	for _, conn := range c.conns {
-		if gap := conn.to.lost() + conn.from.lost(); gap > 0 && !conn.closed {
-			out.LostBytes += int64(gap)
-			out.Unread["a part of them is missing"]++
-		}
-	}
-	return out
 }
 
 // packets opens a capture of either format.
@@ -239,9 +208,6 @@ func (c *capture) packet(data []byte, at time.Time) {
 	id := netip.AddrPortFrom(ip, uint16(port))
 	conn := c.conns[id]
 	if conn == nil && !tcp.SYN && len(tcp.Payload) == 0 { // nothing more comes after its end, or nothing has come so far
-		if (tcp.FIN || tcp.RST) && c.wire.Opened != nil {
-			c.wire.Opened(id.String(), true)
-		}
 		return
 	}
 	if conn == nil || request && tcp.SYN && conn.to.known && conn.to.next != tcp.Seq+1 { // the port is used again

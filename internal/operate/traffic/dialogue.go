@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -16,31 +15,10 @@ type dialogues struct {
 	keys    *Keys
 	tell    func(*Command)
 	scripts Scripts
-	wire    Wire
 	out     *Captured
 	open    map[*dialogue]bool
 	late    []*dialogue // those with commands that wait for another connection's reply, in the order of their first one
 	last    protocol.Instant
-}
-
-// Reading is a capture that is being read.
-type Reading interface {
-	SoFar() Captured        // what was read, and the gaps that stand at the moment
-	Knows(addr string) bool // a packet of this client's connection came, and it has not ended
-}
-
-// Wire is told of each request and of its end, in the order of the capture. Its functions may be nil.
-type Wire struct {
-	// Lock, if set, is held while a packet is taken in.
-	Lock sync.Locker
-	// Ready, if set, is given the reading before it begins. Lock is to be held for its methods.
-	Ready func(Reading)
-	// Opened is told of a connection. Joined says that it began before the capture.
-	Opened func(addr string, joined bool)
-	// Asked is told of a request, and Ended of its end: that it ran, or failed, which is an error, or no reply. What a transaction queues
-	// ends with the transaction.
-	Asked func(l *Command)
-	Ended func(l *Command, failed bool)
 }
 
 // dialogue is one connection of a client.
@@ -72,9 +50,6 @@ func (c *dialogues) begin(addr string, joined bool) *dialogue {
 	d.replies = respReader{emit: func(v respValue) { c.answers(d, v) }}
 	c.open[d] = true
 	c.out.Connections++
-	if c.wire.Opened != nil {
-		c.wire.Opened(addr, joined)
-	}
 	return d
 }
 
@@ -93,14 +68,7 @@ func (c *dialogues) stop(d *dialogue, why string) {
 
 // close is the end of a connection.
 func (c *dialogues) close(d *dialogue) {
-	if !d.closed {
-		c.endQueued(d)
-		for _, r := range d.asked {
-			c.ends(d, r, true)
-		}
-		d.asked = nil
-	}
-	d.closed = true
+	d.closed, d.asked, d.queued = true, nil, nil
 	delete(c.open, d)
 	c.settle()
 }
@@ -143,24 +111,6 @@ func (c *dialogues) asks(d *dialogue, v respValue) {
 		return
 	}
 	d.asked = append(d.asked, words)
-	if c.wire.Asked != nil {
-		c.wire.Asked(&Command{At: c.last, DB: d.db, Addr: d.addr, Words: words})
-	}
-}
-
-// ends tells the end of a request.
-func (c *dialogues) ends(d *dialogue, words []string, failed bool) {
-	if c.wire.Ended != nil {
-		c.wire.Ended(&Command{At: c.last, DB: d.db, Addr: d.addr, Words: words}, failed)
-	}
-}
-
-// endQueued tells the end of what a transaction had queued and did not run.
-func (c *dialogues) endQueued(d *dialogue) {
-	for _, q := range d.queued {
-		c.ends(d, q, true)
-	}
-	d.queued = nil
 }
 
 // answers takes in a reply: the oldest request is done.
@@ -177,9 +127,8 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 	switch word := words[0]; {
 	case v.kind == '-' || v.kind == '!':
 		if word == "EXEC" {
-			c.endQueued(d)
+			d.queued = nil
 		}
-		c.ends(d, words, true)
 		return // refused: it did nothing
 	case v.kind == '+' && v.text == "QUEUED":
 		d.queued = append(d.queued, words)
@@ -189,18 +138,15 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 	case word == "RESET":
 		d.db = 0
 	case word == "DISCARD":
-		c.endQueued(d)
+		d.queued = nil
 	case word == "EXEC":
 		for i, q := range d.queued {
-			failed := v.null || i >= len(v.elems) || v.elems[i].kind == '-'
-			c.ends(d, q, failed)
-			if !failed {
+			if !v.null && i < len(v.elems) && v.elems[i].kind != '-' {
 				c.ran(d, q, v.elems[i])
 			}
 		}
 		d.queued = nil
 	}
-	c.ends(d, words, false)
 	c.ran(d, words, v)
 }
 
