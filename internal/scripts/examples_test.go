@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
@@ -37,49 +38,55 @@ func TestExamples(t *testing.T) {
 		t.Run(strings.TrimSuffix(s.Name, ".lua"), func(t *testing.T) {
 			text, err := os.ReadFile("testdata/" + strings.TrimSuffix(s.Name, ".lua") + ".txt")
 			require.NoError(t, err, "each script has its examples")
-			redistest.Each(t, func(t *testing.T, server *redistest.Server) {
-				met, now := map[string]bool{}, time.Now()
-				conn, with, listeners := server.Conn(), scripts.Values{}, map[string]redis.PubSubConn{}
-				for n, line := range strings.Split(string(text), "\n") {
-					line, _, _ = strings.Cut(line, "#")
-					command, want, _ := strings.Cut(line, "=>")
-					words := wordsOf(command, now)
-					if len(words) == 0 {
-						continue
-					}
-					var reply any
-					switch words[0] {
-					case "with":
-						with = values(with, words[1:])
-						continue
-					case "call":
-						args, err := s.Call(values(with, words[1:]))
-						require.NoError(t, err, "line %d", n+1)
-						reply, err = conn.Do("EVAL", append([]any{s.Source}, args...)...)
-						if err != nil {
-							reply = err
-						}
-						met[code(reply)] = true
-					case "listens":
-						listener := redis.PubSubConn{Conn: server.Conn()}
-						require.NoError(t, listener.Subscribe(words[1]))
-						reply, listeners[words[1]] = "listens", listener
-						_ = listener.ReceiveWithTimeout(time.Minute)
-					case "hears":
-						message, _ := listeners[words[1]].ReceiveWithTimeout(time.Minute).(redis.Message)
-						reply = message.Data
-					default:
-						if reply, err = conn.Do(words[0], boxedWords(words[1:])...); err != nil {
-							reply = err
-						}
-					}
-					require.True(t, matches(wordsOf(want, now), flatten(reply)), "line %d: %s\ngot %v", n+1, line, flatten(reply))
-				}
-				for _, c := range documented(s) {
-					require.True(t, met[c], "no example has the reply %s", c)
-				}
-			})
+			redistest.Each(t, func(t *testing.T, server *redistest.Server) { examples(t, s, string(text), server.Conn) })
+			world.Run(t, 1, func(w *world.World) { examples(w.T, s, string(text), w.Server().Conn) })
 		})
+	}
+}
+
+// examples runs the examples of a script.
+func examples(t *testing.T, s *scripts.Script, text string, dial func() redis.Conn) {
+	met, now := map[string]bool{}, time.Now()
+	conn, with, listeners := dial(), scripts.Values{}, map[string]redis.PubSubConn{}
+	for n, line := range strings.Split(text, "\n") {
+		line, _, _ = strings.Cut(line, "#")
+		command, want, _ := strings.Cut(line, "=>")
+		words := wordsOf(command, now)
+		if len(words) == 0 {
+			continue
+		}
+		var reply any
+		var err error
+		switch words[0] {
+		case "with":
+			with = values(with, words[1:])
+			continue
+		case "call":
+			var args []any
+			args, err = s.Call(values(with, words[1:]))
+			require.NoError(t, err, "line %d", n+1)
+			reply, err = conn.Do("EVAL", append([]any{s.Source}, args...)...)
+			if err != nil {
+				reply = err
+			}
+			met[code(reply)] = true
+		case "listens":
+			listener := redis.PubSubConn{Conn: dial()}
+			require.NoError(t, listener.Subscribe(words[1]))
+			reply, listeners[words[1]] = "listens", listener
+			_ = listener.ReceiveWithTimeout(time.Minute)
+		case "hears":
+			message, _ := listeners[words[1]].ReceiveWithTimeout(time.Minute).(redis.Message)
+			reply = message.Data
+		default:
+			if reply, err = conn.Do(words[0], boxedWords(words[1:])...); err != nil {
+				reply = err
+			}
+		}
+		require.True(t, matches(wordsOf(want, now), flatten(reply)), "line %d: %s\ngot %v", n+1, line, flatten(reply))
+	}
+	for _, c := range documented(s) {
+		require.True(t, met[c], "no example has the reply %s", c)
 	}
 }
 

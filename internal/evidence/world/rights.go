@@ -55,8 +55,8 @@ var writing = map[string]bool{
 // keyless are the commands without a key.
 var keyless = map[string]bool{
 	"PING": true, "TIME": true, "INFO": true, "AUTH": true, "SELECT": true, "CLIENT": true, "SCRIPT": true, "CONFIG": true, "PUBLISH": true,
-	"SUBSCRIBE": true, "UNSUBSCRIBE": true, "PUBSUB": true, "CLUSTER": true, "FLUSHALL": true, "MULTI": true, "EXEC": true, "DISCARD": true,
-	"UNWATCH": true, "COMMAND": true, "KEYS": true, "SCAN": true, "HELLO": true, "DBSIZE": true,
+	"SUBSCRIBE": true, "UNSUBSCRIBE": true, "PUNSUBSCRIBE": true, "ECHO": true, "PUBSUB": true, "CLUSTER": true, "FLUSHALL": true, "MULTI": true, "EXEC": true, "DISCARD": true,
+	"UNWATCH": true, "COMMAND": true, "KEYS": true, "SCAN": true, "HELLO": true, "ACL": true, "DBSIZE": true,
 }
 
 // keysOf returns the keys of a command.

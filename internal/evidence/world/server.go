@@ -3,6 +3,7 @@ package world
 import (
 	"bufio"
 	"bytes"
+	"context"
 	"crypto/sha1"
 	"encoding/hex"
 	"fmt"
@@ -23,7 +24,8 @@ import (
 
 // Server is a server in the world. Its methods run at once, and not over the network.
 type Server struct {
-	Offset time.Duration // of its clock, which TIME tells
+	Offset time.Duration        // of its clock, which TIME tells
+	Seen   func(words []string) // if set, is told of each command that runs outside of a script, also of Do's
 
 	w        *World
 	number   int
@@ -37,6 +39,7 @@ type Server struct {
 	rights  *rights           // nil: all
 	full    bool              // no more memory
 	down    bool
+	runs    int // how often it was started again
 	stopped bool
 	own     *client      // of Do
 	inner   *server.Peer // of scripts
@@ -106,6 +109,16 @@ func (s *Server) serve() {
 // peer returns what miniredis keeps for a connection.
 func (s *Server) peer() *server.Peer { return server.NewPeer(bufio.NewWriterSize(&s.out, 64)) }
 
+// Conn returns a connection of a new process, for the test.
+func (s *Server) Conn() redis.Conn {
+	conn, err := s.Pool().DialContext(context.Background())
+	if err != nil {
+		s.w.Fatal(err)
+	}
+	s.w.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
 func (s *Server) connect(push func([]byte)) *client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -173,6 +186,14 @@ func (s *Server) Start() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.down = false
+	s.runs++
+}
+
+// Replaced makes the server another process, as after a failover. Its keys stay.
+func (s *Server) Replaced() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.runs++
 }
 
 // Freeze stops the server, until thaw: it accepts connections, and answers nothing.
@@ -225,6 +246,9 @@ func (s *Server) raw(c *client, words []string) []byte {
 		return encode(nil, refusal)
 	}
 	s.count(words)
+	if s.Seen != nil {
+		s.Seen(words)
+	}
 	args := words[1:]
 	switch words[0] {
 	case "EVAL", "EVALSHA":
@@ -239,6 +263,10 @@ func (s *Server) raw(c *client, words []string) []byte {
 		}
 	case "AUTH":
 		return encode(nil, status("OK"))
+	case "ACL":
+		if len(args) == 1 && strings.EqualFold(args[0], "WHOAMI") {
+			return encode(nil, "default")
+		}
 	case "CLIENT":
 		if len(args) == 1 && strings.EqualFold(args[0], "ID") {
 			return encode(nil, int64(c.id))
@@ -247,6 +275,8 @@ func (s *Server) raw(c *client, words []string) []byte {
 		return s.subscribe(c, args)
 	case "UNSUBSCRIBE":
 		return s.unsubscribe(c, args)
+	case "PUNSUBSCRIBE": // of patterns, which nobody here has
+		return encode(nil, []any{"punsubscribe", nil, int64(len(c.channels))})
 	case "PING":
 		if len(c.channels) > 0 {
 			return encode(nil, []any{"pong", ""})
@@ -292,7 +322,8 @@ func (s *Server) count(words []string) { s.calls[words[0]]++ }
 
 func (s *Server) info() string {
 	var b strings.Builder
-	b.WriteString("# Server\r\nredis_version:7.0.15\r\n# Cluster\r\ncluster_enabled:0\r\n# Commandstats\r\n")
+	fmt.Fprintf(&b, "# Server\r\nredis_version:7.0.15\r\nrun_id:run%d\r\n", s.runs)
+	b.WriteString("# Cluster\r\ncluster_enabled:0\r\n# Commandstats\r\n")
 	for name, calls := range s.calls {
 		fmt.Fprintf(&b, "cmdstat_%s:calls=%d,usec=%d,usec_per_call=1.00,rejected_calls=0,failed_calls=0\r\n", strings.ToLower(name), calls, calls)
 	}
@@ -337,6 +368,12 @@ func (s *Server) subscribe(c *client, channels []string) (raw []byte) {
 }
 
 func (s *Server) unsubscribe(c *client, channels []string) (raw []byte) {
+	if len(channels) == 0 {
+		channels = slices.Clone(c.channels)
+	}
+	if len(channels) == 0 {
+		return encode(nil, []any{"unsubscribe", nil, int64(0)})
+	}
 	for _, channel := range channels {
 		c.channels = slices.DeleteFunc(c.channels, func(name string) bool { return name == channel })
 		raw = encode(raw, []any{"unsubscribe", channel, int64(len(c.channels))})

@@ -14,6 +14,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 )
 
@@ -163,32 +164,61 @@ func TestClocks(t *testing.T) {
 	})
 }
 
-// TestRightsAndMemory: what ACL rules and maxmemory refuse, outside of scripts and inside.
+// TestRightsAndMemory: what ACL rules and maxmemory refuse, outside of scripts and inside. A real server refuses the same.
 func TestRightsAndMemory(t *testing.T) {
-	world.Run(t, 1, func(w *world.World) {
-		s := w.Server()
-		conn := dial(w, w.Process("a").Route(s))
+	refusals := func(t testing.TB, conn redis.Conn, rights func(rules string), full func(bool)) {
 		do := func(words ...any) string {
 			reply, err := conn.Do(words[0].(string), words[1:]...)
 			if err != nil {
 				return err.Error()
 			}
+			if text, ok := reply.([]byte); ok {
+				return string(text)
+			}
 			return fmt.Sprint(reply)
 		}
-		s.Rights("~lock* -time resetchannels")
-		require.Equal(w, "OK", do("SET", "lock", "v"))
-		require.Contains(w, do("SET", "other", "v"), "NOPERM")
-		require.Contains(w, do("TIME"), "NOPERM")
-		require.Contains(w, do("SUBSCRIBE", "c"), "NOPERM")
-		require.Contains(w, do("EVAL", "return redis.call('TIME')", 0), "user_script")
-		require.Equal(w, "1", do("EVAL", "return redis.pcall('GET', KEYS[1]).err and 0 or 1", 1, "lock"))
-		s.Rights("~*")
-		s.OutOfMemory(true)
-		require.Contains(w, do("SET", "lock", "v"), "OOM")
-		require.Contains(w, do("EVAL", "return redis.call('SET', KEYS[1], 'w')", 1, "lock"), "OOM")
-		require.Equal(w, "OK", do("EVAL", "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], 'w')", 1, "lock"), "not after a write")
-		require.Equal(w, "1", do("DEL", "lock"))
-		require.Equal(w, "OK", s.Do("SET", "mine", "v"), "the test's own commands")
+		rights("~lock* -time resetchannels")
+		require.Equal(t, "OK", do("SET", "lock", "v"))
+		require.Equal(t, "NOPERM this user has no permissions to access one of the keys used as arguments", do("SET", "other", "v"))
+		require.Contains(t, do("TIME"), "NOPERM this user has no permissions to run the 'time' command")
+		require.Equal(t, "NOPERM this user has no permissions to access one of the channels used as arguments", do("PUBLISH", "c", "m"))
+		require.Regexp(t, "^ERR The user executing the script can't run this command or subcommand script: .* on @user_script", do("EVAL", "return redis.call('TIME')", 0))
+		require.Equal(t, "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments",
+			do("EVAL", "return redis.pcall('GET', 'other').err", 0))
+		require.Equal(t, "ERR The user executing the script can't publish to the channel mentioned in the command", do("EVAL", "return redis.pcall('PUBLISH', 'c', 'm').err", 0))
+		rights("~*")
+		full(true)
+		require.Equal(t, "OOM command not allowed when used memory > 'maxmemory'.", do("SET", "lock", "v"))
+		require.Regexp(t, "^OOM command not allowed when used memory > 'maxmemory'. script: .* on @user_script", do("EVAL", "return redis.call('SET', KEYS[1], 'w')", 1, "lock"))
+		require.Equal(t, "OK", do("EVAL", "redis.call('DEL', KEYS[1]) return redis.call('SET', KEYS[1], 'w')", 1, "lock"), "not after a write")
+		require.Equal(t, "1", do("DEL", "lock"))
+		require.Equal(t, "0", do("PEXPIRE", "lock", 1))
+		full(false)
+	}
+	t.Run("world", func(t *testing.T) {
+		world.Run(t, 1, func(w *world.World) {
+			s := w.Server()
+			refusals(w, dial(w, w.Process("a").Route(s)), s.Rights, s.OutOfMemory)
+			s.OutOfMemory(true)
+			require.Equal(w, "OK", s.Do("SET", "mine", "v"), "the test's own commands")
+		})
+	})
+	t.Run("redis", func(t *testing.T) {
+		s := redistest.Real(t)
+		rights := func(rules string) {
+			words := []any{"SETUSER", "user", "reset", "on", "nopass", "+@all", "&*"}
+			for _, rule := range strings.Fields(rules) {
+				words = append(words, rule)
+			}
+			s.Do("ACL", words...)
+		}
+		rights("~*")
+		conn := s.Conn()
+		_, err := conn.Do("AUTH", "user", "any")
+		require.NoError(t, err)
+		refusals(t, conn, rights, func(full bool) {
+			s.Do("CONFIG", "SET", "maxmemory", map[bool]string{true: "1", false: "0"}[full])
+		})
 	})
 }
 

@@ -26,6 +26,7 @@ type run struct {
 	began   time.Time
 	servers []*world.Server
 	members []*client
+	seen    func(words []string) // of each server's commands; nil: nobody looks
 
 	mu     sync.Mutex
 	notes  []note
@@ -67,6 +68,7 @@ func (r *run) play(w *world.World) {
 	r.w, r.began = w, time.Now()
 	for range max(r.kind.servers, 1) {
 		s := w.Server()
+		s.Seen = r.seen
 		r.servers = append(r.servers, s)
 		if r.seed%8 != 0 { // else each script is sent with its text first
 			s.KnowScripts()
