@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
 )
 
 // attemptBridge makes one attempt in the stages Bridge and Modern. It returns when to look again.
@@ -20,7 +21,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 	m, reply := &k.bridge.acquire, protocol.Reply{}
 	settled := false
 	if w := k.wait; w != nil && w.lock == k { // it has a place in the queue
-		m.NotAfter, reply, w.lock = k.permit.notAfter, w.woken, nil
+		m.NotAfter, reply, w.lock = k.permit.NotAfter, w.woken, nil
 	} else {
 		l.prepare(k)
 	}
@@ -28,7 +29,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 		began := l.conns.Clock.Now()
 		outcome, err := l.advance(ctx, over, m, reply, k.Left())
 		if err != nil {
-			k.permit.kept = true // by Acquired, which is told what came of it
+			k.permit.Kept = true // by Acquired, which is told what came of it
 			return retryHint{}, notAcquired(k.key, err)
 		}
 		if outcome.Step.Kind == protocol.Done {
@@ -48,14 +49,14 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 
 // prepare makes the machine that takes the lock, with a value that is nobody else's.
 func (l *locker) prepare(k *lock) {
-	o := k.permit.opts
+	o := k.permit.Terms
 	rules, names := o.rules, protocol.CompanionsOf(k.key)
 	k.bridge.opts = o
 	m := &k.bridge.acquire
 	*m = protocol.BridgeAcquire{
 		Dialect: rules, Key: k.key, Guard: names.Guard, Value: l.random.BridgeValue(rules),
-		TTL: o.TTL, Grace: o.terms.Grace(), Settle: o.terms.Settle(), NotAfter: k.permit.notAfter,
-		Alone: k.permit.stage == stages.Modern,
+		TTL: o.TTL, Grace: o.terms.Grace(), Settle: o.terms.Settle(), NotAfter: k.permit.NotAfter,
+		Alone: k.permit.Stage == stages.Modern,
 	}
 	if o.Yield > 0 {
 		m.Yield = protocol.Yield{Key: names.Yield, Gap: o.Yield}
@@ -82,7 +83,7 @@ func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (r
 	}
 	busy := func() { // the place in the queue, and with it the permit, lasts
 		if k.wait != nil {
-			k.wait.lock, p.kept = k, true
+			k.wait.lock, p.Kept = k, true
 		}
 	}
 	seen, wait := m.Seen()
@@ -112,10 +113,10 @@ func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (r
 				ends.Time().Format(time.RFC3339))
 		}
 	case protocol.Unsure:
-		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, o.Err, l.conns.Clock.At(began.Add(p.opts.TTL+l.opts.ReplyTimeout))
+		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, o.Err, l.conns.Clock.At(began.Add(p.Terms.TTL+l.opts.ReplyTimeout))
 		return retryHint{left: l.giveBackLater(k, began)}, failure
 	default:
-		failure, wait = failed(m.Key, o.Err), p.opts.poll
+		failure, wait = failed(m.Key, o.Err), p.Terms.poll
 		if entry, _ := m.Entries(); m.Holds() || entry != "" {
 			return retryHint{after: wait, left: l.giveBackLater(k, began)}, failure
 		}
@@ -143,7 +144,7 @@ func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error()
 
 // keep has what the attempt may have left given back, and the permit kept until then.
 func (l *locker) keep(k *lock, began protocol.Instant) {
-	k.permit.kept = true
+	k.permit.Kept = true
 	l.conns.Background.Fork(func() {
 		if m := k.old; m != nil {
 			l.giveBackLegacy(m.LegacyAcquire, &k.permit, m.left(), began)
@@ -156,13 +157,13 @@ func (l *locker) keep(k *lock, began protocol.Instant) {
 // giveBackLater is giveBack in the background.
 func (l *locker) giveBackLater(k *lock, began protocol.Instant) *pendingUndo {
 	settled := make(chan struct{})
-	k.permit.kept = true
+	k.permit.Kept = true
 	l.conns.Background.Fork(func() {
 		if l.giveBack(k, began) {
 			close(settled)
 		}
 	})
-	return &pendingUndo{until: l.conns.Clock.At(began.Add(k.permit.opts.TTL + l.opts.ReplyTimeout)), settled: settled}
+	return &pendingUndo{until: l.conns.Clock.At(began.Add(k.permit.Terms.TTL + l.opts.ReplyTimeout)), settled: settled}
 }
 
 // giveBack undoes what an attempt may have left on the server after its caller had left, or after
@@ -172,7 +173,7 @@ func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 	m, p := &k.bridge.acquire, &k.permit
 	entry, stood := m.Entries()
 	if !m.Holds() && entry == "" {
-		p.leave()
+		p.Leave()
 		return true
 	}
 	release := *k.bridge.giveBack()
@@ -182,7 +183,7 @@ func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 		out := l.finish(context.Background(), l.runner(k.bridge.acquire.Dialect), &m, protocol.Reply{})
 		switch out.Step.Verdict {
 		case protocol.Released, protocol.NotOurs, protocol.Displaced:
-			p.leave()
+			p.Leave()
 			k.over()
 			return true, nil
 		}
@@ -192,11 +193,11 @@ func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 	if gone {
 		return true
 	}
-	until := l.conns.Clock.At(began.Add(p.opts.TTL + l.opts.ReplyTimeout))
-	if given := p.until.Add(p.opts.TTL); entry != "" && given.After(until) {
+	until := l.conns.Clock.At(began.Add(p.Terms.TTL + l.opts.ReplyTimeout))
+	if given := p.Until.Add(p.Terms.TTL); entry != "" && given.After(until) {
 		until = given // the last moment of a lock that is handed to the place
 	}
-	p.leaveAt(until)
+	p.LeaveAt(until)
 	l.conns.Background.Again(until, func() bool {
 		gone, _ := again()
 		return gone
@@ -227,7 +228,7 @@ func (l *locker) notGivenBack(key string, until time.Time, cause error) {
 // attemptLegacy makes one attempt in stage Legacy: at most SETNX, GET and GETSET. It returns when to
 // look again.
 func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
-	key, p, o := k.key, &k.permit, k.permit.opts
+	key, p, o := k.key, &k.permit, k.permit.Terms
 	k.old = nil
 	if err := l.clock.Sync(ctx); err != nil {
 		if ctx.Err() != nil {
@@ -236,10 +237,10 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 		return retryHint{}, failed(key, err)
 	}
 	if now := l.clock.Now(); now.Before(firstExpiry) {
-		return retryHint{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &cannotRun{errOldClock}}
+		return retryHint{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &admission.Never{Cause: errOldClock}}
 	}
 	m := &protocol.LegacyAcquire{
-		Dialect: o.rules, Key: key, Owner: lockers.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.notAfter, Guard: protocol.GuardKey(key),
+		Dialect: o.rules, Key: key, Owner: lockers.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.NotAfter, Guard: protocol.GuardKey(key),
 	}
 	if m.Dialect.Layout != protocol.UUIDColonNumber && m.Dialect.Layout.HasOwner() {
 		m.Owner = lockers.UUID()[:8] + "-lockmigrate"
@@ -252,7 +253,7 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 		l.giveBackLegacy(m, p, run.last.Verdict, began)
 	})
 	if err != nil {
-		p.kept = true
+		p.Kept = true
 		return retryHint{}, notAcquired(key, err)
 	}
 	failure := notAcquired(key, nil)
@@ -274,8 +275,8 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
 		failure.Note = "the value on the key may be ours or that of a client with the same expiry"
 		until := l.conns.Clock.At(began.Add(o.longest())) // the value's expiry is of the server's clock
-		p.kept = true
-		p.leaveAt(until)
+		p.Kept = true
+		p.LeaveAt(until)
 		return retryHint{left: &pendingUndo{until: until}}, failure
 	case protocol.Busy:
 	default:
@@ -290,10 +291,10 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 // prove whose the value is, the lease has to run out.
 func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol.Verdict, began protocol.Instant) {
 	if v != protocol.Acquired && v != protocol.Unsure {
-		p.leave()
+		p.Leave()
 		return
 	}
-	until := l.conns.Clock.At(began.Add(p.opts.longest()))
+	until := l.conns.Clock.At(began.Add(p.Terms.longest()))
 	if v == protocol.Acquired {
 		release := func() bool {
 			m := &protocol.LegacyRelease{Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry()}
@@ -301,7 +302,7 @@ func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 			if out.Step.Verdict != protocol.Released && out.Step.Verdict != protocol.NotOurs {
 				return false
 			}
-			p.leave()
+			p.Leave()
 			return true
 		}
 		if release() {
@@ -309,7 +310,7 @@ func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 		}
 		l.conns.Background.Again(until, release)
 	}
-	p.leaveAt(until)
+	p.LeaveAt(until)
 	l.notGivenBack(m.Key, m.Expiry().Time(), nil)
 }
 

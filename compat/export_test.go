@@ -4,7 +4,7 @@ import "time"
 
 // Tune changes what a Locker without a Namespace derives from its options. Call it before the first attempt.
 func Tune(l Locker, renewEvery, poll time.Duration) Locker {
-	opts := l.(*locker).gate.opts
+	opts := &l.(*locker).opts
 	if renewEvery > 0 {
 		opts.renewEvery = renewEvery
 	}

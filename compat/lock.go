@@ -42,10 +42,9 @@ func (l *locker) newLock(ctx context.Context, key string) *lock {
 func (k *lock) begin(fence int64, tookOver bool, began, until protocol.Instant) {
 	h := k.hold()
 	k.fence, k.tookOver = fence, tookOver
-	k.permit.acquired()
-	k.permit.kept = true
+	k.permit.Acquired()
 	s := &k.Lease
-	s.Owner, s.Span, s.Every, s.Max = k, h.span(), h.every(), k.permit.opts.MaxHold
+	s.Owner, s.Span, s.Every, s.Max = k, h.span(), h.every(), k.permit.Terms.MaxHold
 	if h.alone() {
 		s.Owner = alone{k}
 	}
@@ -67,7 +66,7 @@ var _ lifetime.Sole = (*lock)(nil)
 func (k *lock) Key() string              { return k.key }
 func (k *lock) Token() string            { return k.hold().value() }
 func (k *lock) Fence() int64             { return k.fence }
-func (k *lock) Stage() lockmigrate.Stage { return k.permit.stage }
+func (k *lock) Stage() lockmigrate.Stage { return k.permit.Stage }
 
 // seenBy is what a machine has found on the key in our place.
 func seenBy(m protocol.Machine) string {
@@ -79,7 +78,7 @@ func seenBy(m protocol.Machine) string {
 
 // leaveAtDeadline lets the permit last until the deadline or the release: a displaced holder keeps its
 // guard for as long as it may still be at work.
-func (k *lock) leaveAtDeadline() { k.permit.leaveAt(k.locker.conns.Clock.At(k.Lease.Until())) }
+func (k *lock) leaveAtDeadline() { k.permit.LeaveAt(k.locker.conns.Clock.At(k.Lease.Until())) }
 
 // Acquired implements lifetime.Kind: what an attempt of the stages Bridge and Modern may have left is given back.
 func (k *lock) Acquired(driver.Outcome) {
@@ -95,12 +94,12 @@ func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 			return driver.Ended(protocol.Failed, err), context.Cause(ctx)
 		}
 	}
-	m := k.hold().renewal(l.gate.boundNow())
+	m := k.hold().renewal(l.gate.Bound())
 	settle := func(o driver.Outcome) {
 		k.hold().renewed(m)
 		k.hear(o.Step.Verdict, m)
 	}
-	outcome, err := l.runner(k.permit.opts.rules).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
+	outcome, err := l.runner(k.permit.Terms.rules).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
 		settle(o)
 		abandoned(o)
 	})
@@ -116,7 +115,7 @@ func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.conns.Clock.Now().Sub(r.Taken) >= time.Millisecond {
 		r.Behind = max(l.conns.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
 	}
-	return l.runner(k.permit.opts.rules).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
+	return l.runner(k.permit.Terms.rules).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
 }
 
 // word is an answer that is worth remembering.
@@ -155,7 +154,7 @@ func (k *lock) Ended(lost *lockmigrate.Error) {
 	case lost == nil:
 	case lost.Reason == lockmigrate.ReasonDeadline:
 		// The server's TTL ends no earlier, and nothing of ours renews it any more.
-		k.permit.leave()
+		k.permit.Leave()
 	case lost.Reason != lockmigrate.ReasonClosed:
 		k.leaveAtDeadline()
 	}
@@ -163,7 +162,7 @@ func (k *lock) Ended(lost *lockmigrate.Error) {
 
 // Gone implements lifetime.Kind.
 func (k *lock) Gone() {
-	k.permit.leave()
+	k.permit.Leave()
 	k.over()
 }
 
@@ -176,7 +175,7 @@ func (k *lock) over() {
 
 // Renewal implements lifetime.Held: the command that the machine begins with.
 func (k *lock) Renewal() protocol.Command {
-	return k.hold().renewal(k.locker.gate.boundNow()).Next(0, protocol.Reply{}).Command
+	return k.hold().renewal(k.locker.gate.Bound()).Next(0, protocol.Reply{}).Command
 }
 
 // Heard implements lifetime.Held: what the machine makes of the reply.

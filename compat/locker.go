@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
 )
 
 // Locker takes locks in the stage that stands, whatever it is at the moment. Close leaves the namespace too. Locks that are still
@@ -34,7 +35,7 @@ type Locker interface {
 type locker struct {
 	opts      Options // as given, with defaults; what a record changes is in the gate
 	gate      *gate
-	member    *member // nil without a Namespace
+	member    *admission.Member[*Options] // nil without a Namespace
 	clock     *lockers.ServerClock
 	conns     *lockers.Client
 	random    lockers.Random
@@ -42,6 +43,12 @@ type locker struct {
 	channel   string // where this Locker hears that a lock was handed to it
 	stop      context.CancelFunc
 }
+
+// gate says whether the Locker may act, at which stage, and until when; permit is the right to it.
+type (
+	gate   = admission.Gate[*Options]
+	permit = admission.Permit[*Options]
+)
 
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
 // Acquire waits and TryAcquire waits for ReplyTimeout. What can only be judged with the namespace's record is
@@ -52,7 +59,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	if err := errors.Join(lockers.CheckPool(pool), opts.Validate()); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
-	l := &locker{opts: opts.withDefaults(), gate: newGate(opts), contended: waiting.NewContended(), channel: "lockmigrate:wake:" + lockers.UUID()}
+	l := &locker{opts: opts.withDefaults(), gate: admission.New[*Options](errClosed), contended: waiting.NewContended(), channel: "lockmigrate:wake:" + lockers.UUID()}
 	l.conns = lockers.Connect(lockers.Options{
 		Package: "compat", TTL: l.opts.TTL, ReplyTimeout: l.opts.ReplyTimeout, Observer: opts.Observer,
 		Waits: true, Channel: l.channel, Poll: l.opts.poll, GiveBack: l.giveBackOver,
@@ -63,21 +70,35 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	if opts.Namespace == "" {
-		l.gate.fix(stages.Bridge)
+		l.gate.Fix(stages.Bridge, &l.opts)
 		return l, nil
 	}
 	store := &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: l.opts.ReplyTimeout}
-	l.member = newMember(store, l.gate, opts, l.conns.Seen, l.clock, l.conns.Renewer.Hasten)
-	l.conns.Background.Go(func() { l.member.run(ctx) })
+	l.member = &admission.Member[*Options]{
+		Gate: l.gate, Membership: stages.NewMembership(store, opts.Member), Lease: l.opts.memberLease, ReplyTimeout: l.opts.ReplyTimeout,
+		Under: func(order stages.Order) (*Options, time.Duration, error) {
+			under, misfit := opts.under(order)
+			if misfit != nil {
+				return nil, 0, misfit
+			}
+			return &under, under.longest(), nil
+		},
+		Obeyed: func(o *Options) { l.conns.Renewer.Hasten(o.renewEvery) },
+		Heard:  l.clock.Heard,
+		Told: func(stage stages.Stage, epoch int64, why error) {
+			l.conns.Seen(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: opts.Namespace, Stage: stage, Epoch: epoch, Err: why})
+		},
+	}
+	l.conns.Background.Go(func() { l.member.Run(ctx) })
 	return l, nil
 }
 
 // Close implements Locker. An attempt that is under way is finished, or undone.
 func (l *locker) Close() error {
 	l.stop()
-	l.gate.close()
+	l.gate.Close()
 	if l.member != nil {
-		defer l.member.leave()
+		defer l.member.Leave()
 	}
 	return l.conns.Close()
 }
@@ -91,18 +112,18 @@ func (l *locker) Ready(ctx context.Context) error {
 		return refused(lifetime.ErrNoContext)
 	}
 	for {
-		changed := l.gate.wait()
-		err := l.gate.whyClosed()
+		changed := l.gate.Changed()
+		err := l.gate.Refusal()
 		switch {
 		case err == nil:
 			return nil
-		case isHopeless(err):
+		case l.gate.Hopeless(err):
 			return refused(err)
 		}
 		select {
 		case <-changed.Done():
 		case <-ctx.Done():
-			if why := l.gate.whyClosed(); why != nil { // what the reports that failed meanwhile say
+			if why := l.gate.Refusal(); why != nil { // what the reports that failed meanwhile say
 				err = why
 			}
 			return refused(errors.Join(err, context.Cause(ctx)))
@@ -112,7 +133,7 @@ func (l *locker) Ready(ctx context.Context) error {
 
 // Stage implements Locker.
 func (l *locker) Stage() (lockmigrate.Stage, int64, error) {
-	stage, epoch, err := l.gate.stage()
+	stage, epoch, err := l.gate.Stage()
 	if err != nil {
 		err = &lockmigrate.Error{Op: "stage", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}
 	}
@@ -137,7 +158,7 @@ func (l *locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
 	if err := l.enter(ctx, k, false); err != nil {
 		return nil, l.refused(ctx, key, err)
 	}
-	if _, err := l.attempt(ctx, k, l.runner(k.permit.opts.rules)); err != nil {
+	if _, err := l.attempt(ctx, k, l.runner(k.permit.Terms.rules)); err != nil {
 		return nil, err
 	}
 	return k, nil
@@ -163,7 +184,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 		ctx = bounded
 	}
 	if l.conns.Hub.Waiting(key) == 0 && !l.contended.Lately(key, l.conns.Clock.Now) { // else the key is hardly free
-		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !again(ctx, err) {
+		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !l.again(ctx, err) {
 			return lock, false, err
 		}
 	}
@@ -181,13 +202,13 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 	defer func() { l.leaveQueue(w) }()
 	var met setbacks
 	for {
-		changed := l.gate.wait()
+		changed := l.gate.Changed()
 		turn.Forget()
 		lock, next, err := l.tryOnce(ctx, key, w)
 		switch {
 		case err == nil:
 			return lock, true, nil
-		case !again(ctx, err) && (ctx.Err() != nil || !broke(err)):
+		case !l.again(ctx, err) && (ctx.Err() != nil || !broke(err)):
 			return nil, true, met.end(ctx, key, err, nil)
 		}
 		if next.contended {
@@ -247,7 +268,7 @@ var errClosed = lifetime.ErrClosed
 func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retryHint, error) {
 	var k *lock
 	if w != nil && w.lock != nil {
-		if k = w.lock; l.gate.stay(&k.permit) != nil { // nothing that is handed to the place counts any more
+		if k = w.lock; l.gate.Stay(&k.permit) != nil { // nothing that is handed to the place counts any more
 			l.leaveQueue(w)
 			k = nil
 		}
@@ -259,8 +280,8 @@ func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retry
 			return nil, retryHint{}, l.refused(ctx, key, err)
 		}
 	}
-	runner := l.runner(k.permit.opts.rules)
-	if w != nil && k.permit.stage != stages.Legacy {
+	runner := l.runner(k.permit.Terms.rules)
+	if w != nil && k.permit.Stage != stages.Legacy {
 		runner = w.watch.Over(runner, w.turn)
 	}
 	next, err := l.attempt(ctx, k, runner)
@@ -273,7 +294,7 @@ func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retry
 // enter passes the gate. While it is closed it waits for the next order: for ever if patient, else
 // for ReplyTimeout and only as long as the member has not joined yet.
 func (l *locker) enter(ctx context.Context, k *lock, patient bool) error {
-	err := l.gate.enter(k.key, &k.permit)
+	err := l.gate.Enter(k.key, &k.permit)
 	if err == nil {
 		return nil
 	}
@@ -283,15 +304,15 @@ func (l *locker) enter(ctx context.Context, k *lock, patient bool) error {
 		ctx = bounded
 	}
 	for {
-		changed := l.gate.wait()
-		err = l.gate.enter(k.key, &k.permit)
-		if err == nil || isHopeless(err) || !patient && !errors.Is(err, errNotJoined) {
+		changed := l.gate.Changed()
+		err = l.gate.Enter(k.key, &k.permit)
+		if err == nil || l.gate.Hopeless(err) || !patient && !errors.Is(err, admission.ErrNotJoined) {
 			return err
 		}
 		select {
 		case <-changed.Done():
 		case <-ctx.Done():
-			if why := l.gate.whyClosed(); why != nil {
+			if why := l.gate.Refusal(); why != nil {
 				err = why
 			}
 			return err
@@ -320,7 +341,7 @@ func (l *locker) sleep(ctx, changed context.Context, w *wait, next retryHint) er
 	}
 	either, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(changed, func() { cancel(errChanged) })
+	stop := context.AfterFunc(changed, func() { cancel(admission.ErrChanged) })
 	defer stop()
 	var err error
 	w.woken = protocol.Reply{Kind: protocol.Woke}
@@ -340,13 +361,11 @@ func (l *locker) sleep(ctx, changed context.Context, w *wait, next retryHint) er
 		event, err = w.watch.Sleep(either, w.turn, next.before, next.old, max(d, time.Millisecond))
 		w.woken = event.Reply()
 	}
-	if errors.Is(err, errChanged) {
+	if errors.Is(err, admission.ErrChanged) {
 		return nil
 	}
 	return err
 }
-
-var errChanged = errors.New("the stage has changed")
 
 // attempt makes one attempt with a permit, which the lock, or whatever is left of the attempt, keeps. It is counted in
 // background to its end, which every wait in it bounds: Close finds the attempt done, or undone.
@@ -355,18 +374,18 @@ var errChanged = errors.New("the stage has changed")
 // caller's code ends the goroutine, or panics, nobody knows what may be left: it is given back.
 func (l *locker) attempt(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
 	began, p := l.conns.Clock.Now(), &k.permit
-	p.kept = false
+	p.Kept = false
 	if !l.conns.Background.Begin() {
-		p.leave()
+		p.Leave()
 		return retryHint{}, failed(k.key, errClosed)
 	}
 	defer l.conns.Background.End()
 	returned := false
 	defer func() {
 		switch {
-		case p.kept:
+		case p.Kept:
 		case returned:
-			p.leave()
+			p.Leave()
 		default:
 			l.keep(k, began)
 		}
@@ -377,18 +396,18 @@ func (l *locker) attempt(ctx context.Context, k *lock, over waiting.Runner) (ret
 }
 
 func (l *locker) attemptInStage(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
-	if k.permit.stage == stages.Legacy {
+	if k.permit.Stage == stages.Legacy {
 		return l.attemptLegacy(ctx, k, over)
 	}
 	return l.attemptBridge(ctx, k, over)
 }
 
 // again tells whether a failed attempt is worth another one.
-func again(ctx context.Context, err error) bool {
+func (l *locker) again(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
-	return errors.Is(err, lockmigrate.ErrNotAcquired) || errors.Is(err, lockmigrate.ErrForeignFormat) || errors.Is(err, lockmigrate.ErrStage) && !isHopeless(err)
+	return errors.Is(err, lockmigrate.ErrNotAcquired) || errors.Is(err, lockmigrate.ErrForeignFormat) || errors.Is(err, lockmigrate.ErrStage) && !l.gate.Hopeless(err)
 }
 
 // refused is the error of an attempt that did not pass the gate.
@@ -397,7 +416,7 @@ func (l *locker) refused(ctx context.Context, key string, err error) error {
 		return failed(key, errClosed)
 	}
 	kind := lockmigrate.ErrStage
-	if ctx.Err() != nil && !isHopeless(err) { // a cancelled wait, which says why it waited
+	if ctx.Err() != nil && !l.gate.Hopeless(err) { // a cancelled wait, which says why it waited
 		kind = lockmigrate.ErrNotAcquired
 		err = errors.Join(&lockmigrate.Error{Op: "enter", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}, context.Cause(ctx))
 	}

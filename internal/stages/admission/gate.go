@@ -1,0 +1,335 @@
+// Package admission says whether a member of a namespace may act, at which stage, and until when. A process asks it before each attempt,
+// and reports by it what it may hold.
+//
+// Two things make the count trustworthy. The stage of an attempt is chosen and counted in one step, so a report never leaves out an attempt
+// that has begun. And an attempt is counted until nothing of it can be on the server any more.
+package admission
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/servers"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// Gate stands between a Locker and its stage: every attempt passes it. T is what attempts need to know of an order.
+type Gate[T any] struct {
+	closedBy error // what the attempts of a closed Locker are told
+
+	mu        sync.Mutex
+	following stages.Following
+	terms     T
+	fixed     bool  // no record governs the stage
+	why       error // what went wrong with the last report
+	hopeless  bool  // waiting does not mend it: see Hopeless
+	over      bool  // the Locker is closed
+	inUse     [3]int
+	acting    int             // attempts under way that began under the order that stands
+	earlier   int             // ... and those that began under an earlier one
+	changed   context.Context // ends, and is replaced, when an order changes what attempts may do
+	change    context.CancelFunc
+	drained   chan struct{} // gets a token when the last use of a stage, or the last attempt of an earlier order, ends
+}
+
+// Permit is one attempt's, and then one lock's, right to a stage.
+type Permit[T any] struct {
+	Stage    stages.Stage
+	Terms    T
+	NotAfter protocol.Instant // on the server's clock: no command of the attempt may act later; 0 without a record
+	Until    time.Time        // the same on the local monotonic clock, or earlier
+	Kept     bool             // by somebody who ends it later than the attempt that is under way
+
+	gate   *Gate[T]
+	epoch  int64
+	left   atomic.Bool
+	acting bool // guarded by the gate's mu
+}
+
+// New returns a gate that is closed until Member has joined, or Fix has set a stage. Attempts of a closed Locker are told closed.
+func New[T any](closed error) *Gate[T] {
+	g := &Gate[T]{closedBy: closed, drained: make(chan struct{}, 1)}
+	g.changed, g.change = context.WithCancel(context.Background())
+	return g
+}
+
+// Fix sets a stage that no record governs.
+func (g *Gate[T]) Fix(s stages.Stage, terms T) {
+	g.following.Stage, g.following.Ready, g.fixed, g.terms = s, true, true, terms
+}
+
+// Enter lets an attempt on a key begin, in the stage that stands now: it fills in its permit.
+func (g *Gate[T]) Enter(key string, p *Permit[T]) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.closed(); err != nil {
+		return err
+	}
+	o := &g.following
+	if !g.fixed && !o.Covers(key) {
+		return fmt.Errorf("%w %s: %q", errOtherNamespace, o.Namespace, o.Patterns)
+	}
+	g.inUse[o.Stage]++
+	g.acting++
+	p.acting = true
+	p.gate, p.Stage, p.epoch, p.Terms, p.NotAfter, p.Until = g, o.Stage, o.Epoch, g.terms, g.bound(), o.Until
+	return nil
+}
+
+// Stay lets a waiter with a place in the queue go on: its permit gets the bound that stands now. A waiter of another
+// order has to leave its place.
+func (g *Gate[T]) Stay(p *Permit[T]) error {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if err := g.closed(); err != nil {
+		return err
+	}
+	if p.epoch != g.following.Epoch || p.Stage != g.following.Stage {
+		return ErrChanged
+	}
+	p.NotAfter, p.Until = g.bound(), g.following.Until
+	return nil
+}
+
+// ErrChanged is a waiter's whose stage is no more.
+var ErrChanged = errors.New("the stage has changed")
+
+// closed says why no attempt may begin.
+func (g *Gate[T]) closed() error {
+	late := time.Since(g.following.Until)
+	switch {
+	case g.over:
+		return g.closedBy
+	case g.fixed:
+		return nil
+	case g.hopeless:
+		return &Never{g.why}
+	case !g.following.Ready && g.why != nil:
+		return fmt.Errorf("the stage is not known yet: %w", g.why)
+	case !g.following.Ready:
+		return ErrNotJoined
+	case late < 0:
+		return nil
+	case g.why != nil:
+		return fmt.Errorf("this member could not report for %v, its lease is over: %w", late.Round(time.Millisecond), g.why)
+	default:
+		return fmt.Errorf("this member's lease has been over for %v", late.Round(time.Millisecond))
+	}
+}
+
+var (
+	ErrNotJoined      = errors.New("this member has not joined its namespace yet")
+	errOtherNamespace = errors.New("the key is not of namespace")
+)
+
+// misfit says that the record and the Locker's options do not go together.
+type misfit struct{ error }
+
+func (u *misfit) Unwrap() error { return u.error }
+
+// Never is the error of a closed gate that no waiting opens: somebody has to change the options or the record.
+// Reports go on, so the Locker works once that is done.
+type Never struct{ Cause error }
+
+func (c *Never) Error() string { return c.Cause.Error() }
+func (c *Never) Unwrap() error { return c.Cause }
+
+// Hopeless tells that no waiting helps against why an attempt did not pass.
+func (g *Gate[T]) Hopeless(err error) bool {
+	var never *Never
+	return errors.As(err, &never) || errors.Is(err, errOtherNamespace) || errors.Is(err, g.closedBy)
+}
+
+// bound returns the last instant of the server's clock at which a command of this member may act.
+func (g *Gate[T]) bound() protocol.Instant {
+	if g.fixed {
+		return 0
+	}
+	return protocol.InstantOf(g.following.Ends)
+}
+
+// Bound is the bound for what does not pass the gate again: renewals.
+func (g *Gate[T]) Bound() protocol.Instant {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.bound()
+}
+
+// Leave ends a permit: nothing that it allowed is on the server, or will be.
+func (p *Permit[T]) Leave() {
+	if p.left.Swap(true) {
+		return
+	}
+	g := p.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.inUse[p.Stage]--
+	if g.acted(p) || g.inUse[p.Stage] == 0 && p.Stage != g.following.Stage {
+		g.tell()
+	}
+}
+
+// LeaveAt ends a permit at a later time, when something may be on the server until then.
+func (p *Permit[T]) LeaveAt(t time.Time) { time.AfterFunc(time.Until(t), p.Leave) }
+
+// Acquired ends a permit's attempt: the lock lasts, and keeps it.
+func (p *Permit[T]) Acquired() {
+	p.Kept = true
+	g := p.gate
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.acted(p) {
+		g.tell()
+	}
+}
+
+// tell has the member report: something has ended that the record may be waiting for.
+func (g *Gate[T]) tell() {
+	select {
+	case g.drained <- struct{}{}:
+	default:
+	}
+}
+
+// acted ends the attempt of a permit, once, and tells whether it was the last one of an earlier order.
+func (g *Gate[T]) acted(p *Permit[T]) bool {
+	switch {
+	case !p.acting:
+		return false
+	case p.epoch == g.following.Epoch:
+		p.acting = false
+		g.acting--
+		return false
+	}
+	p.acting = false
+	g.earlier--
+	return g.earlier == 0
+}
+
+// Changed returns a context that ends when the next order changes something.
+func (g *Gate[T]) Changed() context.Context {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.changed
+}
+
+// Stage returns what attempts run now, or why none may begin.
+func (g *Gate[T]) Stage() (stages.Stage, int64, error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.following.Stage, g.following.Epoch, g.closed()
+}
+
+// Refusal says why no attempt may begin now, nil if one may.
+func (g *Gate[T]) Refusal() error {
+	_, _, err := g.Stage()
+	return err
+}
+
+// report fills in what the member runs and holds.
+func (g *Gate[T]) report(r *stages.Report) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.following.Says(r, g.earlier > 0)
+	r.Lowest, r.Highest = -1, -1
+	for s, n := range g.inUse {
+		if n > 0 {
+			if r.Lowest < 0 {
+				r.Lowest = stages.Stage(s)
+			}
+			r.Highest = stages.Stage(s)
+		}
+	}
+}
+
+// obey takes an order that answers a report.
+func (g *Gate[T]) obey(o stages.Order, terms T, until time.Time) (news bool) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	wasClosed, epoch := g.closed() != nil, g.following.Epoch
+	news = g.following.Obey(o, until, g.earlier > 0)
+	if epoch != o.Epoch {
+		g.earlier, g.acting = g.earlier+g.acting, 0
+	}
+	g.terms, g.why, g.hopeless = terms, nil, false
+	if news || wasClosed {
+		g.announce()
+	}
+	return news
+}
+
+// extend lets what is held be renewed until the end of a lease that allows nothing new: the member cannot run the
+// record any more, and the record still counts what it holds.
+func (g *Gate[T]) extend(o stages.Order) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if g.following.Ready && o.Ends.After(g.following.Ends) {
+		g.following.Ends = o.Ends
+	}
+}
+
+// failed notes why a report did not succeed. A lease that still lasts goes on lasting, unless the record is gone or
+// does not fit: then nothing may be acquired from now on. A record that never was there is a misspelt namespace,
+// or one that nobody has created, and rights that never were there are missing: waiters get the error at once. What
+// was there and is gone may come back.
+func (g *Gate[T]) failed(err error) {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	var wrong *misfit
+	ready, gone, unfit := g.following.Ready, errors.Is(err, stages.ErrNoRecord), errors.As(err, &wrong)
+	before := g.hopeless
+	g.why, g.hopeless = err, unfit || !ready && (gone || isRefusal(err))
+	if gone && !ready {
+		g.why = fmt.Errorf("%w; correct Options.Namespace, or create it with `lockmigrate stage init`", err)
+	}
+	if (stages.Ends(err) || unfit) && ready {
+		g.following.End()
+	}
+	if g.hopeless && !before {
+		g.announce()
+	}
+}
+
+// isRefusal tells that the server answered, and will give the same answer until somebody changes a right, a password
+// or a key, or replaces the server.
+func isRefusal(err error) bool {
+	var refused redis.Error
+	if !errors.As(err, &refused) {
+		return false
+	}
+	for _, sign := range []string{"NOPERM", "NOAUTH", "WRONGPASS", "WRONGTYPE", servers.OldReply, "unknown command", "can't run this command", "can't access"} {
+		if strings.Contains(string(refused), sign) {
+			return true
+		}
+	}
+	return false
+}
+
+// Close lets nothing begin any more, and wakes everybody who waits.
+func (g *Gate[T]) Close() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.over = true
+	g.announce()
+}
+
+// announce wakes those who wait for a change.
+func (g *Gate[T]) announce() {
+	g.change()
+	g.changed, g.change = context.WithCancel(context.Background())
+}
+
+// idle tells that nothing of any stage is in use.
+func (g *Gate[T]) idle() bool {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.inUse == [3]int{}
+}

@@ -1,0 +1,124 @@
+package admission
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// Member keeps a Locker in its namespace: it reports, and hands what it is told to the gate.
+type Member[T any] struct {
+	Gate         *Gate[T]
+	Membership   *stages.Membership
+	Lease        time.Duration // from a report to the next one that must have come through
+	ReplyTimeout time.Duration
+	// Under returns what an order means for the Locker's attempts, and for how long a lock can then outlive its last renewal; or why
+	// the record and the Locker's options do not go together.
+	Under func(o stages.Order) (terms T, longest time.Duration, misfit error)
+	// Obeyed is told of terms that count from now on. Heard is told the server's time, and when it had not been asked yet.
+	Obeyed func(terms T)
+	Heard  func(server, sent time.Time)
+	// Told is told of every change of the stage, and once why nothing may be acquired any more.
+	Told func(stage stages.Stage, epoch int64, why error)
+
+	why     string        // why the record cannot be run, as the last answer says; empty when it can
+	longest time.Duration // for how long a lock can outlive its last renewal, under every record that was ever obeyed
+	closed  bool          // that nothing may be acquired has been told
+}
+
+// Run reports until ctx ends. It is for one goroutine.
+func (m *Member[T]) Run(ctx context.Context) {
+	stages.Keep(ctx, m.Lease, m.Gate.drained, func(ctx context.Context) (bool, error) {
+		news, err := m.report(ctx)
+		stage, epoch, why := m.Gate.Stage()
+		switch {
+		case err == nil && (news || m.closed):
+			m.closed = false
+			m.Told(stage, epoch, nil)
+		case err != nil && why != nil && !m.closed && ctx.Err() == nil:
+			m.closed = true
+			m.Told(0, 0, why)
+		}
+		return news, err
+	})
+}
+
+// report refreshes the lease, and takes what the answer says to the gate. News tells that the next report has
+// something to say that this one had not.
+func (m *Member[T]) report(ctx context.Context) (news bool, err error) {
+	bounded, cancel := context.WithTimeout(ctx, min(m.ReplyTimeout, m.Lease/2))
+	defer cancel()
+	if !m.Membership.Known() {
+		order, err := m.Membership.Hello(bounded)
+		if err != nil {
+			return false, m.failed(ctx, err)
+		}
+		_, longest, wrong := m.Under(order)
+		m.note(wrong)
+		if wrong == nil {
+			m.longest = longest
+		}
+	}
+	report := stages.Report{Lease: m.Lease, Longest: m.longest, Misfit: m.why}
+	m.Gate.report(&report)
+	sent := time.Now()
+	order, until, err := m.Membership.Report(bounded, report)
+	if !order.Now.IsZero() {
+		m.Heard(order.Now, sent)
+	}
+	if err != nil {
+		return errors.Is(err, stages.ErrLate), m.failed(ctx, err)
+	}
+	terms, longest, wrong := m.Under(order)
+	said := m.why
+	m.note(wrong)
+	switch {
+	case wrong != nil:
+		m.Gate.extend(order)
+		return m.why != said, m.failed(ctx, &misfit{wrong})
+	case said != "", longest > m.longest:
+		// The record says that this member does not run it, or that its locks end sooner. Nothing may be acquired
+		// before the record is right.
+		m.longest = max(m.longest, longest)
+		return true, nil
+	default:
+		if news = m.Gate.obey(order, terms, until); news {
+			m.Obeyed(terms)
+		}
+		return news, nil
+	}
+}
+
+// note keeps why the record cannot be run, in one line and not too long: it is for people who look at the stage.
+func (m *Member[T]) note(misfit error) {
+	m.why = ""
+	if misfit != nil {
+		m.why = strings.ReplaceAll(misfit.Error(), "\n", "; ")
+		if len(m.why) > longestWhy {
+			m.why = strings.ToValidUTF8(m.why[:longestWhy], "") + " ..."
+		}
+	}
+}
+
+const longestWhy = 500 // bytes
+
+// failed takes the failure of a report to the gate.
+func (m *Member[T]) failed(ctx context.Context, err error) error {
+	if ctx.Err() == nil {
+		m.Gate.failed(err)
+	}
+	return err
+}
+
+// Leave says goodbye, if nothing is held. Otherwise the lease runs out by itself.
+func (m *Member[T]) Leave() {
+	if !m.Gate.idle() {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), m.ReplyTimeout)
+	defer cancel()
+	_ = m.Membership.Leave(ctx) // the lease runs out by itself
+}
