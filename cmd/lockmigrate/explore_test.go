@@ -102,6 +102,6 @@ func TestWhatAMachineReadsHasNoWidth(t *testing.T) {
 // TestACommandIsNotBroken: a terminal copies a command that a message names as one line.
 func TestACommandIsNotBroken(t *testing.T) {
 	run := "lockmigrate simulate --scenario orders.txt --seed 1 --as story"
-	line := "create it with \"" + run + "\", or name another"
-	assert.Equal(t, line, wrap(line, 40, 2))
+	assert.Equal(t, "create it\n  (\""+run+"\"),\n  or name another", wrap("create it (\""+run+"\"), or name another", 40, 2))
+	assert.Equal(t, "next  "+run, wrap("next  "+run, 40, 2))
 }

@@ -181,7 +181,7 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 		}
 		defer journal.Close()
 		record = journal.Write
-		notes = append(notes, fmt.Sprintf("the former rights are in %s: lockmigrate fence --remove %s --execute", terminal.Quoted(flags.journal), terminal.Quoted(flags.journal)))
+		notes = append(notes, fmt.Sprintf("\"lockmigrate fence --remove %s --execute\" restores the former rights", terminal.Quoted(flags.journal)))
 	}
 	for i := range all {
 		if n := carriers[i]; n != nil {
@@ -368,7 +368,7 @@ func fenceReachText(b *strings.Builder, p fence.Plan) {
 	if len(r.Keep) > 0 {
 		but = "only the keys " + strings.Join(stages.EscapeAll(r.Keep), " ") + " are kept"
 	}
-	fmt.Fprintf(b, "  takes away %s on EVERY key, not only on locks: %s\n", strings.ToUpper(strings.Join(r.Commands, ", ")), terminal.Safe(but))
+	fmt.Fprintf(b, "  takes      %s on EVERY key, not only on locks: %s\n", strings.ToUpper(strings.Join(r.Commands, ", ")), terminal.Safe(but))
 	switch {
 	case r.Unseen != "":
 		fmt.Fprintf(b, "  from       user %s; its connections are not known: %s\n", terminal.Quoted(p.User), terminal.Safe(r.Unseen))

@@ -147,7 +147,7 @@ func TestAFenceStopsNoMember(t *testing.T) {
 	journal := filepath.Join(t.TempDir(), "fence.jsonl")
 	for _, more := range [][]string{nil, {"--execute", "--journal", journal}} {
 		stdout, stderr := o.runs(exitUnsafe, append([]string{"fence", "--user", "app", "--lock", "lock.order.*"}, more...)...)
-		assert.Contains(t, stdout, "takes away SETNX, GETSET on EVERY key, not only on locks: no other key is kept")
+		assert.Contains(t, stdout, "takes      SETNX, GETSET on EVERY key, not only on locks: no other key is kept")
 		assert.Contains(t, stdout, "from       user app: ")
 		assert.Regexp(t, `a second   SETNX \S+ \(mean \S+\), GETSET `, stdout)
 		assert.Contains(t, stdout, "nothing was written; --execute would be refused")

@@ -39,10 +39,9 @@ func OpenJournal(name string) (*Journal, error) {
 
 // Write appends an entry, and makes it durable: without it nobody knows the rights of before.
 func (j *Journal) Write(e Entry) error {
-	line, err := json.Marshal(e)
-	if err == nil {
-		_, err = j.file.Write(append(line, '\n'))
-	}
+	out := json.NewEncoder(j.file) // one write, with the end of the line
+	out.SetEscapeHTML(false)       // a rule is full of &
+	err := out.Encode(e)
 	if err == nil {
 		err = j.file.Sync()
 	}
