@@ -10,13 +10,19 @@ func All() []*Script { return all }
 
 var all []*Script
 
-// NameOf returns the name of a script by its text, with or without comments, or by the digest of either, empty for none of these.
+// NameOf returns the name of a script by its text, with or without comments, or by the digest of either, empty for none of these. A script of a
+// service that runs within sidecar_run.lua has that name.
 func NameOf(text string) string {
 	if name := names()[text]; name != "" {
 		return name
 	}
+	if len(text) > 1000 && strings.Contains(text, around()) {
+		return SidecarRun.Name
+	}
 	return names()[strings.ToLower(text)] // a digest may be in capitals
 }
+
+var around = sync.OnceValue(func() string { before, _, _ := strings.Cut(SidecarRun.Bare(), ownBody); return before })
 
 // names are of every script's text and digest, with and without comments. Few programs ask: it is made for the first one.
 var names = sync.OnceValue(func() map[string]string {

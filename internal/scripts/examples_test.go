@@ -125,7 +125,7 @@ func values(with scripts.Values, words []string) scripts.Values {
 	}
 	for _, w := range words {
 		switch name, v, _ := strings.Cut(w, "="); {
-		case name == "contents":
+		case name == "contents" || name == "keys":
 			all[name] = boxedWords(strings.Split(v, ","))
 		case v == "":
 			delete(all, name)

@@ -66,12 +66,11 @@ var (
 	GatedWrite      = load("gated_write.lua")
 	GatedCompareSet = load("gated_compare_set.lua")
 
-	SidecarTake   = load("sidecar_take.lua")
-	SidecarGet    = load("sidecar_get.lua")
-	SidecarDel    = load("sidecar_del.lua")
-	SidecarExpire = load("sidecar_expire.lua")
-	SidecarKeep   = load("sidecar_keep.lua")
-	SidecarOld    = load("sidecar_old.lua")
+	SidecarTake = load("sidecar_take.lua")
+	SidecarGet  = load("sidecar_get.lua")
+	SidecarDel  = load("sidecar_del.lua")
+	SidecarKeep = load("sidecar_keep.lua")
+	SidecarRun  = load("sidecar_run.lua")
 
 	StageInit   = load("stage_init.lua")
 	StageJoin   = load("stage_join.lua")
@@ -141,6 +140,20 @@ func (s *Script) Bare() string {
 	return code.String()
 }
 
+// Around is sidecar_run.lua, without comments, with another script in the place of its command.
+func (s *Script) Around(body string) string {
+	first := ""
+	if strings.HasPrefix(body, "#!") { // it says on which engine, and must stay the first line
+		first, body, _ = strings.Cut(body, "\n")
+		first += "\n"
+	}
+	code := s.Bare()
+	at := strings.Index(code, ownBody)
+	return first + code[:at] + "local function body() " + body + "\nend\n" + code[at+len(ownBody):]
+}
+
+const ownBody = "local function body() return redis.pcall(unpack(ARGV)) end\n"
+
 // Argument is a key or an argument, as the header names it.
 type Argument struct {
 	Name     string
@@ -175,7 +188,7 @@ func (s *Script) Call(values Values) ([]any, error) {
 			used++
 		}
 		if i == 0 {
-			call[0] = used
+			call[0] = len(call) - 1
 		}
 	}
 	if len(s.Words) > 0 {

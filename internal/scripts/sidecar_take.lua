@@ -1,4 +1,4 @@
--- sidecar_take.lua: SETNX, SET NX and a GETSET that wins on nothing, of a service behind a sidecar: takes the lock by a token.
+-- sidecar_take.lua: SETNX, SET NX and GETSET of a service behind a sidecar: takes the lock by a token.
 --
 -- KEYS key        the lock's key
 -- KEYS guard      its guard
@@ -6,12 +6,11 @@
 -- KEYS queue      its queue, or the lock's key when none is kept
 -- KEYS yield      the state of the gaps for old clients, or the lock's key when none are left
 -- WORD name       of the sidecar
--- WORD shape      of the reply: nx, set or getset; wait: the sidecar itself asks, for the next attempt of the service
--- WORD value      the bridge value: far-future to every legacy reader, unguessable; '=' takes the lock by the text itself, without a guard
+-- WORD shape      of the reply: nx, set; getset: one that wins on nothing; lose: one that does not; wait: the sidecar itself asks, for
+--             the next attempt of the service
+-- WORD value      the bridge value: far-future to every legacy reader, unguessable
 -- WORD ttl        in milliseconds
 -- WORD ends       when the client takes its text for expired, in milliseconds of the sidecar's clock; 0: never
--- WORD owes       for how long a DEL is expected, in milliseconds from now; 0: none will come
--- WORD once       1: no two clients write the same text, so the same text again is the same attempt
 -- WORD not_after  the last millisecond of the server's clock at which this command may act, 0 for none
 -- WORD grace      in milliseconds; -1 takes no legacy expiry over
 -- WORD settle     how long a takeover settles, in milliseconds
@@ -22,11 +21,15 @@
 -- WORD claim      for how long a lock that was handed over, or that settles, is kept for the next attempt, in milliseconds
 -- WORD far        the number that stands for any other holder of the lock: live on any clock
 -- WORD written    what the client writes: the rest
--- Reply    nx: 1 granted, 0 held. set: OK, nil. getset: nil granted, else far, which loses.
+-- Reply    nx: 1 granted, 0 held. set: OK, nil. getset, lose: nil granted, far: it loses, the service's own text, or a value
+--          that is no token: it is replaced.
 --          wait: 1 the next attempt will be granted, 0 it stands in the queue
 --
 -- Atomic for the reasons of bridge_acquire.lua, and because the record must say what stands on the key.
 -- A member whose lease is over gets "held" and no error: old clients throw on errors.
+-- A GETSET on the service's own lock is what it is on a bare server: the threads of one service settle it among themselves. On nothing, one
+-- that would not win is told far, and plants nothing. There are clients that take nothing for an expiry long past: they would win, while
+-- the key is free for everybody else. An expiry of others is taken over by a SETNX, and by no GETSET.
 -- A takeover needs two attempts. The first puts a token on key and guard, and is refused; one that comes after the settling is
 -- granted if the token still stands there. The same token waits in the queue: a release hands the key to it, and
 -- the next attempt finds it there.
@@ -34,13 +37,15 @@
 -- The record is written first, the guard next, the key last: nothing is taken when one of the commands is refused.
 -- include effects.lua
 -- include clock.lua
+-- include sidecar_database.lua
 -- include sidecar_shared.lua
 if old_server then return old_server end
 grace, settle, gap, claim = tonumber(grace), tonumber(settle), tonumber(gap), tonumber(claim)
+local swaps = shape == 'getset' or shape == 'lose'
 
 local function refused()
   if shape == 'nx' or shape == 'wait' then return 0 end
-  return shape == 'getset' and far
+  return swaps and far
 end
 local function granted()
   if shape == 'nx' then return 1 end
@@ -52,36 +57,51 @@ if late(not_after) then
   tell(name, 'late')
   return refused()
 end
-if ttl == '0' then return refused() end -- its client takes it for over already
 local s = read(name)
-local keeps = claim + owes + ttl
+if ttl == '0' and not swaps then return refused() end -- its client takes it for over already
+local over = ttl == '0'
+if over then ttl = 1 end
+local keeps = claim + ttl
 local careful = free == '1' and settle > 0
 
--- take(token) writes all that makes the lock ours.
-local function take(token)
+-- take(token, reply) writes all that makes the lock ours.
+local function take(token, reply)
   local before = redis.call('HGET', record, name)
-  give_up(s)
-  if owes ~= '0' then s.owed[#s.owed + 1] = now + owes end
-  s.token, s.ends, s.text, s.since, s.place, s.settle, s.stands = token, ends, written, now, '-', 0, 0
+  s.token, s.ends, s.text, s.since, s.place, s.settle, s.stands, s.timed = token, ends, written, now, '-', 0, 0, '0'
   write(name, s, keeps)
-  local set = {}
-  if token ~= '=' then set = redis.pcall('SET', guard, token, 'PX', ttl) end
-  if not set.err then set = redis.pcall('SET', key, held(s), 'PX', ttl) end
+  local set = redis.pcall('SET', guard, token, 'PX', ttl)
+  if not set.err then set = redis.pcall('SET', key, token, 'PX', ttl) end
   if set.err then
-    if token ~= '=' then redis.pcall('SET', guard, token, 'PX', 1) end
+    redis.pcall('SET', guard, token, 'PX', 1)
     if before then redis.pcall('HSET', record, name, before) else redis.pcall('HDEL', record, name) end
     return set
   end
-  return granted()
+  return reply or granted()
 end
 
-if s.place == '-' and not careful and shape ~= 'wait' and redis.call('EXISTS', key, guard, yield, queue) == 0 then return take(value) end
+if s.place == '-' and not careful and shape ~= 'wait' and shape ~= 'lose' and not over and redis.call('EXISTS', key, guard, yield, queue) == 0 then return take(value) end
 -- include bridge_shared.lua
+if swaps then
+  local what, seen, owner = whose(s)
+  if what == 'mine' then
+    local before = s.text
+    s.text, s.ends, s.timed = written, ends, '0'
+    write(name, s, keeps)
+    redis.call('PEXPIRE', guard, ttl)
+    redis.call('PEXPIRE', key, ttl)
+    return before
+  elseif what == 'raw' then
+    if type(seen) == 'table' then return seen end
+    if owner and owner ~= s.token or redis.call('PTTL', key) < 0 and expiry(seen, unit, layout) then return far end
+    return take(value, seen)
+  elseif what == 'theirs' or shape == 'lose' or over then
+    return far
+  end
+end
 -- include bridge_yield.lua
 -- include fence.lua
 -- include queue_grant.lua
 local owner, seen, kind = text(guard), text(key)
-if once == '1' and s.text == written and held(s) and (seen == held(s) or not seen and owner == held(s)) then return granted() end
 local place = s.place ~= '-' and s.place
 local state = gap > 0 and recall()
 
@@ -89,7 +109,7 @@ local function entry() return string.format('%.0f %.0f 1 lockmigrate:sidecar:%s 
 
 -- waits() refuses the attempt, and takes a place in the queue, or keeps it. A place that is not asked for any more is given up.
 local function waits()
-  if queue == key or value == '=' or place and s.stands > now + claim then return refused() end
+  if queue == key or place and s.stands > now + claim then return refused() end
   local stood = place and s.stands > 0 and entry()
   place = place or value
   s.place, s.stands = place, now + 2 * claim
@@ -106,7 +126,7 @@ local function withdraw()
 end
 
 if owner and owner ~= place then return waits() end
-local over = false
+over = false
 if seen and seen ~= place then
   if kind ~= 'string' or redis.call('PTTL', key) >= 0 then return withdraw() end
   local due = expiry(seen, unit, layout)
@@ -117,7 +137,7 @@ elseif not seen and owner ~= place then
   local waiters = queue ~= key and redis.pcall('ZRANGE', queue, 0, 9) or {}
   if state and keeps_off(state, #waiters) > 0 then return waits() end
   if waiters[1] and not (place and waiters[1] == entry()) then
-    redis.call('SET', key, value == '=' and written or value, 'XX', 'PX', ttl) -- sets nothing: it asks for the right that a grant needs
+    redis.call('SET', key, value, 'XX', 'PX', ttl) -- sets nothing: it asks for the right that a grant needs
     if grant(key, queue, guard, key, '0', {own = place or value}) then return waits() end
   end
 end

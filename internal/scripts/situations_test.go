@@ -93,17 +93,20 @@ func situations() []situation {
 		s.args = append(s.args, 1)
 		return s
 	}
-	const sides, words = "{lock}:sidecar", "me %s " + ours + " 10000 1800000000000 20000 1 0 1000 500 0 ms plain 100 300 7 1800000000000"
+	const sides, words = "{lock}:sidecar", "me %s " + ours + " 10000 1800000000000 0 1000 500 0 ms plain 100 300 7 1800000000000"
 	knows := func(field string) []string {
 		return []string{"HSET " + sides + " me " + field, "PEXPIRE " + sides + " 60000"}
 	}
-	granted := with(held, knows(ours+"_1800000000000_1000_-_0_0_"+later+",_1800000000000"))
+	granted := with(held, knows(ours+"_1800000000000_1000_-_0_0_0_1800000000000"))
 	sidecar := func(script *scripts.Script, name, code, word, trial string, before []string) situation {
 		return situation{script: script, name: name, code: code, before: before, keys: []string{key, guard, sides, queue, yield}[:len(script.Keys)], args: []any{word},
 			locks: 2, ours: ours, trial: trial, proof: sides}
 	}
 	taking := func(name, code, form string, before ...string) situation {
 		return sidecar(scripts.SidecarTake, name, code, fmt.Sprintf(words, form), "", before)
+	}
+	run := func(name, code string, before []string, args ...any) situation {
+		return situation{script: scripts.SidecarRun, name: name, code: code, before: before, keys: []string{guard, sides, queue, key}, args: append(args, "me 1000 2000 refuse .1")}
 	}
 	const me, next = "1000 0 0 heard " + ours, "1000_0_0_heard_" + theirs
 	enqueue := func(name, code string, plain bool, before ...string) situation {
@@ -252,29 +255,25 @@ func situations() []situation {
 		taking("free, GETSET", "<nil>", "getset"),
 		taking("held", "0", "nx", set(key, theirs), set(guard, theirs)),
 		taking("held, GETSET", "7", "getset", set(key, theirs)),
-		taking("held, in the queue", "0", "nx", with([]string{set(key, theirs)}, knows("-_0_0_"+ours+"_0_0_-_"))...),
-		taking("handed over", "1", "nx", with([]string{set(key, ours)}, knows("-_0_0_"+ours+"_0_0_-_"))...),
-		taking("settled", "1", "nx", with(held, knows("-_0_0_"+ours+"_1_0_-_"))...),
+		taking("held, in the queue", "0", "nx", with([]string{set(key, theirs)}, knows("-_0_0_"+ours+"_0_0_0_"))...),
+		taking("handed over", "1", "nx", with([]string{set(key, ours)}, knows("-_0_0_"+ours+"_0_0_0_"))...),
+		taking("settled", "1", "nx", with(held, knows("-_0_0_"+ours+"_1_0_0_"))...),
 		taking("taken over", "0", "nx", "SET "+key+" "+past),
 		taking("another's turn", "0", "nx", "ZADD "+queue+" 5 "+next, "PEXPIRE "+queue+" 50000"),
-		sidecar(scripts.SidecarDel, "released", "1", "me 1 0 100 0 0", `redis.call('HGET', KEYS[3], 'me') `+mayFree, granted),
+		sidecar(scripts.SidecarDel, "released", "1", "me 0 100", `redis.call('HGET', KEYS[3], 'me') `+mayFree, granted),
 		// One reply for several ends: only what holds for all is checked.
-		{script: scripts.SidecarDel, name: "released, the guard stays for a moment", code: "1", before: granted, keys: []string{key, guard, sides, queue, yield}, args: []any{"me 1 5 100 0 0"}},
+		{script: scripts.SidecarDel, name: "released, the guard stays for a moment", code: "1", before: granted, keys: []string{key, guard, sides, queue, yield}, args: []any{"me 5 100"}},
 		{script: scripts.SidecarDel, name: "handed to the next", code: "1", before: with(granted, []string{"ZADD " + queue + " 5 " + next, "ZADD " + queue + " 6 " + gone, "PEXPIRE " + queue + " 50000"}),
-			keys: []string{key, guard, sides, queue, yield}, args: []any{"me 1 0 100 0 0"}},
-		{script: scripts.SidecarDel, name: "another grant is out", code: "1", before: with(held, knows(ours+"_1800000000000_1000_-_0_0_"+later+","+later+",_1800000000000")),
-			keys: []string{key, guard, sides, queue, yield}, args: []any{"me 1 0 100 0 0"}},
-		sidecar(scripts.SidecarDel, "another's", "0", "me 1 0 100 0 0", "", []string{set(key, theirs)}),
-		sidecar(scripts.SidecarDel, "another's, of the same text", "0", "me 9 0 100 0 0", "", with([]string{set(key, "x")}, knows("=_5_1000_-_0_0_-_x"))),
-		sidecar(scripts.SidecarExpire, "own", "1", "me 10000 1800000000000 1 0", "", granted),
-		sidecar(scripts.SidecarExpire, "another's", "0", "me 10000 1800000000000 1 0", "", []string{set(key, theirs)}),
-		sidecar(scripts.SidecarKeep, "renewed", "1", "me 10000 0", "", with(held, knows(ours+"_0_1000_-_0_0_"+later+",_x"))),
-		sidecar(scripts.SidecarKeep, "repaired", "2", "me 0 0", "", with([]string{set(guard, ours)}, knows(ours+"_0_1000_-_0_0_"+later+",_x"))),
-		sidecar(scripts.SidecarKeep, "displaced", "-1", "me 0 0", "", with([]string{set(guard, ours), "SET " + key + " " + later}, knows(ours+"_0_1000_-_0_0_"+later+",_x"))),
-		{script: scripts.SidecarGet, name: "own", code: "1800000000000", before: granted, keys: []string{key, guard, sides}, args: []any{"me get 7 1 0 0 0 - "}},
-		{script: scripts.SidecarGet, name: "own, extended", code: "1800000000000", before: granted, keys: []string{key, guard, sides}, args: []any{"me extend 7 1 10000 1800000001000 0 18 1800000001000"}},
-		{script: scripts.SidecarGet, name: "another's", code: "7", before: []string{set(key, theirs)}, keys: []string{key, guard, sides}, args: []any{"me get 7 1 0 0 0 - "}},
-		{script: scripts.SidecarOld, name: "free", code: "1", keys: []string{key, guard, sides}, args: []any{"me nx 7 1800000000000 1 20000 0 ms plain " + ours}, locks: 1, ours: ours},
-		{script: scripts.SidecarOld, name: "GETSET", code: past, before: []string{"SET " + key + " " + past}, keys: []string{key, guard, sides}, args: []any{"me getset 7 1800000000000 1 20000 0 ms plain " + ours}, locks: 1, ours: ours},
+			keys: []string{key, guard, sides, queue, yield}, args: []any{"me 0 100"}},
+		sidecar(scripts.SidecarDel, "another's", "0", "me 0 100", "", []string{set(key, theirs)}),
+		{script: scripts.SidecarDel, name: "overwritten", code: "1", before: with(granted, []string{"SET " + key + " " + later}), keys: []string{key, guard, sides, queue, yield}, args: []any{"me 0 100"}},
+		sidecar(scripts.SidecarKeep, "renewed", "1", "me 10000 0", "", with(held, knows(ours+"_0_1000_-_0_0_0_x"))),
+		sidecar(scripts.SidecarKeep, "repaired", "2", "me 0 0", "", with([]string{set(guard, ours)}, knows(ours+"_0_1000_-_0_0_0_x"))),
+		sidecar(scripts.SidecarKeep, "displaced", "-1", "me 0 0", "", with([]string{set(guard, ours), "SET " + key + " " + later}, knows(ours+"_0_1000_-_0_0_0_x"))),
+		{script: scripts.SidecarGet, name: "own", code: "1800000000000", before: granted, keys: []string{key, guard, sides}, args: []any{"me 7 1 ms plain"}},
+		{script: scripts.SidecarGet, name: "another's", code: "7", before: []string{set(key, theirs)}, keys: []string{key, guard, sides}, args: []any{"me 7 1 ms plain"}},
+		run("own, extended", "1", granted, "PEXPIRE", key, 30000),
+		run("own, deleted", "1", granted, "UNLINK", key),
+		run("free", "OK", nil, "SET", key, "x", "NX", "PX", 10000),
 	}
 }

@@ -29,7 +29,7 @@ func full(op protocol.Op) protocol.Command {
 		case f.Type() == reflect.TypeFor[protocol.Layout]():
 			f.Set(reflect.ValueOf(protocol.MaybeQuoted))
 		case f.Type() == reflect.TypeFor[*protocol.SidecarCall]():
-			f.Set(reflect.ValueOf(&protocol.SidecarCall{Name: "n", Form: "nx", Text: "the text", Owner: "o", Far: "f", Now: 2e6, Until: 3e6, Owes: 4e6, Settle: 5e6}))
+			f.Set(reflect.ValueOf(&protocol.SidecarCall{Name: "n", Form: "nx", Text: "the text", Far: "f", Now: 2e6, Until: 3e6, Settle: 5e6}))
 		default:
 			f.SetInt(int64(time.Duration(i) * time.Second))
 		}

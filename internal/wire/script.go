@@ -29,12 +29,10 @@ var scriptOf = [...]*scripts.Script{
 	protocol.BridgeExtend: scripts.BridgeRenew,
 	protocol.BridgeDrop:   scripts.BridgeRelease,
 
-	protocol.SidecarTake:   scripts.SidecarTake,
-	protocol.SidecarGet:    scripts.SidecarGet,
-	protocol.SidecarDel:    scripts.SidecarDel,
-	protocol.SidecarExpire: scripts.SidecarExpire,
-	protocol.SidecarKeep:   scripts.SidecarKeep,
-	protocol.SidecarOld:    scripts.SidecarOld,
+	protocol.SidecarTake: scripts.SidecarTake,
+	protocol.SidecarGet:  scripts.SidecarGet,
+	protocol.SidecarDel:  scripts.SidecarDel,
+	protocol.SidecarKeep: scripts.SidecarKeep,
 }
 
 // gatedOf are the scripts of commands of the old scheme that carry a bound: what writes has to check the bound where it writes.
@@ -224,21 +222,10 @@ func sidecarArgument(c *protocol.SidecarCall, name string) any {
 		return milliseconds(time.Duration(c.Now))
 	case "ends":
 		return milliseconds(time.Duration(c.Until))
-	case "owes":
-		return milliseconds(c.Owes)
-	case "once":
-		return flag(c.Once)
 	case "settle":
 		return milliseconds(c.Settle)
 	case "free":
 		return flag(c.Free)
-	case "plain":
-		return flag(c.Plain)
-	case "whose":
-		if c.Owner == "" {
-			return "-"
-		}
-		return c.Owner
 	case "written":
 		return c.Text
 	default:
@@ -301,8 +288,6 @@ func word(s string) any {
 	switch s {
 	case "ms":
 		return "ms"
-	case "plain":
-		return "plain"
 	default:
 		return s
 	}

@@ -130,18 +130,18 @@ func behindASidecar(t *testing.T, s *redistest.Server, stage stages.Stage, to st
 }
 
 // A service behind a sidecar is told with the sidecar's name. At bridge and modern it is of a kind of its own: neither an old client nor a
-// member. At stage legacy it locks the old way. By name its connections are one row.
+// member. At stage legacy its commands pass, and it is an old client like any other. By name its connections are one row.
 func TestAServiceBehindASidecar(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	for _, stage := range []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern} {
 		t.Run(stage.String(), func(t *testing.T) {
 			s := redistest.Real(t)
 			behind := behindASidecar(t, s, stage, s.Addr)
-			kind := observe.Sidecar
+			kind, name, groups := observe.Sidecar, "billing", map[observe.Group]int{observe.ByAddr: 2, observe.ByName: 1}
 			if stage == stages.Legacy {
-				kind = observe.Legacy
+				kind, name, groups = observe.Legacy, "", map[observe.Group]int{observe.ByAddr: 2}
 			}
-			for group, want := range map[observe.Group]int{observe.ByAddr: 2, observe.ByName: 1} {
+			for group, want := range groups {
 				opts := observe.Options{Group: group, Match: func(key string) bool { return strings.HasPrefix(key, "lock:") }}
 				report := watch(t, s, opts, func() { service(t, behind, 8) })
 				rows := 0
@@ -150,7 +150,7 @@ func TestAServiceBehindASidecar(t *testing.T) {
 						continue // the sidecar's own connections
 					}
 					rows++
-					assert.Equal(t, []any{kind, "billing"}, []any{row.Kind, row.Sidecar}, row.Addr)
+					assert.Equal(t, []any{kind, name}, []any{row.Kind, row.Sidecar}, row.Addr)
 				}
 				assert.Equal(t, want, rows, group)
 				assert.Zero(t, report.OverlapCount)

@@ -394,8 +394,6 @@ func (o *Observer) begin(c *client, l *traffic.Command) {
 		o.otherVersion(c, l)
 	case scripts.SidecarTake.Name:
 		o.behindSidecar(c, l)
-	case scripts.SidecarOld.Name:
-		c.sidecar = strings.Clone(scripts.SidecarOld.Read(o.script.args())["name"])
 	}
 	if at, asks := tokenAt[o.script.name]; asks {
 		if args := o.script.args(); len(args) > at && len(o.tokens) < o.opts.MaxKeys {

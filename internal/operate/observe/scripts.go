@@ -59,7 +59,7 @@ type asker struct {
 func (o *Observer) behindSidecar(c *client, l *traffic.Command) {
 	o.script.sidecar = scripts.SidecarTake.Read(o.script.args())
 	c.sidecar = strings.Clone(o.script.sidecar["name"])
-	if token := traffic.HeldBy(o.script.sidecar); len(o.tokens) < o.opts.MaxKeys {
+	if token := o.script.sidecar["value"]; len(o.tokens) < o.opts.MaxKeys {
 		o.tokens[strings.Clone(token)] = asker{c: c, kind: Bridge, later: true}
 	}
 	if names := o.script.names(); len(names) > 0 && o.script.sidecar["shape"] != "wait" && (o.opts.Match == nil || o.opts.Match(names[0])) {
@@ -105,14 +105,6 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.
 		return
 	}
 	switch name := o.script.name; {
-	case name == "sidecar_old.lua": // at stage legacy: an old client's own command
-		e.Op, e.Done = traffic.OpSetNX, traffic.Yes
-		if e.There {
-			e.Op = traffic.OpGetSet
-			o.takeover(c, lk, l, e)
-			return
-		}
-		o.try(c, lk, l, e, true)
 	case name == "compare_set.lua" || name == "gated_compare_set.lua":
 		if h != nil {
 			o.renews(lk, h, l.At)

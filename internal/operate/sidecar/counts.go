@@ -4,8 +4,8 @@ import "sync/atomic"
 
 // counts are what happened since the start.
 type counts struct {
-	setnx, set, get, getset, del, expire                                                                           atomic.Int64
-	granted, late, refused, over, scripts, ambiguous, overran, ended, displaced, repaired, orphaned, twins, unread atomic.Int64
+	setnx, set, get, getset, del, expire, others                                                        atomic.Int64
+	granted, late, refused, over, scripts, overran, ended, displaced, repaired, orphaned, twins, unread atomic.Int64
 }
 
 func (c *counts) translated(name string) *atomic.Int64 {
@@ -20,8 +20,10 @@ func (c *counts) translated(name string) *atomic.Int64 {
 		return &c.getset
 	case "DEL", "UNLINK":
 		return &c.del
-	default:
+	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT":
 		return &c.expire
+	default:
+		return &c.others
 	}
 }
 
@@ -40,7 +42,7 @@ func (s *Sidecar) Counts() []Count {
 	for _, t := range []struct {
 		command string
 		n       *atomic.Int64
-	}{{"SETNX", &c.setnx}, {"SET", &c.set}, {"GET", &c.get}, {"GETSET", &c.getset}, {"DEL", &c.del}, {"EXPIRE", &c.expire}} {
+	}{{"SETNX", &c.setnx}, {"SET", &c.set}, {"GET", &c.get}, {"GETSET", &c.getset}, {"DEL", &c.del}, {"EXPIRE", &c.expire}, {"others", &c.others}} {
 		all = append(all, Count{"lockmigrate_sidecar_translated_total", "commands on lock keys that were replaced", `command="` + t.command + `"`, t.n.Load()})
 	}
 	for _, t := range []struct {
@@ -52,8 +54,7 @@ func (s *Sidecar) Counts() []Count {
 		{"refused", "commands refused: they would damage a lock", &c.refused},
 		{"over", "attempts with an expiry that is over by this host's clock: see whether client and sidecar are on one host", &c.over},
 		{"unread", "attempts with a text that is no time of the listener's dialect: their locks have no lease of the service's", &c.unread},
-		{"scripts", "scripts of the service on lock keys: they pass, and do not find the service's own text", &c.scripts},
-		{"ambiguous", "DELs while two grants of the service were out: the lock was kept", &c.ambiguous},
+		{"scripts", "scripts of the service on lock keys", &c.scripts},
 		{"overran", "DELs after the end of their lease", &c.overran},
 		{"ended", "leases that ended without a DEL", &c.ended},
 		{"orphaned", "locks without a time whose holder may have crashed: all connections from when they were taken have ended", &c.orphaned},

@@ -134,9 +134,6 @@ func (s *Sidecar) told(message string) {
 	case "late":
 		s.counts.late.Add(1)
 		s.opts.Log.Error("the lease of this member is over: refused", "key", key)
-	case "ambiguous":
-		s.counts.ambiguous.Add(1)
-		s.opts.Log.Warn("a DEL while two grants are out: the lock is kept for the other one", "key", key)
 	case "displaced":
 		s.counts.displaced.Add(1)
 		s.opts.Log.Error("displaced: at its DEL another value stood on the key", "key", key)

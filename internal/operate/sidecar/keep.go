@@ -34,7 +34,6 @@ type watched struct {
 	next     time.Time    // of the looks
 	attempt  time.Time    // the last one
 	wanted   time.Time    // when two wanted it last
-	text     string       // what the last attempt wrote
 	waits    bool         // no DEL came since: it was refused, or the lock is in use
 	displace bool         // that was told
 	endless  bool         // the last attempt wrote no time
@@ -65,9 +64,7 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 	}
 	w.endless = command.Sidecar.Until == 0
 	k.note(s, command.Key, w)
-	if command.Op == protocol.SidecarTake && command.Queue != "" && !command.Sidecar.Plain && s.opts.Hold > 0 && !c.Held && s.hears.Load() &&
-		!multi && // to ask for the lock would break the WATCH of the transaction
-		!(command.Sidecar.Once && command.Sidecar.Text == w.text) { // sent again after a lost reply: it may be granted already
+	if nx := command.Sidecar.Form == protocol.FormSetNX || command.Sidecar.Form == protocol.FormSet; nx && s.opts.Hold > 0 && !c.Held && s.hears.Load() && !multi { // to ask for the lock would break the WATCH of the transaction
 		s.waking.Lock()
 		woken, handed := s.woken, s.handed.After(w.attempt)
 		s.waking.Unlock()
@@ -82,12 +79,33 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 		}
 	}
 	w.acts[o.record.Stage] = o.until
-	w.attempt, w.waits, w.text = now, true, command.Sidecar.Text
+	w.attempt, w.waits = now, true
 	if command.TTL > k.longest {
 		k.longest = command.TTL
 		s.tellNews()
 	}
 	return false, false
+}
+
+// passed notes a command that passes at stage legacy, and may leave a value on the key.
+func (k *keys) passed(s *Sidecar, o *order, key string, now time.Time) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w := k.all[key]
+	if w == nil {
+		w = &watched{next: now.Add(s.every(o))}
+		k.all[key] = w
+	}
+	w.acts[stages.Legacy], w.attempt = o.until, now
+	k.note(s, key, w)
+}
+
+// tokens tells whether a token may stand on a key: one was attempted or seen, or the process before had the key and nobody has looked yet.
+func (k *keys) tokens(key string, now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w := k.all[key]
+	return w != nil && (w.holds[stages.Bridge] || now.Before(w.acts[stages.Bridge]) || now.Before(w.acts[stages.Modern]) || w.since == before && w.next.IsZero())
 }
 
 // given notes a DEL: what was attempted before it was granted.
@@ -431,7 +449,7 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 	}
 	left := time.Duration(reply.Int2) * time.Millisecond
 	w.next, w.refused = asked.Add(s.every(o)), false
-	token := false
+	token, old := false, false
 	if (reply.Int == protocol.KeepDone || reply.Int == protocol.KeepRepair) && reply.Text != w.token {
 		listed := w.token == "" && w.since > 0 && w.tried == 0
 		if w.token = reply.Text; !listed { // granted since the last look
@@ -459,7 +477,7 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 		}
 	case protocol.KeepDone:
 		token = true
-	case protocol.KeepNothing:
+	case protocol.KeepNothing, protocol.KeepOld:
 		if w.waits && reply.Int2 > 0 {
 			s.counts.ended.Add(1)
 			s.counts.granted.Add(1)
@@ -467,9 +485,12 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 			s.opts.Log.Warn("the lease ended without a DEL", "key", key)
 		}
 		w.displace = false
-		w.next = latest(w.acts, w.next)
-		if w.attempt.Before(asked) && asked.After(latest(w.acts, time.Time{})) {
+		old = reply.Int == protocol.KeepOld && (!w.acts[stages.Legacy].IsZero() || w.since == before)
+		if w.attempt.Before(asked) && asked.After(latest(w.acts, time.Time{})) && !old {
 			s.keys.forget(s, key, w)
+		}
+		if !old {
+			w.next = latest(w.acts, w.next)
 		}
 	}
 	if token && w.endless && !w.orphan && !w.gone.IsZero() && asked.Sub(w.gone) >= cmp.Or(s.opts.KeepFor, orphanAfter) {
@@ -478,7 +499,7 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 		s.opts.Log.Error("all connections from when the lock was taken have ended: its holder may have crashed",
 			"key", key, "ended", asked.Sub(w.gone).Round(time.Second), "left", left, "renewed", s.opts.KeepFor == 0)
 	}
-	w.holds[stages.Legacy] = reply.Int == protocol.KeepOld
+	w.holds[stages.Legacy] = old
 	w.holds[stages.Bridge] = token
 }
 

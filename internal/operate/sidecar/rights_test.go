@@ -31,6 +31,7 @@ func TestLeastRights(t *testing.T) {
 			}}
 		})
 		c, other := b.client(s), b.client(b.sidecar("two", ""))
+		b.redis.Do("ACL", "SETUSER", "service", "+setnx", "+expire") // its own: at stage legacy, and within sidecar_run.lua
 		says(t, c, "OK", "AUTH", "service", "service")
 		text := ends(20 * time.Second)
 		says(t, c, "1", "SETNX", "lock:r", text)

@@ -67,6 +67,7 @@ type Sidecar struct {
 	clients clients
 	counts  counts
 	keys    keys
+	bodies  bodies
 	asking  chan struct{} // a word for each attempt for which the server is being asked
 	hears   atomic.Bool   // messages to this sidecar come
 	listing chan struct{} // the list of keys has changed

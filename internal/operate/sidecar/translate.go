@@ -1,8 +1,10 @@
 package sidecar
 
 import (
+	"bytes"
 	"cmp"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync/atomic"
@@ -10,6 +12,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -27,30 +30,43 @@ var first = proxy.Keys{First: 1, Last: 1, Step: 1}
 // anywhere says that each word may be a key.
 var anywhere = proxy.Keys{First: 1, Last: -1, Step: 1}
 
-// commands are those that can touch a lock, or that change the database in which a client is. One with a why is refused on a lock's key in stages bridge and modern.
+// counted says that the second word tells how many keys follow it.
+var counted = proxy.Keys{First: 3, Step: 1, Counted: true}
+
+// What another's token does to a command on its key, see sidecar_run.lua.
+const (
+	translated = ""       // it has a script of its own
+	runs       = "run"    // nothing: the command takes nothing from a holder
+	spares     = "spare"  // the key is left out
+	refused    = "refuse" // the command is refused
+)
+
+// commands are those that can touch a lock, or that change the database in which a client is.
 var commands = map[string]struct {
-	keys proxy.Keys
-	why  string
+	keys  proxy.Keys
+	mode  string
+	least int // words of it; with fewer the server says what is wrong
 }{
-	"SELECT": {}, "RESET": {}, "MULTI": {}, "EXEC": {}, "DISCARD": {},
-	"SETNX": {keys: first}, "SET": {keys: first}, "GET": {keys: first}, "GETSET": {keys: first},
-	"DEL": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}}, "UNLINK": {keys: proxy.Keys{First: 1, Last: -1, Step: 1}},
-	"EXPIRE": {keys: first}, "PEXPIRE": {keys: first}, "EXPIREAT": {keys: first}, "PEXPIREAT": {keys: first},
-	"EVAL": {keys: proxy.Keys{First: 3, Step: 1, Counted: true}}, "EVALSHA": {keys: proxy.Keys{First: 3, Step: 1, Counted: true}}, "FCALL": {keys: proxy.Keys{First: 3, Step: 1, Counted: true}},
-	"SETEX": {first, overwrites}, "PSETEX": {first, overwrites}, "APPEND": {first, overwrites}, "SETRANGE": {first, overwrites}, "SETBIT": {first, overwrites},
-	"INCR": {first, overwrites}, "INCRBY": {first, overwrites}, "INCRBYFLOAT": {first, overwrites}, "DECR": {first, overwrites}, "DECRBY": {first, overwrites},
-	"MSET": {proxy.Keys{First: 1, Last: -1, Step: 2}, overwrites}, "MSETNX": {proxy.Keys{First: 1, Last: -1, Step: 2}, "takes several locks at once; use SETNX for each"},
-	"GETDEL": {first, "deletes what may be another's lock; use DEL"}, "GETEX": {first, "changes what may be another's lock; use GET and EXPIRE"},
-	"BITOP": {proxy.Keys{First: 2, Last: 2, Step: 1}, overwrites}, "BITFIELD": {first, overwrites}, "PFADD": {first, overwrites}, "PFMERGE": {first, overwrites},
-	"SINTERSTORE": {first, overwrites}, "SUNIONSTORE": {first, overwrites}, "SDIFFSTORE": {first, overwrites}, "ZINTERSTORE": {first, overwrites},
-	"ZUNIONSTORE": {first, overwrites}, "ZDIFFSTORE": {first, overwrites}, "ZRANGESTORE": {first, overwrites}, "GEOSEARCHSTORE": {first, overwrites},
-	"SORT": {anywhere, overwrites}, "GEORADIUS": {anywhere, overwrites}, "GEORADIUSBYMEMBER": {anywhere, overwrites}, "MSETEX": {anywhere, overwrites},
-	"MIGRATE": {anywhere, "moves a lock to another server"}, "DELEX": {first, "deletes what may be another's lock; use DEL"}, "DELIFEQ": {first, "compares a lock's token; use DEL"},
-	"PERSIST": {first, "makes a lock without an end"}, "RESTORE": {first, overwrites}, "COPY": {proxy.Keys{First: 1, Last: 2, Step: 1}, overwrites},
-	"RENAME": {proxy.Keys{First: 1, Last: 2, Step: 1}, "moves a lock to another key"}, "RENAMENX": {proxy.Keys{First: 1, Last: 2, Step: 1}, "moves a lock to another key"}, "MOVE": {first, "moves a lock to another database"},
+	"SELECT": {}, "RESET": {}, "MULTI": {}, "EXEC": {}, "DISCARD": {}, "SCRIPT": {},
+	"SETNX": {first, translated, 3}, "SET": {first, refused, 3}, "GET": {first, translated, 2}, "GETSET": {first, translated, 3},
+	"DEL": {anywhere, spares, 2}, "UNLINK": {anywhere, spares, 2},
+	"EXPIRE": {first, spares, 3}, "PEXPIRE": {first, spares, 3}, "EXPIREAT": {first, spares, 3}, "PEXPIREAT": {first, spares, 3}, "PERSIST": {first, spares, 2},
+	"EVAL": {counted, runs, 3}, "EVALSHA": {counted, runs, 3}, "FCALL": {counted, runs, 3},
+	"SETEX": {first, refused, 4}, "PSETEX": {first, refused, 4}, "APPEND": {first, refused, 3}, "SETRANGE": {first, refused, 4}, "SETBIT": {first, refused, 4},
+	"INCR": {first, refused, 2}, "INCRBY": {first, refused, 3}, "INCRBYFLOAT": {first, refused, 3}, "DECR": {first, refused, 2}, "DECRBY": {first, refused, 3},
+	"MSET": {everySecond, refused, 3}, "MSETNX": {everySecond, runs, 3}, "MSETEX": {anywhere, refused, 4},
+	"GETDEL": {first, refused, 2}, "GETEX": {first, refused, 2}, "DELEX": {first, refused, 2}, "DELIFEQ": {first, runs, 3},
+	"BITOP": {proxy.Keys{First: 2, Last: 2, Step: 1}, refused, 4}, "BITFIELD": {first, refused, 2}, "PFADD": {first, refused, 2}, "PFMERGE": {first, refused, 2},
+	"SINTERSTORE": {first, refused, 3}, "SUNIONSTORE": {first, refused, 3}, "SDIFFSTORE": {first, refused, 3}, "ZINTERSTORE": {first, refused, 4},
+	"ZUNIONSTORE": {first, refused, 4}, "ZDIFFSTORE": {first, refused, 4}, "ZRANGESTORE": {first, refused, 5}, "GEOSEARCHSTORE": {first, refused, 3},
+	"SORT": {anywhere, refused, 2}, "GEORADIUS": {anywhere, refused, 6}, "GEORADIUSBYMEMBER": {anywhere, refused, 5}, "MIGRATE": {anywhere, refused, 6},
+	"RESTORE": {first, refused, 4}, "COPY": {pair, refused, 3}, "RENAME": {pair, refused, 3}, "RENAMENX": {pair, refused, 3}, "MOVE": {first, refused, 3},
 }
 
-const overwrites = "overwrites what may be another's lock; take it with SETNX or SET NX"
+var (
+	everySecond = proxy.Keys{First: 1, Last: -1, Step: 2}
+	pair        = proxy.Keys{First: 1, Last: 2, Step: 1}
+)
 
 // Commands implements proxy.Rewriter.
 func (t *translator) Commands() map[string]proxy.Keys {
@@ -108,28 +124,39 @@ func (p *place) moves(name string, args [][]byte, home int) {
 // Rewrite implements proxy.Rewriter.
 func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.Verdict, []byte) {
 	s, o := t.sidecar, t.sidecar.order.Load()
-	rules, at := o.rules(t), time.Now()
-	wall := s.opts.Clock()
-	now := protocol.InstantOf(wall)
+	at := time.Now()
 	name := strings.ToUpper(string(args[0]))
-	here := c.Data.(*place)
-	if known := commands[name]; known.keys == (proxy.Keys{}) {
-		here.moves(name, args, s.opts.Database)
-		c.Multi = here.multi
+	here, known := c.Data.(*place), commands[name]
+	if known.keys == (proxy.Keys{}) {
+		if name == "SCRIPT" {
+			s.bodies.loaded(args)
+		} else {
+			here.moves(name, args, s.opts.Database)
+			c.Multi = here.multi
+		}
+		return proxy.Pass, out
+	}
+	if name == "EVAL" && len(args) > 2 {
+		s.bodies.keep(args[1])
+	}
+	if len(args) < known.least {
+		return proxy.Pass, out
+	}
+	rules := o.rules(t)
+	legacy := rules.Legacy && o.ready && at.Before(o.until)
+	if legacy && !t.tokens(known.keys, args, at) {
+		t.note(o, name, args, at)
 		return proxy.Pass, out
 	}
 	refuse := func(why string) (proxy.Verdict, []byte) {
-		if rules.Legacy && o.ready && at.Before(o.until) {
-			return proxy.Pass, out
-		}
 		s.counts.refused.Add(1)
 		s.opts.Log.Warn("refused", "client", c.Addr, "command", name, "key", string(args[1]), "why", why)
 		return proxy.Refuse, append(out, "ERR lockmigrate sidecar: "+name+" "+why...)
 	}
-	if why := commands[name].why; why != "" {
-		return refuse(why)
-	}
-	if here.database != s.opts.Database && !commands[name].keys.Counted {
+	if here.database != s.opts.Database {
+		if known.keys.Counted {
+			return proxy.Pass, out
+		}
 		why := fmt.Sprintf("in database %d; the namespace's locks are in %d, which --redis names", here.database, s.opts.Database)
 		if here.database == nowhere {
 			why = "after a SELECT in a transaction: it is not known in which database; send SELECT again after EXEC or DISCARD"
@@ -140,47 +167,38 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		}
 		return refuse(why)
 	}
-	var command protocol.Command
-	key := ""
-	if len(args) > 1 {
-		key = string(args[1])
+	wall := s.opts.Clock()
+	now, key, database := protocol.InstantOf(wall), string(args[1]), ""
+	if s.opts.Database != 0 || here.strays {
+		database = strconv.Itoa(s.opts.Database)
 	}
-	takes, ok := false, true
-	switch {
-	case name == "GET" && len(args) == 2:
+	var command protocol.Command
+	takes := false
+	switch plain := len(args) == known.least; {
+	case name == "GET" && plain:
 		command = rules.Get(now, key)
-	case name == "SETNX" && len(args) == 3:
-		command, takes = rules.SetNX(now, key, string(args[2]), s.token(o), protocol.FormSetNX), true
-	case name == "GETSET" && len(args) == 3:
-		command, takes = rules.GetSet(now, key, string(args[2]), s.token(o)), true
-	case name == "SET" && len(args) > 2:
-		if command, ok = t.set(&rules, now, key, args[2:], o); !ok {
-			return refuse(overwrites)
-		}
-		takes = command.Op != protocol.SidecarGet
-	case name == "DEL" || name == "UNLINK":
-		if len(args) > 2 {
-			return refuse("of several keys, one of them a lock's; send one for each")
-		}
+	case (name == "DEL" || name == "UNLINK") && plain:
 		command = rules.Del(now, key)
 		s.keys.given(s, key)
-	case strings.Contains(name, "EXPIRE"):
-		ttl, fine := lifetime(name, args, wall)
-		if !fine {
-			if len(args) < 3 || !number(args[2]) {
-				return proxy.Pass, out // the server says what is wrong with it
-			}
-			return refuse("with options, or for more than a century, on a lock's key")
-		}
-		command = rules.Expire(now, key, ttl)
-	default:
-		if commands[name].keys.Counted {
-			s.counts.scripts.Add(1)
-		}
+	case legacy && name != "FCALL": // a token of a later stage may stand there as yet
+		return t.run(c, name, known.keys, cmp.Or(known.mode, runs), args, wall, database, out)
+	case name == "SETNX" && plain:
+		command, takes = rules.SetNX(now, key, string(args[2]), s.token(o), protocol.FormSetNX), true
+	case name == "GETSET" && plain:
+		command, takes = rules.GetSet(now, key, string(args[2]), s.token(o)), true
+	case name == "SET" && len(args) == 4 && strings.EqualFold(string(args[3]), "NX"):
+		command, takes = rules.SetNX(now, key, string(args[2]), s.token(o), protocol.FormSet), true
+	case name == "SET" && len(args) == 4 && strings.EqualFold(string(args[3]), "GET"):
+		command, takes = rules.GetSet(now, key, string(args[2]), s.token(o)), true
+	case known.mode == translated: // too many words
 		return proxy.Pass, out
+	case name == "FCALL":
+		return refuse("on a lock's key: a function cannot see the service's own text; send the script with EVAL")
+	default:
+		return t.run(c, name, known.keys, known.mode, args, wall, database, out)
 	}
 	command.NotAfter = o.notAfter
-	switch over := command.Op == protocol.SidecarTake && command.TTL == 0; {
+	switch over := command.Op == protocol.SidecarTake && command.Sidecar.Form != protocol.FormLoses && command.TTL == 0; {
 	case over: // nothing is taken, so it waits for nothing
 		s.counts.over.Add(1)
 		s.opts.Log.Warn("the expiry is over by this host's clock: not taken", "client", c.Addr, "key", key, "value", command.Sidecar.Text)
@@ -194,11 +212,90 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		t.checkText(c.Addr, key, command.Sidecar.Text)
 	}
 	s.counts.translated(name).Add(1)
-	database := ""
-	if s.opts.Database != 0 || here.strays {
-		database = strconv.Itoa(s.opts.Database)
-	}
 	return proxy.Replace, appendRequest(out, c, command, database)
+}
+
+// note remembers, at stage legacy, which keys the service may hold: a later stage is told of them.
+func (t *translator) note(o *order, name string, args [][]byte, at time.Time) {
+	known := commands[name]
+	if known.mode == spares || name == "GET" {
+		return
+	}
+	for _, i := range keysOf(known.keys, args) {
+		if key := string(args[i]); t.Covers(args[i]) {
+			t.sidecar.keys.passed(t.sidecar, o, key, at)
+		}
+	}
+	if strings.HasPrefix(name, "SET") || name == "GETSET" {
+		t.checkText("", string(args[1]), string(args[2]))
+	}
+}
+
+// tokens tells whether a token of this service, of a later stage, may stand on a key of a command.
+func (t *translator) tokens(keys proxy.Keys, args [][]byte, at time.Time) bool {
+	return slices.ContainsFunc(keysOf(keys, args), func(i int) bool { return t.sidecar.keys.tokens(string(args[i]), at) })
+}
+
+// keysOf are the numbers of the words that are keys.
+func keysOf(k proxy.Keys, args [][]byte) (at []int) {
+	last := k.Last
+	switch {
+	case k.Counted:
+		n, _ := strconv.Atoi(string(args[k.First-1]))
+		last = k.First + n - 1
+	case last < 0:
+		last += len(args)
+	}
+	for i := k.First; i <= min(last, len(args)-1); i += k.Step {
+		at = append(at, i)
+	}
+	return at
+}
+
+// run makes a call of sidecar_run.lua of a command or a script. A script whose text nobody has seen is not known.
+func (t *translator) run(c *proxy.Client, name string, keys proxy.Keys, mode string, args [][]byte, wall time.Time, database string, out []byte) (proxy.Verdict, []byte) {
+	t.sidecar.counts.translated(name).Add(1)
+	body, words, at := []byte(nil), args, keysOf(keys, args)
+	if keys.Counted {
+		ok := true
+		if body = args[1]; name == "EVALSHA" {
+			body, ok = t.sidecar.bodies.of(string(args[1]))
+		}
+		if !ok {
+			return proxy.Refuse, append(out, "NOSCRIPT No matching script. Please use EVAL."...)
+		}
+		t.sidecar.counts.scripts.Add(1)
+		words = args[keys.First+len(at):]
+	} else if name == "SET" && slices.ContainsFunc(args[3:], func(word []byte) bool { return strings.EqualFold(string(word), "NX") }) {
+		mode = runs
+	}
+	var locks, beside, named [][]byte
+	numbers := []byte{}
+	for n, i := range at {
+		if named = append(named, args[i]); !t.Covers(args[i]) || slices.ContainsFunc(locks, func(l []byte) bool { return bytes.Equal(l, args[i]) }) {
+			continue
+		}
+		locks = append(locks, args[i])
+		key := string(args[i])
+		beside = append(beside, []byte(protocol.GuardKey(key)), []byte(protocol.SidecarKey(key)), []byte(protocol.QueueKey(key)))
+		numbers = strconv.AppendInt(append(numbers, '.'), int64(n+1), 10)
+	}
+	o := &t.sidecar.opts
+	packed := fmt.Sprintf("%s %d %d %s %s", o.Name, wall.UnixMilli(), o.Lease.Milliseconds(), mode, numbers)
+	if database != "" {
+		packed += " " + database
+	}
+	call := slices.Concat([][]byte{strconv.AppendInt(nil, int64(len(beside)+len(named)), 10)}, beside, named, words, [][]byte{[]byte(packed)})
+	out = strconv.AppendInt(append(out, '*'), int64(2+len(call)), 10)
+	if out = append(out, "\r\n"...); body != nil {
+		out = proxy.AppendWord(proxy.AppendWord(out, "EVAL"), scripts.SidecarRun.Around(string(body)))
+	} else {
+		out = c.AppendCall(out, calls[scripts.SidecarRun])
+	}
+	for _, word := range call {
+		out = proxy.AppendWord(out, word)
+	}
+	return proxy.Replace, out
 }
 
 // checkText counts a text that is no time of the listener's dialect. Its lock has no lease of the service's then, so a wrong dialect must
@@ -225,69 +322,6 @@ func (t *translator) checkText(client, key, text string) {
 }
 
 func (s *Sidecar) token(o *order) string { return s.source.BridgeValue(o.fleet) }
-
-// set reads SET with its options: value, options...
-func (t *translator) set(rules *protocol.Sidecar, now protocol.Instant, key string, args [][]byte, o *order) (protocol.Command, bool) {
-	text, nx, get, ttl := string(args[0]), false, false, time.Duration(-1)
-	for i := 1; i < len(args); i++ {
-		switch option := strings.ToUpper(string(args[i])); option {
-		case "NX":
-			nx = true
-		case "GET":
-			get = true
-		case "PX", "EX", "PXAT", "EXAT":
-			if i++; i == len(args) || ttl >= 0 {
-				return protocol.Command{}, false
-			}
-			var fine bool
-			if ttl, fine = span(option[0] == 'P', strings.HasSuffix(option, "AT"), args[i], now.Time()); !fine || ttl < time.Millisecond {
-				return protocol.Command{}, false
-			}
-		default:
-			return protocol.Command{}, false
-		}
-	}
-	switch {
-	case nx && !get && ttl > 0:
-		return rules.SetNXPX(now, key, text, ttl), true
-	case nx && !get:
-		return rules.SetNX(now, key, text, t.sidecar.token(o), protocol.FormSet), true
-	case get && !nx && ttl < 0:
-		return rules.GetSet(now, key, text, t.sidecar.token(o)), true
-	case !get && !nx && ttl < 0:
-		return rules.Set(now, key, text)
-	}
-	return protocol.Command{}, false
-}
-
-// lifetime is what a command of the EXPIRE family sets.
-func lifetime(name string, args [][]byte, now time.Time) (time.Duration, bool) {
-	if len(args) != 3 {
-		return 0, false
-	}
-	return span(name[0] == 'P', strings.HasSuffix(name, "AT"), args[2], now)
-}
-
-// span reads a number of seconds or milliseconds, from now or since the epoch.
-func span(milli, absolute bool, text []byte, now time.Time) (time.Duration, bool) {
-	n, err := strconv.ParseInt(string(text), 10, 64) // takes all that a server takes
-	unit := time.Second
-	if milli {
-		unit = time.Millisecond
-	}
-	if most := int64(protocol.Century / unit); err != nil || n > most {
-		return 0, false
-	}
-	if absolute {
-		return time.UnixMilli(n * int64(unit/time.Millisecond)).Sub(now).Truncate(time.Millisecond), true
-	}
-	return time.Duration(max(n, 0)) * unit, true
-}
-
-func number(text []byte) bool {
-	_, err := strconv.ParseInt(string(text), 10, 64)
-	return err == nil
-}
 
 func lowest(a, b stages.Stage) stages.Stage {
 	if a < 0 {

@@ -217,7 +217,7 @@ func (c *dialogues) follows(d *dialogue, a *answered) bool {
 var releases = set(`DEL UNLINK GETDEL EVAL EVALSHA FCALL EXEC`)
 
 // taking are the scripts of ours that may take a key. They give none back.
-var taking = []*scripts.Script{scripts.BridgeAcquire, scripts.ModernTake, scripts.ModernQueue, scripts.RedissonTake, scripts.GatedWrite, scripts.SidecarTake, scripts.SidecarOld}
+var taking = []*scripts.Script{scripts.BridgeAcquire, scripts.ModernTake, scripts.ModernQueue, scripts.RedissonTake, scripts.GatedWrite, scripts.SidecarTake}
 
 // frees tells that a command may give a key back.
 func frees(words []string, key string) bool {

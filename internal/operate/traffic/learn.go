@@ -126,27 +126,9 @@ func (c *dialogues) script(l *Command, v respValue) {
 		}
 	case scripts.SidecarTake:
 		if shape := named["shape"]; shape == "nx" && code == 1 || shape == "set" && !v.null || shape == "getset" && v.null {
-			takes(HeldBy(named))
+			takes(named["value"])
 		}
-	case scripts.SidecarOld: // at stage legacy: the command itself
-		switch shape := named["shape"]; {
-		case shape == "nx" && code == 1 || shape == "setnx" && !v.null:
-			c.keys.LearnAbsent(l.DB, key)
-		case shape == "getset" && (v.null || v.text != named["far"]):
-			c.learnValue(l, key, v)
-		case shape != "set" || v.text != "OK":
-			return
-		}
-		as("SET", key, named["written"])
 	}
-}
-
-// HeldBy is what a sidecar puts on a key, by the arguments of sidecar_take.lua.
-func HeldBy(named map[string]string) string {
-	if named["value"] == "=" {
-		return named["written"]
-	}
-	return named["value"]
 }
 
 // learnThere tells the copy that a key exists, or does not.

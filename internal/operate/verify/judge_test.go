@@ -403,7 +403,6 @@ func TestTraffic(t *testing.T) {
 		{"a time beside a lock, by a script of ours", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `lua "SET" "lock:{1}:share" "` + ms + `" "PX" "1000"`}, ""},
 		{"a script of ours asks whether it may hand over", []string{`a "EVALSHA" "` + scripts.BridgeRelease.Digest + `" "1" "lock:1"`, `lua "SET" "lock:1" "7000000000000000001" "NX"`}, ""},
 		{"the same, by a script of another", []string{`a "EVAL" "return 1" "1" "lock:1"`, `lua "SET" "lock:1" "7000000000000000001" "NX"`}, "SET NX without TTL in a script"},
-		{"a sidecar at stage legacy", []string{`a "EVALSHA" "` + scripts.SidecarOld.Digest + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
 		{"a time, by a script of another", []string{`a "EVALSHA" "` + strings.Repeat("0", 40) + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
 		{"reads", []string{`a "GET" "lock:1"`, `a "PTTL" "lock:1"`}, ""},
 	} {

@@ -230,5 +230,5 @@ func dialectOf(f census.Finding) string {
 // allowed tells a script of this project by its file. Those with which Go members and sidecars lock the old way at stage legacy are not
 // allowed.
 func allowed(script string) bool {
-	return script != "" && script != scripts.SidecarOld.Name && script != scripts.CompareSet.Name && !strings.HasPrefix(script, "gated_")
+	return script != "" && script != scripts.CompareSet.Name && !strings.HasPrefix(script, "gated_")
 }

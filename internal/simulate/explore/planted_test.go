@@ -273,7 +273,6 @@ func plantedBugs() []planted {
 
 		// Old code behind a sidecar.
 		{"sidecar-del-without-compare", claim("SSM-stale-del"), swap(protocol.SidecarDel, protocol.Del, nil)},
-		{"sidecar-del-counts-nothing", claim("SSM-stale-del-threads"), sidecarCall(func(call *protocol.SidecarCall) { call.Owes = 0 })},
 		{"sidecar-no-guard", claim("LSB-stale-del"), each(func(c *Client) { c.NoGuard = true })},
 		{"sidecar-no-settle", func() *Model {
 			return world(10, L("a", late(protocol.GetSet, 1)), S("b", settle(2), lease(6), grace(1))).leftBehind(2)
@@ -283,9 +282,7 @@ func plantedBugs() []planted {
 		}, each(func(c *Client) { c.Grace = 0 })},
 		{"sidecar-with-another-clock", claim("SB-skew"), each(func(c *Client) { c.Host = ticks(2) })},
 		{"sidecar-lease-by-the-servers-clock", func() *Model { return world(10, S("a", ahead(-2)), M("m")) }, each(func(c *Client) { c.Host = ticks(-c.Ahead) })},
-		{"sidecar-the-same-text-of-another-thread", func() *Model {
-			return world(8, S("a", behind("s")), S("b", behind("s")))
-		}, sidecarCall(func(call *protocol.SidecarCall) { call.Once = true })},
+		{"sidecar-the-same-text-of-another-thread", claim("SSM-one-text"), override(protocol.SidecarTake, model.SameTextAgain)},
 
 		{"sidecar-the-same-token-twice", claim("SSM-held-threads"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 			if value := next.Command.Value; next.Command.Op == protocol.SidecarTake {
@@ -356,18 +353,6 @@ func code(op protocol.Op, is, heardAs int64) func(*Model) {
 			heard.Int = heardAs
 		}
 		return heard
-	})
-}
-
-// sidecarCall changes what sidecars send.
-func sidecarCall(change func(*protocol.SidecarCall)) func(*Model) {
-	return step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
-		if next.Command.Sidecar != nil {
-			call := *next.Command.Sidecar
-			change(&call)
-			next.Command.Sidecar = &call
-		}
-		return next
 	})
 }
 

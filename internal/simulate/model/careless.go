@@ -48,3 +48,11 @@ func HandsOnRegardless(c *call) protocol.Reply {
 	}
 	return bridgeDrop(c)
 }
+
+// SameTextAgain is sidecar_take.lua that takes the same text for the same attempt, sent again.
+func SameTextAgain(c *call) protocol.Reply {
+	if s := c.remembered(); c.whose(&s) == "mine" && s.text == c.command.Sidecar.Text {
+		return integer(1)
+	}
+	return sidecarTake(c)
+}

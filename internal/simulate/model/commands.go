@@ -28,12 +28,10 @@ var operations = [...]Operation{
 
 	settlePutting: bridgeSettle,
 
-	protocol.SidecarTake:   sidecarTake,
-	protocol.SidecarGet:    sidecarGet,
-	protocol.SidecarDel:    sidecarDel,
-	protocol.SidecarExpire: sidecarExpire,
-	protocol.SidecarKeep:   sidecarKeep,
-	protocol.SidecarOld:    sidecarOld,
+	protocol.SidecarTake: sidecarTake,
+	protocol.SidecarGet:  sidecarGet,
+	protocol.SidecarDel:  sidecarDel,
+	protocol.SidecarKeep: sidecarKeep,
 
 	protocol.SetToken:     setToken,
 	protocol.Take:         take,
@@ -45,6 +43,8 @@ var operations = [...]Operation{
 	protocol.RedissonExtend:  redissonExtend,
 	protocol.RedissonRelease: redissonRelease,
 }
+
+func init() { operations[protocol.SidecarRun] = sidecarRun } // it runs another of them
 
 const wrongType = "WRONGTYPE Operation against a key holding the wrong kind of value"
 

@@ -158,7 +158,7 @@ func (c coverage) require(t *testing.T) {
 		protocol.BridgeSettle: {protocol.SettleDone, protocol.SettleAgain, protocol.SettleLeft, protocol.SettleLost},
 		protocol.BridgeExtend: {protocol.RenewDone, protocol.RenewRepair, protocol.RenewTheirs, protocol.RenewLost},
 		protocol.BridgeDrop:   {protocol.DropDone, protocol.DropRepaired, protocol.DropTheirs, protocol.DropNothing, protocol.DropHanded},
-		protocol.SidecarTake:  {0, 1}, protocol.SidecarDel: {0, 1}, protocol.SidecarExpire: {0, 1}, protocol.SidecarOld: {0, 1},
+		protocol.SidecarTake:  {0, 1}, protocol.SidecarDel: {0, 1}, protocol.SidecarRun: {0, 1},
 		protocol.SidecarKeep:  {protocol.KeepDone, protocol.KeepRepair, protocol.KeepTheirs, protocol.KeepNothing, protocol.KeepOld},
 		protocol.QueueRelease: {0, 1, 2}, protocol.Take: {0, 1}, protocol.Extend: {0, 1}, protocol.RedissonRelease: {0, 1},
 		protocol.CompareDel: {0, 1}, protocol.CompareSet: {0, 1}, protocol.SetNX: {0, 1}, protocol.Del: {0, 1},
@@ -194,15 +194,31 @@ func ask(conn redis.Conn, q *question) error {
 		return conn.Send("CONFIG", "RESETSTAT")
 	case 'x':
 		return conn.Send("EVAL", "if redis.call('PTTL', KEYS[1]) >= 0 then redis.call('DEL', KEYS[1]) end return 0", 1, q.command.Key)
+	case 0:
+		if q.command.Op == protocol.SidecarRun {
+			return conn.Send("EVAL", runs(&q.command)...)
+		}
+		fallthrough
 	default:
 		_, err := wire.Do(sender{conn}, time.Minute, q.command)
 		return err
 	}
 }
 
+// runs is what follows EVAL for a command or a script within sidecar_run.lua.
+func runs(c *protocol.Command) []any {
+	request, _ := wire.RequestOf(*c.Sidecar.Runs)
+	text, words := scripts.SidecarRun.Bare(), append([]any{request.Name}, request.Args()...)
+	if request.Script != nil {
+		text, words = scripts.SidecarRun.Around(request.Script.Source), request.Args()[3:]
+	}
+	args := append([]any{text, 4, c.Guard, c.Record, c.Key + ":q", c.Key}, words...)
+	return append(args, fmt.Sprintf("%s %d %d run .1", c.Sidecar.Name, int64(c.Sidecar.Now)/1e6, c.TTL.Milliseconds()))
+}
+
 // hear reads the answer, in the order of asking.
 func hear(conn redis.Conn, q *question) protocol.Reply {
-	if q.special != 0 {
+	if q.special != 0 || q.command.Op == protocol.SidecarRun {
 		raw, err := conn.Receive()
 		reply, _ := wire.Translate(raw, err)
 		return reply

@@ -70,11 +70,12 @@ var families = [][]protocol.Op{
 	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeSettle},
 	{protocol.BridgeTake, protocol.GetSet, protocol.BridgeSettle, protocol.BridgeExtend},
 	{protocol.BridgeTake, protocol.BridgeSettle, protocol.BridgeExtend, protocol.RedissonTake, protocol.SetNX, protocol.GetSet, protocol.CompareSet},
-	{protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarGet, protocol.SidecarDel, protocol.SidecarDel, protocol.SidecarExpire, protocol.SidecarKeep, protocol.Del},
+	{protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarGet, protocol.SidecarDel, protocol.SidecarDel, protocol.SidecarRun, protocol.SidecarKeep, protocol.Del},
 	{protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarGet, protocol.SidecarDel, protocol.SidecarKeep, protocol.GetSet, protocol.SetNX, protocol.BridgeTake, protocol.BridgeDrop},
 	{protocol.SidecarTake, protocol.SidecarTake, protocol.GetSet, protocol.GetSet, protocol.SidecarDel},
 	{protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarDel, protocol.Queue, protocol.Queue, protocol.QueueRelease, protocol.QueueRelease},
-	{protocol.SidecarOld, protocol.SidecarOld, protocol.SidecarDel, protocol.SidecarTake, protocol.SidecarGet, protocol.SidecarKeep, protocol.SidecarExpire, protocol.BridgeTake},
+	{protocol.SidecarTake, protocol.SidecarRun, protocol.SidecarRun, protocol.SidecarRun, protocol.SidecarDel, protocol.SidecarGet, protocol.SidecarKeep, protocol.BridgeTake, protocol.Del},
+	{protocol.SidecarTake, protocol.SidecarTake, protocol.SidecarRun, protocol.SidecarRun, protocol.SidecarGet, protocol.SidecarDel},
 	{protocol.SetNX, protocol.GetSet, protocol.CompareSet, protocol.Watch, protocol.Commit, protocol.Del, protocol.Unwatch},
 	{protocol.RedissonTake, protocol.SetNX, protocol.Queue, protocol.Take, protocol.Extend, protocol.CompareDel, protocol.CompareSet, protocol.GetSet, protocol.QueueRelease, protocol.Del},
 }
@@ -150,29 +151,27 @@ func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	if g.IntN(4) == 0 {
 		text = "text of its own"
 	}
-	form := []protocol.Form{protocol.FormSetNX, protocol.FormSet, protocol.FormTakes, protocol.FormSetNX, protocol.FormWait}[g.IntN(5)]
 	call := &protocol.SidecarCall{
-		Name: s.Name, Form: form, Text: text, Far: s.Far, Now: now.Add(hours(-1, 0, 3)), Until: now.Add(hours(1, 2)), Owes: hours(0, 5, 5), Once: g.IntN(2) == 0,
-		Free: g.IntN(6) == 0, Settle: hours(0, 0, 9), Plain: g.IntN(4) == 0,
+		Name: s.Name, Form: []protocol.Form{protocol.FormSetNX, protocol.FormSet, protocol.FormTakes, protocol.FormLoses, protocol.FormWait}[g.IntN(5)],
+		Text: text, Far: s.Far, Now: now.Add(hours(-1, 0, 3)), Until: now.Add(hours(1, 2)), Free: g.IntN(6) == 0, Settle: hours(0, 0, 9),
 	}
 	if g.IntN(4) == 0 {
 		call.Until = 0
 	}
 	switch c.Op {
 	case protocol.SidecarTake:
-		if call.Form == protocol.FormWait {
-			call.Plain, call.Once = false, false
+		if c.TTL = hours(0, 4, 4, 4); call.Form == protocol.FormTakes || call.Form == protocol.FormLoses {
+			c.TTL = hours(4) // a lease that is over would leave the lock for a millisecond
 		}
-		if c.TTL = hours(0, 4, 4, 4); call.Plain {
-			c.Value = "="
+	case protocol.SidecarRun:
+		ops := []protocol.Op{protocol.SetToken, protocol.SetToken, protocol.SetNX, protocol.Get, protocol.GetSet, protocol.Del, protocol.CompareDel, protocol.CompareSet}
+		call.Runs = &protocol.Command{Op: ops[g.IntN(len(ops))], Key: c.Key, Value: text, Old: text, TTL: hours(5)}
+		if g.IntN(3) == 0 {
+			call.Runs.Value = c.Value
 		}
-	case protocol.SidecarGet:
-		call.Form = []protocol.Form{protocol.FormGet, protocol.FormRaw, protocol.FormLoses, protocol.FormExtend}[g.IntN(4)]
-		if call.Owner = "12"; call.Form == protocol.FormExtend && g.IntN(2) == 0 {
-			call.Owner = text[:2]
+		if g.IntN(3) == 0 {
+			call.Runs.Old = c.Value
 		}
-	case protocol.SidecarOld:
-		call.Form, call.Owes = []protocol.Form{"setnx", protocol.FormSetNX, protocol.FormTakes, protocol.FormSet}[g.IntN(4)], hours(5)
 	}
 	c.Record, c.Sidecar, c.Claim, c.Breath = c.Key+":r", call, hours(3), hours(0, 1)
 	if g.IntN(2) == 0 {

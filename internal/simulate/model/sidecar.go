@@ -15,23 +15,8 @@ type sidecar struct {
 	token, place  string
 	until, settle int64
 	since, stands int64
-	owed          []int64
+	timed         int64
 	text          string
-}
-
-func (s *sidecar) held() string {
-	switch s.token {
-	case "=":
-		return s.text
-	case "-":
-		return "" // no client writes that
-	}
-	return s.token
-}
-
-// past is the function of sidecar_shared.lua.
-func (c *call) past(s *sidecar) bool {
-	return s.token == "=" && s.until != 0 && s.until < int64(c.command.Sidecar.Now)/1e6 && c.pttl(c.command.Key) >= 0
 }
 
 // remembered reads the record of the command's sidecar.
@@ -48,14 +33,9 @@ func (c *call) remembered() sidecar {
 		}
 		part := strings.SplitN(field, " ", 8)
 		s.token, s.place, s.text = part[0], part[3], part[7]
-		for i, n := range []*int64{1: &s.until, 2: &s.since, 4: &s.settle, 5: &s.stands} {
+		for i, n := range []*int64{1: &s.until, 2: &s.since, 4: &s.settle, 5: &s.stands, 6: &s.timed} {
 			if n != nil {
 				*n, _ = strconv.ParseInt(part[i], 10, 64)
-			}
-		}
-		for _, at := range strings.Split(part[6], ",") {
-			if n, err := strconv.ParseInt(at, 10, 64); err == nil {
-				s.owed = append(s.owed, n)
 			}
 		}
 	}
@@ -65,14 +45,7 @@ func (c *call) remembered() sidecar {
 // remember writes it, for at least so long.
 func (c *call) remember(s *sidecar, ms int64) {
 	record := c.command.Record
-	owed := ""
-	for _, at := range s.owed {
-		owed += strconv.FormatInt(at, 10) + ","
-	}
-	if owed == "" {
-		owed = "-"
-	}
-	field := Field{Name: fmt.Sprintf("%s %s %d %d %s %d %d %s %s", c.command.Sidecar.Name, s.token, s.until, s.since, s.place, s.settle, s.stands, owed, s.text)}
+	field := Field{Name: fmt.Sprintf("%s %s %d %d %s %d %d %d %s", c.command.Sidecar.Name, s.token, s.until, s.since, s.place, s.settle, s.stands, s.timed, s.text)}
 	i := c.find(record)
 	if i < 0 {
 		c.Put(Entry{Key: record, Kind: Hash, Fields: []Field{field}, ExpireMS: c.ms + ms})
@@ -87,7 +60,12 @@ func (c *call) isOurs(f Field) bool {
 	return strings.HasPrefix(f.Name, c.command.Sidecar.Name+" ")
 }
 
-func (c *call) forgetSidecar() {
+// dropped is drop of sidecar_shared.lua.
+func (c *call) dropped(s *sidecar) {
+	if s.token, s.text = "-", ""; s.place != "-" {
+		c.remember(s, 1)
+		return
+	}
 	if i := c.find(c.command.Record); i >= 0 {
 		c.entries[i].Fields = slices.DeleteFunc(slices.Clone(c.entries[i].Fields), c.isOurs)
 		if len(c.entries[i].Fields) == 0 {
@@ -96,10 +74,30 @@ func (c *call) forgetSidecar() {
 	}
 }
 
-func (c *call) giveUp(s *sidecar) {
-	for len(s.owed) > 0 && s.owed[0] < c.ms {
-		s.owed = s.owed[1:]
+// whose is the function of sidecar_shared.lua.
+func (c *call) whose(s *sidecar) string {
+	owner, guarded := c.text(c.command.Guard)
+	switch i := c.find(c.command.Key); {
+	case i < 0:
+		return "none"
+	case c.entries[i].Kind != String:
+		return "raw"
+	case c.entries[i].Value == s.token:
+		return "mine"
+	case c.entries[i].Value == s.place:
+		return "kept"
+	case guarded && c.entries[i].Value == owner, c.entries[i].ExpireMS != 0 && isToken(c.entries[i].Value):
+		return "theirs"
 	}
+	return "raw"
+}
+
+func isToken(value string) bool {
+	if len(value) == 10 && strings.HasPrefix(value, "\xf6\x82") && value[8] >= 69 && value[8] < 128 {
+		return true
+	}
+	notDigit := func(r rune) bool { return r < '0' || r > '9' }
+	return slices.ContainsFunc(strings.FieldsFunc(value, notDigit), func(n string) bool { return len(n) == 19 && n > "5" && n < "92" })
 }
 
 // sidecarTake is sidecar_take.lua.
@@ -109,7 +107,7 @@ func sidecarTake(c *call) protocol.Reply {
 		switch side.Form {
 		case protocol.FormSetNX, protocol.FormWait:
 			return integer(0)
-		case protocol.FormTakes:
+		case protocol.FormTakes, protocol.FormLoses:
 			return text(side.Far)
 		}
 		return protocol.Reply{Kind: protocol.Nil}
@@ -124,14 +122,42 @@ func sidecarTake(c *call) protocol.Reply {
 		return protocol.Reply{Kind: protocol.Nil}
 	}
 	ttl := cmd.TTL.Milliseconds()
-	if c.late() || ttl == 0 {
+	swaps := side.Form == protocol.FormTakes || side.Form == protocol.FormLoses
+	if c.late() || ttl == 0 && !swaps {
 		return refused()
 	}
+	ended := ttl == 0
+	ttl = max(ttl, 1)
 	s := c.remembered()
 	owner, guarded := c.text(cmd.Guard)
 	seen, there := c.text(cmd.Key)
-	if held := s.held(); side.Once && held != "" && s.text == side.Text && (there && seen == held || !there && guarded && owner == held) {
-		return granted()
+	keeps := cmd.Claim.Milliseconds() + ttl
+	take := func(token string) {
+		s.token, s.until, s.text, s.since, s.place, s.settle, s.stands, s.timed = token, int64(side.Until)/1e6, side.Text, c.ms, "-", 0, 0, 0
+		c.remember(&s, keeps)
+		c.write(cmd.Guard, token, ttl)
+		c.write(cmd.Key, token, ttl)
+	}
+	if swaps {
+		switch whose := c.whose(&s); {
+		case whose == "mine":
+			before := s.text
+			s.text, s.until, s.timed = side.Text, int64(side.Until)/1e6, 0
+			c.remember(&s, keeps)
+			c.expire(cmd.Guard, time.Duration(ttl)*time.Millisecond)
+			c.expire(cmd.Key, time.Duration(ttl)*time.Millisecond)
+			return text(before)
+		case whose == "raw" && c.entries[c.find(cmd.Key)].Kind != String:
+			return fault(wrongType)
+		case whose == "raw":
+			if _, legacy := c.expiry(seen); guarded && owner != s.token || legacy && c.pttl(cmd.Key) < 0 {
+				return text(side.Far)
+			}
+			take(cmd.Value)
+			return text(seen)
+		case whose == "theirs", side.Form == protocol.FormLoses, ended:
+			return text(side.Far)
+		}
 	}
 	place := s.place
 	if place == "-" {
@@ -142,13 +168,12 @@ func sidecarTake(c *call) protocol.Reply {
 	entry := func() string {
 		return protocol.Entry{Claim: cmd.Claim, Until: protocol.Instant(s.stands * int64(time.Millisecond)), Guarded: true, Channel: protocol.SidecarChannel(side.Name), Token: place}.String()
 	}
-	keeps := claim + side.Owes.Milliseconds() + ttl
 	var state *gaps
 	if c.yieldsOn() {
 		state = c.recall()
 	}
 	waits := func() protocol.Reply {
-		if cmd.Queue == "" || side.Plain || place != "" && s.stands > c.ms+claim {
+		if cmd.Queue == "" || place != "" && s.stands > c.ms+claim {
 			return refused()
 		}
 		stood := ""
@@ -240,19 +265,11 @@ func sidecarTake(c *call) protocol.Reply {
 	if place != "" && s.stands > 0 && cmd.Queue != "" {
 		c.unqueue(entry())
 	}
-	c.giveUp(&s)
-	if owes := side.Owes.Milliseconds(); owes > 0 {
-		s.owed = append(s.owed, c.ms+owes)
-	}
-	s.token, s.until, s.text, s.since, s.place, s.settle, s.stands = cmd.Value, int64(side.Until)/1e6, side.Text, c.ms, "-", 0, 0
+	token := cmd.Value
 	if ready {
-		s.token = place
+		token = place
 	}
-	c.remember(&s, keeps)
-	if s.token != "=" {
-		c.write(cmd.Guard, s.token, ttl)
-	}
-	c.write(cmd.Key, s.held(), ttl)
+	take(token)
 	return granted()
 }
 
@@ -266,112 +283,63 @@ func (c *call) limit(key string, ms int64) {
 // sidecarGet is sidecar_get.lua.
 func sidecarGet(c *call) protocol.Reply {
 	cmd, side := c.command, c.command.Sidecar
-	seen := c.read(cmd.Key)
-	far := text(side.Far)
-	switch {
-	case seen.Kind == protocol.Nil && (side.Form == protocol.FormLoses || side.Form == protocol.FormExtend):
-		return far
-	case seen.Kind != protocol.Text:
-		return seen
-	}
 	s := c.remembered()
-	switch {
-	case seen.Text != s.held():
-		if side.Form == protocol.FormRaw {
-			return seen
-		}
-		return far
-	case s.until != 0 && s.until < int64(side.Now)/1e6, side.Form == protocol.FormLoses:
-		return far
-	case side.Form != protocol.FormExtend:
+	switch c.whose(&s) {
+	case "mine":
 		return text(s.text)
-	case c.late(), s.token == "=", !strings.HasPrefix(s.text, side.Owner):
-		return far
+	case "none", "kept":
+		return protocol.Reply{Kind: protocol.Nil}
+	case "theirs":
+		return text(side.Far)
 	}
-	before, ttl := s.text, cmd.TTL.Milliseconds()
-	s.text, s.until = side.Text, int64(side.Until)/1e6
-	c.prolong(&s, ttl)
-	c.expire(cmd.Key, cmd.TTL)
-	c.expire(cmd.Guard, cmd.TTL)
-	return text(before)
-}
-
-// prolong moves the end of the newest grant, and of the record.
-func (c *call) prolong(s *sidecar, ttl int64) {
-	if last := len(s.owed) - 1; last >= 0 {
-		s.owed[last] = max(s.owed[last], c.ms+2*ttl)
+	seen := c.read(cmd.Key)
+	if due, ok := c.expiry(seen.Text); ok && due < int64(side.Now)/1e6 && c.pttl(cmd.Key) < 0 {
+		return text(side.Far)
 	}
-	c.remember(s, 3*ttl)
+	return seen
 }
 
 // sidecarDel is sidecar_del.lua.
 func sidecarDel(c *call) protocol.Reply {
-	cmd, side := c.command, c.command.Sidecar
+	cmd := c.command
 	s := c.remembered()
-	c.giveUp(&s)
-	mine, ours := s.held(), len(s.owed) > 0
-	if ours {
-		s.owed = s.owed[:len(s.owed)-1]
-	}
-	if len(s.owed) > 0 {
-		c.remember(&s, max(s.owed[len(s.owed)-1]-c.ms, 1))
-		return integer(1)
-	}
-	seen, freed := c.read(cmd.Key), int64(0)
 	owner, guarded := c.text(cmd.Guard)
-	handed := false
-	switch {
-	case mine != "" && seen.Kind == protocol.Text && seen.Text == mine && !c.past(&s):
-		freed = 1
-		// What follows is a release as of a bridge holder's.
-		drop := *cmd
-		drop.Op, drop.Value, drop.Behind, drop.Held = protocol.BridgeDrop, mine, 0, time.Duration(max(0, c.ms-s.since))*time.Millisecond
-		c.command = &drop
-		ours := guarded && owner == mine
-		contended := c.queued() > 0 || c.yieldsOn() && c.recall() != nil
-		if !(ours && c.yieldsOn() && contended && c.yields(c.queued())) {
-			given, withGuard := c.grant("", false)
-			if handed = given; given && !withGuard && ours {
-				c.remove(cmd.Guard)
-			}
-		}
-		if !handed {
+	ours := guarded && owner == s.token
+	if whose := c.whose(&s); whose != "mine" {
+		freed := int64(0)
+		if whose == "raw" {
 			c.remove(cmd.Key)
+			freed = 1
 		}
-		c.command = cmd
-	case !ours && side.Plain && seen.Kind != protocol.Nil && !c.late():
-		freed = 1
-		c.remove(cmd.Key)
+		if ours {
+			c.remove(cmd.Guard)
+		}
+		if s.token != "-" {
+			c.dropped(&s)
+		}
+		return integer(freed)
 	}
-	if mine != "" && !handed && guarded && owner == mine {
-		if cmd.Breath >= time.Millisecond && freed == 1 {
-			c.expire(cmd.Guard, cmd.Breath)
-		} else {
+	// What follows is a release as of a bridge holder's.
+	drop := *cmd
+	drop.Op, drop.Value, drop.Behind, drop.Held = protocol.BridgeDrop, s.token, 0, time.Duration(max(0, c.ms-s.since))*time.Millisecond
+	c.command = &drop
+	contended, handed := c.queued() > 0 || c.yieldsOn() && c.recall() != nil, false
+	if !(ours && c.yieldsOn() && contended && c.yields(c.queued())) {
+		given, withGuard := c.grant("", false)
+		if handed = given; given && !withGuard && ours {
 			c.remove(cmd.Guard)
 		}
 	}
-	s.token, s.text = "-", ""
-	if s.place == "-" {
-		c.forgetSidecar()
-	} else {
-		c.remember(&s, 1)
+	c.command = cmd
+	if !handed {
+		c.remove(cmd.Key)
+		if ours && cmd.Breath >= time.Millisecond {
+			c.write(cmd.Guard, "breath", cmd.Breath.Milliseconds())
+		} else if ours {
+			c.remove(cmd.Guard)
+		}
 	}
-	return integer(freed)
-}
-
-// sidecarExpire is sidecar_expire.lua.
-func sidecarExpire(c *call) protocol.Reply {
-	cmd := c.command
-	s := c.remembered()
-	if mine := s.held(); mine == "" || !c.holds(cmd.Key, mine) || c.past(&s) || c.late() {
-		return integer(0)
-	}
-	s.until = int64(cmd.Sidecar.Until) / 1e6
-	c.prolong(&s, cmd.TTL.Milliseconds())
-	if s.token != "=" {
-		c.expire(cmd.Guard, cmd.TTL)
-	}
-	c.expire(cmd.Key, cmd.TTL)
+	c.dropped(&s)
 	return integer(1)
 }
 
@@ -382,18 +350,19 @@ func sidecarKeep(c *call) protocol.Reply {
 		return fault(refusal)
 	}
 	s := c.remembered()
-	mine := s.held()
+	mine := s.token
 	owner, guarded := c.text(cmd.Guard)
 	seen, there := c.text(cmd.Key)
 	owns, stands := guarded && owner == mine, there && seen == mine
 	switch {
-	case mine == "" || !stands && (!owns || s.token == "="):
-		return integers(protocol.KeepNothing, int64(len(s.owed)), 0)
-	case s.token == "=":
-		if ttl := cmd.TTL.Milliseconds(); s.until == 0 && ttl > 0 {
-			c.prolong(&s, ttl)
-		}
-		return integers(protocol.KeepOld, int64(len(s.owed)), 0)
+	case mine != "-" && (owns || stands):
+	case there && c.pttl(cmd.Key) < 0:
+		return integers(protocol.KeepOld, 0, 0)
+	case mine == "-":
+		return integers(protocol.KeepNothing, 0, 0)
+	default:
+		c.dropped(&s)
+		return integers(protocol.KeepNothing, 1, 0)
 	}
 	left := c.pttl(cmd.Key)
 	if owns {
@@ -403,8 +372,8 @@ func sidecarKeep(c *call) protocol.Reply {
 	if owns && there && !stands {
 		return protocol.Reply{Kind: protocol.Integer, Int: protocol.KeepTheirs, Int2: left, Text: seen}
 	}
-	if ttl := cmd.TTL.Milliseconds(); s.until == 0 && ttl > 0 {
-		c.prolong(&s, ttl)
+	if ttl := cmd.TTL.Milliseconds(); s.until == 0 && s.timed == 0 && ttl > 0 {
+		c.remember(&s, 3*ttl)
 		left = ttl
 		if owns {
 			c.expire(cmd.Guard, cmd.TTL)
@@ -414,7 +383,7 @@ func sidecarKeep(c *call) protocol.Reply {
 		}
 	}
 	switch {
-	case owns && stands:
+	case stands && (owns || mine == s.text):
 		return protocol.Reply{Kind: protocol.Integer, Int: protocol.KeepDone, Int2: left, Text: mine}
 	case owns:
 		c.write(cmd.Key, mine, left)
@@ -424,43 +393,63 @@ func sidecarKeep(c *call) protocol.Reply {
 	return protocol.Reply{Kind: protocol.Integer, Int: protocol.KeepRepair, Int2: left, Text: mine}
 }
 
-// sidecarOld is sidecar_old.lua.
-func sidecarOld(c *call) protocol.Reply {
-	cmd, side := c.command, c.command.Sidecar
-	before := c.read(cmd.Key)
-	there, nx := before.Kind != protocol.Nil, side.Form == protocol.FormSetNX || side.Form == "setnx"
-	if c.late() || c.find(cmd.Guard) >= 0 || there && nx {
-		switch {
-		case side.Form == protocol.FormSetNX:
-			return integer(0)
-		case nx:
-			return protocol.Reply{Kind: protocol.Nil}
-		case side.Form == protocol.FormTakes:
-			return text(side.Far)
-		}
-		return fault("HELD " + cmd.Key + " is held by a token, or the lease of this sidecar is over")
-	}
-	if before.Kind == protocol.Fault {
-		return before
-	}
+// sidecarRun is sidecar_run.lua in its mode run, of a command that the model knows.
+func sidecarRun(c *call) protocol.Reply {
+	cmd := c.command
+	key, guard := cmd.Key, cmd.Guard
 	s := c.remembered()
-	live := there
-	if there {
-		due, ok := c.expiry(before.Text)
-		live = !ok || due >= int64(side.Now)/1e6
+	owner, guarded := c.text(guard)
+	whose := c.whose(&s)
+	if whose == "none" && guarded && owner != "breath" && owner != s.place {
+		c.write(key, owner, max(c.pttl(guard), 1))
+		whose = c.whose(&s)
 	}
-	c.giveUp(&s)
-	if !live {
-		s.owed = append(s.owed, c.ms+side.Owes.Milliseconds())
+	seen, _ := c.text(key)
+	left := max(c.pttl(key), 1)
+	switch {
+	case whose == "kept":
+		c.remove(key)
+	case whose == "mine" && s.timed == 1:
+		c.write(key, s.text, left)
+	case whose == "mine":
+		c.write(key, s.text, 0)
 	}
-	s.token, s.until, s.text, s.since, s.place, s.settle, s.stands = "=", int64(side.Until)/1e6, side.Text, c.ms, "-", 0, 0
-	c.remember(&s, side.Owes.Milliseconds())
-	c.write(cmd.Key, side.Text, 0)
-	switch side.Form {
-	case protocol.FormSetNX:
-		return integer(1)
-	case protocol.FormTakes:
-		return before
+	c.command = cmd.Sidecar.Runs
+	reply := operations[c.command.Op](c)
+	c.command = cmd
+	now, there := c.text(key)
+	lasts := c.pttl(key)
+	switch {
+	case whose == "mine" && there && now == s.text:
+		if lasts >= 0 {
+			left, s.timed = max(lasts, 1), 1
+		} else if s.timed == 1 {
+			if left, s.timed = cmd.TTL.Milliseconds(), 0; s.until != 0 {
+				left = max(s.until-int64(cmd.Sidecar.Now)/1e6, 1)
+			}
+		}
+		c.write(key, s.token, left)
+		if guarded && owner == s.token {
+			c.expire(guard, time.Duration(left)*time.Millisecond)
+		}
+		c.remember(&s, left)
+	case whose == "mine":
+		if guarded && owner == s.token {
+			c.remove(guard)
+		}
+		c.dropped(&s)
+	case whose == "kept" && !there:
+		c.write(key, s.place, left)
+	case whose == "kept":
+		if guarded && owner == s.place {
+			c.remove(guard)
+		}
+		s.place, s.settle, s.stands = "-", 0, 0
+		c.dropped(&s)
 	}
-	return text("OK")
+	if there && now != seen && now != s.text && c.whose(&s) == "theirs" {
+		s.token, s.text, s.until, s.timed = now, now, 1, 1
+		c.remember(&s, lasts)
+	}
+	return reply
 }
