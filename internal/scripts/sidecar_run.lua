@@ -76,9 +76,11 @@ for _, l in ipairs(locks) do
     redis.call('SET', key, s.token, 'PX', left)
     if l.owner == s.token then redis.call('PEXPIRE', guard, left) end
     write(name, s, left)
-  elseif l.what == 'mine' then
+  elseif l.what == 'mine' or l.what == 'raw' and l.owner == s.token and not now then
     if l.owner == s.token then redis.call('DEL', guard) end
     drop(name, s)
+  elseif l.what == 'raw' and l.owner == s.token and lasts >= 0 then -- a value over our token
+    redis.call('PEXPIRE', guard, lasts)
   elseif l.what == 'kept' and not now then
     redis.call('SET', key, s.place, 'PX', l.left)
   elseif l.what == 'kept' then
@@ -97,5 +99,6 @@ for _, l in ipairs(locks) do
     write(name, s, lasts)
   end
 end
-if not fine then error(reply) end
-return reply
+if fine then return reply end
+local why = type(reply) == 'table' and reply.err or reply
+return redis.error_reply(string.find(why, '^%u+ ') and why or 'ERR ' .. why)

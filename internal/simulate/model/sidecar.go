@@ -433,11 +433,13 @@ func sidecarRun(c *call) protocol.Reply {
 			c.expire(guard, time.Duration(left)*time.Millisecond)
 		}
 		c.remember(&s, left)
-	case whose == "mine":
+	case whose == "mine" || whose == "raw" && guarded && owner == s.token && c.find(key) < 0:
 		if guarded && owner == s.token {
 			c.remove(guard)
 		}
 		c.dropped(&s)
+	case whose == "raw" && guarded && owner == s.token && there && lasts >= 0:
+		c.expire(guard, time.Duration(max(lasts, 1))*time.Millisecond)
 	case whose == "kept" && !there:
 		c.write(key, s.place, left)
 	case whose == "kept":

@@ -1,0 +1,531 @@
+package sidecar_test
+
+import (
+	"crypto/sha1"
+	"encoding/hex"
+	"fmt"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// run is a program under way.
+type run struct {
+	*program
+	site    *site
+	id      int
+	at      time.Time // the texts of this spell count from it
+	next    int       // of its steps
+	clients []*proxy.Client
+	conns   [2][]*wireConn // bare and behind; of own connections
+	dirtied bool           // since its WATCH something ran on the text of a lock
+	guarded bool           // the guard stood there without the key
+	over    bool
+}
+
+// view is what stands on a key, for the service's clients.
+type view struct {
+	kind, value string
+	ttl         int64
+	what        string // none, raw, token, kept
+	owner       string // the sidecar whose token it is
+	gap         bool   // the key is left to direct clients, or was
+	guard       string // whose token the guard holds, "?" for another one
+}
+
+func (r *run) key(name string, behind bool) string {
+	switch name {
+	case "K", "L", "O":
+	default:
+		return name
+	}
+	key := fmt.Sprintf("%s:%s%d", r.site.stage.String()+"-"+strings.SplitN(r.site.name, "/", 2)[1], name, r.id)
+	if !behind || name == "O" {
+		key = "no lock " + key
+	}
+	if name == "O" && behind {
+		key = "behind " + key
+	}
+	return key
+}
+
+// word is a word of a program as it is sent.
+func (r *run) word(w string, behind bool) string {
+	switch {
+	case w == "@ever" && r.site.dialect != nil && r.site.dialect.Forever != "":
+		return r.site.dialect.Forever
+	case w == "@ever":
+		return "2147483649.0"
+	case w == "@number":
+		return "7123456789012345678"
+	case !strings.HasPrefix(w, "@"):
+		return r.key(w, behind)
+	}
+	lease, later, _ := strings.Cut(w[1:], "+")
+	seconds, _ := strconv.Atoi(lease)
+	n, _ := strconv.Atoi(later)
+	if r.site.dialect == nil {
+		return "uuid " + w[1:]
+	}
+	owner := fmt.Sprintf("0f0e0d0c-0b0a-4908-8706-05040302010%d", n)
+	if r.site.dialect.Layout != protocol.UUIDColonNumber {
+		owner = fmt.Sprintf("12%d-main", n)
+	}
+	text, _ := r.site.dialect.Expiry(protocol.InstantOf(r.at.Add(time.Duration(n)*time.Millisecond)), time.Duration(seconds)*time.Second, owner)
+	return text
+}
+
+func (r *run) words(c []string, behind bool) []string {
+	words := make([]string, len(c))
+	for i, w := range c {
+		words[i] = r.word(w, behind)
+	}
+	if c[0] == "EVALSHA" {
+		sum := sha1.Sum([]byte(c[1]))
+		words[1] = hex.EncodeToString(sum[:])
+	}
+	return words
+}
+
+// send sends a command of a client on a connection behind its sidecar.
+func (r *run) send(conn *wireConn, client int, words []string) {
+	service := r.site.services[r.services[client]]
+	if plant := r.site.plant; plant != nil && plant(r, conn, client, words) {
+		return
+	}
+	keys, known := r.site.commands[strings.ToUpper(words[0])]
+	args := make([][]byte, len(words))
+	covered := keys == proxy.Keys{}
+	for i, w := range words {
+		args[i] = []byte(w)
+	}
+	for i := keys.First; known && !covered && i > 0 && i < len(words); i++ {
+		covered = service.Covers(args[i]) // a word that is no key is none of these
+	}
+	if !known || !covered {
+		conn.send(words...)
+		return
+	}
+	switch verdict, out := service.Rewrite(r.clients[client], args, nil); verdict {
+	case proxy.Replace:
+		conn.out = append(conn.out, out...)
+	case proxy.Refuse:
+		conn.send("EVAL", "return redis.error_reply(ARGV[1])", "0", string(out))
+	default:
+		conn.send(words...)
+	}
+}
+
+var locks = []string{"K", "L"}
+
+// ask asks what stands on the keys of both; hear reads it.
+func (r *run) ask() {
+	conn := r.site.conn
+	for i := range 2 * len(locks) {
+		key := r.key(locks[i%2], i >= 2)
+		conn.send("TYPE", key)
+		conn.send("GET", key)
+		conn.send("PTTL", key)
+		if i >= 2 {
+			conn.send("HGETALL", protocol.SidecarKey(key))
+			conn.send("GET", protocol.GuardKey(key))
+			conn.send("PTTL", protocol.SidecarKey(key))
+			conn.send("PTTL", protocol.GuardKey(key))
+			conn.send("PTTL", protocol.QueueKey(key))
+			conn.send("GET", protocol.YieldKey(key))
+		}
+	}
+}
+
+func (r *run) hear() (bare, behind [2]view) { return r.views(false), r.views(true) }
+
+var recordForm = regexp.MustCompile(`^(\S+) (\d+) (\d+) (\S+) (\d+) (\d+) ([01]) ((?s).*)$`)
+
+func (r *run) views(behind bool) (views [2]view) {
+	conn := r.site.conn
+	for i := range locks {
+		v := &views[i]
+		v.kind, v.value = strings.TrimPrefix(conn.read(), "+"), conn.read()
+		v.ttl, _ = strconv.ParseInt(conn.read(), 10, 64)
+		if v.kind != "string" {
+			v.value = ""
+		}
+		if v.what = "raw"; v.kind == "none" {
+			v.what = "none"
+		}
+		if !behind {
+			continue
+		}
+		record, guard := conn.read(), conn.read()
+		for range 3 {
+			if ttl := conn.read(); ttl == "-1" {
+				r.fail("a key beside the lock has no TTL")
+			}
+		}
+		gap := conn.read()
+		v.gap = strings.HasPrefix(gap, "1 ") || strings.HasPrefix(gap, "2 ")
+		if guard != "nil" {
+			v.guard = "?"
+		}
+		fields := strings.Split(strings.Trim(record, "[]"), "|")
+		for n := 0; n+1 < len(fields); n += 2 {
+			m := recordForm.FindStringSubmatch(fields[n+1])
+			if m == nil {
+				r.fail("the record is " + fields[n+1])
+				continue
+			}
+			if len(fields[n+1]) > 200+len(m[8]) {
+				r.fail("the record has grown: " + fields[n+1])
+			}
+			if guard == m[1] || guard == m[4] {
+				v.guard = fields[n]
+			}
+			switch v.value {
+			case m[1]:
+				v.what, v.owner, v.value = "token", fields[n], m[8]
+				if m[7] == "0" {
+					v.ttl = -1
+				}
+			case m[4]:
+				v.what, v.owner, v.value, v.kind, v.ttl = "kept", fields[n], "", "none", -2
+			}
+		}
+	}
+	return views
+}
+
+func (r *run) fail(why string) {
+	if r.why == "" && r.ended == "" {
+		r.why = why
+	}
+	r.over = true
+}
+
+// differ ends the comparison with a difference of the list.
+func (r *run) differ(d string) {
+	if !r.over {
+		r.ended, r.over = d, true
+	}
+}
+
+func same(a, b view) bool {
+	if a.kind != b.kind || a.value != b.value || (a.ttl < 0) != (b.ttl < 0) {
+		return false
+	}
+	return a.ttl < 0 || max(a.ttl-b.ttl, b.ttl-a.ttl) < 2500
+}
+
+// ends tells whether a text names a time that is over.
+func (r *run) ends(text string) bool {
+	if r.site.dialect == nil {
+		return false
+	}
+	at, ok := r.site.dialect.Written(text)
+	return ok && at.Time().Before(r.site.now().Add(time.Second))
+}
+
+// legacy tells whether a text is an expiry for the namespace's dialect.
+func (r *run) legacy(text string) bool {
+	fleet := r.site.dialect
+	if fleet == nil {
+		fleet = protocol.JedisMS
+	}
+	_, ok := fleet.ServerExpiry(text, protocol.InstantOf(r.site.now()))
+	return ok
+}
+
+// search runs programs, and returns the first one that fails, made as small as can be.
+func (s *site) search(t *testing.T, first uint64, n int, counts map[string]int) *program {
+	const together = 120
+	var all []*program
+	for i := range n {
+		all = append(all, random(first+uint64(i)))
+	}
+	for kind := range uint64(len(pauses)) {
+		var group []*program
+		for _, p := range all {
+			if p.seed%uint64(len(pauses)) == kind {
+				group = append(group, p)
+			}
+		}
+		for some := range slices.Chunk(group, together) {
+			s.run(t, some)
+			for _, p := range some {
+				if p.why != "" {
+					return s.shrink(t, p)
+				}
+				if p.ended != "" {
+					counts[p.ended]++
+					s.differences++
+				}
+			}
+		}
+	}
+	return nil
+}
+
+// shrink leaves steps out for as long as the program still fails.
+func (s *site) shrink(t *testing.T, p *program) *program {
+	for again := true; again; {
+		again = false
+		for i := len(p.steps) - 1; i >= 0; i-- {
+			less := *p
+			less.why, less.ended, less.steps = "", "", slices.Delete(slices.Clone(p.steps), i, i+1)
+			if i < len(less.steps) {
+				less.steps[i].pause = less.steps[i].pause || p.steps[i].pause
+			}
+			if s.run(t, []*program{&less}); less.why != "" {
+				p, again = &less, true
+			}
+		}
+	}
+	return p
+}
+
+// run runs programs beside each other, with the same pauses.
+func (s *site) run(t *testing.T, programs []*program) {
+	var all []*run
+	for _, p := range programs {
+		s.keys++
+		r := &run{program: p, site: s, id: s.keys, at: s.now()}
+		for i, service := range p.services {
+			c := &proxy.Client{ID: int64(i + 1), Addr: "client"}
+			s.services[service].Open(c)
+			r.clients = append(r.clients, c)
+		}
+		for side := range r.conns {
+			for i := 0; p.own && i < len(p.services); i++ {
+				r.conns[side] = append(r.conns[side], s.dial(t))
+			}
+		}
+		all = append(all, r)
+	}
+	for spell := 0; ; spell++ {
+		hears := []func(){}
+		for _, r := range all {
+			if !r.own {
+				hears = append(hears, r.spell()...)
+			}
+		}
+		s.conn.flush()
+		for _, hear := range hears {
+			hear()
+		}
+		for _, r := range all {
+			if r.own {
+				r.spell()
+			}
+		}
+		all = slices.DeleteFunc(all, func(r *run) bool {
+			if r.over = r.over || r.next >= len(r.steps); r.over {
+				for _, conn := range slices.Concat(r.conns[:]...) {
+					_ = conn.Close()
+				}
+			}
+			return r.over
+		})
+		if len(all) == 0 {
+			return
+		}
+		s.pass(pauses[(int(all[0].seed)+spell)%len(pauses)])
+		for _, r := range all {
+			r.at = s.now()
+			r.ask()
+		}
+		s.conn.flush()
+		ended := []string{}
+		for _, r := range all {
+			bare, behind := r.hear()
+			for i, b := range bare {
+				if v := behind[i]; v.kind == "none" && b.kind == "string" && b.ttl < 0 && r.ends(b.value) {
+					ended = append(ended, r.key(locks[i], false))
+				}
+			}
+		}
+		for _, key := range ended {
+			s.ends++ // D1: the same is done to the bare server
+			s.conn.send("DEL", key)
+		}
+		s.conn.flush()
+		for range ended {
+			s.conn.read()
+		}
+	}
+}
+
+// spell sends what comes before the next pause, and returns what hears the replies; with connections of its own it hears them itself.
+func (r *run) spell() (hears []func()) {
+	for began := r.next; r.next < len(r.steps) && (r.next == began || !r.steps[r.next].pause); r.next++ {
+		s := &r.steps[r.next]
+		bare, behind := r.site.conn, r.site.conn
+		if r.own {
+			bare, behind = r.conns[0][s.client], r.conns[1][s.client]
+		}
+		var before [2][2]view
+		views := func() {
+			before[0], before[1] = r.hear()
+			r.compare(before)
+		}
+		r.ask()
+		if r.own {
+			r.site.conn.flush()
+			views()
+		} else {
+			hears = append(hears, views)
+		}
+		for _, c := range s.commands {
+			bare.send(r.words(c, false)...)
+		}
+		if r.own {
+			bare.flush()
+		}
+		for _, c := range s.commands {
+			if words := r.words(c, true); s.client < 0 {
+				behind.send(words...)
+			} else {
+				r.send(behind, s.client, words)
+			}
+		}
+		replies := func() {
+			var got [2][]string
+			for side, conn := range []*wireConn{bare, behind} {
+				if side == 1 && r.own {
+					behind.flush()
+				}
+				for range s.commands {
+					got[side] = append(got[side], conn.read())
+				}
+			}
+			r.judge(s, before[1], got)
+		}
+		if r.own {
+			replies()
+		} else {
+			hears = append(hears, replies)
+		}
+	}
+	last := func() {
+		bare, behind := r.hear()
+		r.compare([2][2]view{bare, behind})
+	}
+	r.ask()
+	if r.own {
+		r.site.conn.flush()
+		last()
+	}
+	return append(hears, last)
+}
+
+func (r *run) compare(views [2][2]view) {
+	for i, b := range views[0] {
+		v := views[1][i]
+		switch {
+		case r.over || same(b, v):
+		case v.kind == "none" && b.kind == "string" && b.ttl < 0 && r.ends(b.value):
+			r.differ("D1")
+		case b.kind == "none" && v.what == "token" && r.guarded:
+			r.differ("D10")
+		case v.what == "kept" && b.kind == "string" && r.legacy(b.value) && r.ends(b.value):
+			r.differ("D4")
+		default:
+			r.fail(fmt.Sprintf("after step %d %s is %+v on the bare server and %+v behind a sidecar", r.next, locks[i], b, v))
+		}
+	}
+	for _, v := range views[1] {
+		r.guarded = r.guarded || v.kind == "none" && v.guard != ""
+	}
+	r.site.compared++
+}
+
+var (
+	elsewhere = regexp.MustCompile(`( script: [0-9a-f]{40}, on @?user_script:\d+\.|user_script:\d+: |script: [0-9a-f]{40})`)
+	farNumber = regexp.MustCompile(`(^|\D)[5-9]\d{18}(\D|$)`)
+)
+
+// judge compares the replies to a step.
+func (r *run) judge(s *step, before [2]view, got [2][]string) {
+	if s.client < 0 {
+		return
+	}
+	for i, c := range s.commands {
+		if c[0] == "EXEC" && got[0][i] != "nil" && got[1][i] != "nil" {
+			inside := s.commands[1:i]
+			all := [2][]string{strings.Split(strings.Trim(got[0][i], "[]"), "|"), strings.Split(strings.Trim(got[1][i], "[]"), "|")}
+			if len(all[0]) == len(all[1]) && len(all[0]) <= len(inside) {
+				for n := range all[0] {
+					r.reply(s, inside[n], before, all[0][n], all[1][n])
+				}
+				continue
+			}
+		}
+		r.reply(s, c, before, got[0][i], got[1][i])
+	}
+}
+
+func (r *run) reply(s *step, c []string, before [2]view, bare, behind string) {
+	name := strings.ToUpper(c[0])
+	v, me := before[0], fmt.Sprint("s", r.services[s.client])
+	if slices.Contains(c, "L") && (!slices.Contains(c, "K") || before[1].owner != "" && before[1].owner != me) {
+		v = before[1]
+	}
+	if r.own {
+		switch plain := slices.Contains([]string{"GET", "SETNX", "GETSET", "DEL", "UNLINK"}, name); {
+		case name == "WATCH":
+			r.dirtied = false
+		case !plain && (v.what == "token" || v.what == "kept"):
+			r.dirtied = true
+		}
+	}
+	if r.over || bare == behind || strings.HasPrefix(name, "EVAL") && elsewhere.ReplaceAllString(bare, "") == elsewhere.ReplaceAllString(behind, "") {
+		return
+	}
+	theirs := (v.what == "token" || v.what == "kept") && v.owner != me
+	far, nx := farNumber.MatchString(behind), name == "SETNX" || name == "SET" && slices.ContainsFunc(c[3:], func(w string) bool { return strings.EqualFold(w, "NX") })
+	swaps := name == "GETSET" || name == "SET" && slices.Contains(c, "GET")
+	no := behind == "0" || behind == "nil"
+	switch {
+	case theirs && strings.Contains(behind, "would damage a lock that another holds"),
+		theirs && slices.Contains([]string{"DEL", "UNLINK", "EXPIRE", "PEXPIRE", "PERSIST"}, name) && (behind == "0" || behind == "1" && bare == "2"),
+		swaps && (theirs || v.guard != "" && v.guard != me) && far, theirs && strings.HasPrefix(name, "EVAL"):
+		r.differ("D3")
+	case theirs && name == "GET" && far:
+		if v.what == "kept" {
+			r.differ("D6")
+		}
+	case nx && no && (theirs && v.what == "kept" || v.kind == "none" && v.gap || r.site.stage == stages.Bridge && len(s.commands) > 1):
+		r.differ("D6")
+	case v.kind == "none" && v.guard != "" && (no || far || strings.HasPrefix(behind, "-ERR lockmigrate sidecar: ")):
+		r.differ("D10")
+	case rounded(bare, behind):
+		r.differ("D11")
+	case nx && no && r.ends(r.word(c[2], true)):
+		r.differ("D2")
+	case v.what == "token" && v.ttl < 0 && r.ends(v.value):
+		r.differ("D1")
+	case v.what == "raw" && v.ttl < 0 && r.legacy(v.value) && far && (swaps || name == "GET" && r.ends(v.value)):
+		if swaps {
+			r.differ("D4")
+		}
+	case swaps && (v.kind == "none" || len(s.commands) > 1) && bare == "nil" && far:
+		r.differ("D5")
+	case name == "EXEC" && behind == "nil" && r.dirtied:
+		r.differ("D9")
+	case nx && no && r.site.stage == stages.Bridge && r.site.dialect != nil && r.site.dialect.SettlesFree():
+		r.differ("D12")
+	default:
+		r.fail(fmt.Sprintf("%q is answered %q by the bare server and %q behind a sidecar; before it stood there %+v", c, bare, behind, v))
+	}
+}
+
+// rounded tells whether a reply is another one, as a number of Lua.
+func rounded(bare, behind string) bool {
+	n, err := strconv.ParseInt(bare, 10, 64)
+	return err == nil && max(n, -n) > 1<<53 && behind == fmt.Sprintf("%.0f", float64(n))
+}
