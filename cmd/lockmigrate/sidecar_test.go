@@ -381,7 +381,7 @@ func TestSidecarLogStaysShort(t *testing.T) {
 	defer old.Close()
 	key := "lock:" + strings.Repeat("k", 100_000)
 	for range 300 {
-		_, err = old.Do("SET", key, "x")
+		_, err = old.Do("FCALL", "x", 1, key)
 		require.ErrorContains(t, err, "lockmigrate sidecar")
 		taken, err := redis.Int(old.Do("SETNX", key, time.Now().Add(-time.Minute).UnixMilli()))
 		require.NoError(t, err)

@@ -46,7 +46,7 @@ func sidecarClaims() []Claim {
 			world(9, S("a", staleDel, ahead(5)), S("b"), M("m"))},
 		{"SSM-stale-del-threads", "S S M", "as SSM-stale-del, by two threads of one service behind one sidecar: the DEL frees the other's lock, as on a bare server", Violated, 0,
 			world(9, S("a", staleDel, behind("s")), S("b", behind("s")), M("m"))},
-		{"SSM-one-text", "S S M", "two threads of one service write the same text; one may crash, and its DEL never come", Exclusive, 0,
+		{"SSM-one-text", "S S M", "two threads of one service write one text; one may crash, and its DEL never come", Exclusive, 0,
 			world(8, S("a", behind("s"), crash), S("b", behind("s"), crash), M("m"))},
 		{"SSB-wrong-clock", "S B", "a sidecar on another host, with a clock ahead by 2: the lease that it reads is too short", Violated, 0,
 			world(10, S("a", host(2)), B("x"))},
