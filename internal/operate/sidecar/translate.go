@@ -281,7 +281,7 @@ func (t *translator) run(c *proxy.Client, name string, keys proxy.Keys, mode str
 		numbers = strconv.AppendInt(append(numbers, '.'), int64(n+1), 10)
 	}
 	o := &t.sidecar.opts
-	packed := fmt.Sprintf("%s %d %d %s %s", o.Name, wall.UnixMilli(), o.Lease.Milliseconds(), mode, numbers)
+	packed := fmt.Sprintf("%s %d %d %s %s", t.sidecar.owner(), wall.UnixMilli(), o.Lease.Milliseconds(), mode, numbers)
 	if database != "" {
 		packed += " " + database
 	}

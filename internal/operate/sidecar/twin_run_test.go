@@ -40,13 +40,15 @@ type view struct {
 	guard       string // whose token the guard holds, "?" for another one
 }
 
+func (s *site) namespace() string { return strings.ReplaceAll(s.name, "/", "-") }
+
 func (r *run) key(name string, behind bool) string {
 	switch name {
 	case "K", "L", "O":
 	default:
 		return name
 	}
-	key := fmt.Sprintf("%s:%s%d", r.site.stage.String()+"-"+strings.SplitN(r.site.name, "/", 2)[1], name, r.id)
+	key := fmt.Sprintf("%s:%s%d", r.site.namespace(), name, r.id)
 	if !behind || name == "O" {
 		key = "no lock " + key
 	}
@@ -471,7 +473,7 @@ func (r *run) judge(s *step, before [2]view, got [2][]string) {
 
 func (r *run) reply(s *step, c []string, before [2]view, bare, behind string) {
 	name := strings.ToUpper(c[0])
-	v, me := before[0], fmt.Sprint("s", r.services[s.client])
+	v, me := before[0], fmt.Sprintf("%s/s%d", r.site.namespace(), r.services[s.client])
 	if slices.Contains(c, "L") && (!slices.Contains(c, "K") || before[1].owner != "" && before[1].owner != me) {
 		v = before[1]
 	}
