@@ -130,17 +130,3 @@ func truncated(err error) error {
 	}
 	return err
 }
-
-// appendCommand appends a command as the server reads it.
-func appendCommand(buf []byte, words ...string) []byte {
-	buf = append(strconv.AppendInt(append(buf, '*'), int64(len(words)), 10), '\r', '\n')
-	for _, w := range words {
-		buf = appendWord(buf, w)
-	}
-	return buf
-}
-
-func appendWord[T string | []byte](buf []byte, w T) []byte {
-	buf = append(strconv.AppendInt(append(buf, '$'), int64(len(w)), 10), '\r', '\n')
-	return append(append(buf, w...), '\r', '\n')
-}

@@ -13,6 +13,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 const (
@@ -142,7 +143,7 @@ func (s *scanner) begin(ctx context.Context) error {
 			return err
 		}
 		before := time.Now()
-		s.send(func(buf []byte) []byte { return appendCommand(buf, "TIME") })
+		s.send(func(buf []byte) []byte { return wire.Append(buf, "TIME") })
 		clock, err := s.readTime()
 		if err != nil {
 			return err
@@ -156,7 +157,7 @@ func (s *scanner) begin(ctx context.Context) error {
 	}
 	s.send(func(buf []byte) []byte {
 		// Reading a key counts as using it, and would upset the order of eviction; servers from 7.2 can do without.
-		return appendCommand(appendCommand(buf, "CLIENT", "NO-TOUCH", "ON"), "INFO", "cluster")
+		return wire.Append(wire.Append(buf, "CLIENT", "NO-TOUCH", "ON"), "INFO", "cluster")
 	})
 	if _, _, err := s.reply.bulk(nil, 0); fatal(err) {
 		return err
@@ -314,27 +315,27 @@ func (s *scanner) sendPage(p *page) {
 			if len(s.census.opts.Match) == 1 {
 				words = append(words, "MATCH", s.census.opts.Match[0])
 			}
-			buf = appendCommand(buf, words...)
+			buf = wire.Append(buf, words...)
 		}
 		for i := range p.ends {
 			key := p.key(i)
-			buf = appendWord(append(buf, "*4\r\n$8\r\nGETRANGE\r\n"...), key)
-			buf = appendWord(append(buf, "$1\r\n0\r\n"...), peekText)
-			buf = appendWord(append(buf, "*2\r\n$4\r\nPTTL\r\n"...), key)
+			buf = wire.AppendWord(append(buf, "*4\r\n$8\r\nGETRANGE\r\n"...), key)
+			buf = wire.AppendWord(append(buf, "$1\r\n0\r\n"...), peekText)
+			buf = wire.AppendWord(append(buf, "*2\r\n$4\r\nPTTL\r\n"...), key)
 		}
 		for _, l := range p.looks {
 			switch l.ask {
 			case askSize:
 				if s.wantsType() {
-					buf = appendWord(append(buf, "*2\r\n$4\r\nTYPE\r\n"...), l.key)
+					buf = wire.AppendWord(append(buf, "*2\r\n$4\r\nTYPE\r\n"...), l.key)
 				}
-				buf = appendWord(append(buf, "*2\r\n$4\r\nHLEN\r\n"...), l.key)
+				buf = wire.AppendWord(append(buf, "*2\r\n$4\r\nHLEN\r\n"...), l.key)
 			case askFields:
-				buf = appendWord(append(buf, "*2\r\n$5\r\nHKEYS\r\n"...), l.key)
+				buf = wire.AppendWord(append(buf, "*2\r\n$5\r\nHKEYS\r\n"...), l.key)
 			case askValues:
-				buf = appendWord(append(buf, "*2\r\n$7\r\nHGETALL\r\n"...), l.key)
+				buf = wire.AppendWord(append(buf, "*2\r\n$7\r\nHGETALL\r\n"...), l.key)
 			case askGuard:
-				buf = appendCommand(buf, "GETRANGE", protocol.GuardKey(string(l.key)), "0", peekText)
+				buf = wire.Append(buf, "GETRANGE", protocol.GuardKey(string(l.key)), "0", peekText)
 			}
 		}
 		return buf

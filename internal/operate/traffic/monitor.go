@@ -4,7 +4,6 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net"
 	"strings"
@@ -13,6 +12,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // Monitor is the MONITOR of one server. It is not safe for concurrent use, but for Close.
@@ -48,11 +48,7 @@ func OpenMonitor(ctx context.Context, end *endpoint.Endpoint, addr string, befor
 // ask sends a command whose reply is one line. What the server refuses is a redis.Error.
 func (m *Monitor) ask(words ...string) (string, error) {
 	_ = m.SetDeadline(time.Now().Add(5 * time.Second))
-	command := fmt.Sprintf("*%d\r\n", len(words))
-	for _, word := range words {
-		command += fmt.Sprintf("$%d\r\n%s\r\n", len(word), word)
-	}
-	if _, err := io.WriteString(m, command); err != nil {
+	if _, err := m.Write(wire.Append(nil, words...)); err != nil {
 		return "", err
 	}
 	line, err := m.in.ReadString('\n')
