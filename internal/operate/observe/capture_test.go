@@ -214,6 +214,11 @@ func TestCaptureOfPartOfAConnection(t *testing.T) {
 	assert.Equal(t, wantTurn, got)
 	assert.Empty(t, seen.NotSeen())
 
+	got, _, seen = events(t, pcap(t, nil, false, conversation{client: 4000, pieces: turn()}, conversation{client: 4000, pieces: turn()}))
+	assert.Equal(t, append(append([]string{}, wantTurn...), wantTurn...), got, "a port that is used again, though no end of its first connection is in the capture")
+	assert.Empty(t, seen.NotSeen())
+	assert.Equal(t, 2, seen.Connections)
+
 	gap := turn()
 	gap[3].lost = true
 	got, _, seen = events(t, pcap(t, nil, false, conversation{client: 4000, pieces: gap}))

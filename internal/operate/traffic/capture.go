@@ -11,11 +11,11 @@ import (
 	"maps"
 	"net/netip"
 	"slices"
-	"time"
 
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
+	"github.com/gopacket/gopacket/reassembly"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -27,8 +27,6 @@ type Captured struct {
 	Commands    int64
 	Unread      map[string]int64 // connections that were not read to their end, by the reason
 	LostBytes   int64            // that the capture does not have
-	Skipped     int64            // packets of connections whose beginning was not seen, before the first one that begins with a command
-	First, Last time.Time        // packets, on the clock of the host that captured
 }
 
 // NotSeen says why commands may be missing, empty if none are.
@@ -52,6 +50,8 @@ func ReadCapture(ctx context.Context, in io.Reader, port uint16, keys *Keys, tak
 		return nil, err
 	}
 	c := &capture{dialogues: newDialogues(keys, take), decoder: newDecoder(linkType), port: port, conns: map[netip.AddrPort]*tcpConn{}}
+	c.assembler = reassembly.NewAssembler(reassembly.NewStreamPool(c))
+	c.assembler.MaxBufferedPagesPerConnection = mostPages
 	for n := 0; ; n++ {
 		if n%1024 == 0 && ctx.Err() != nil {
 			return c.out, context.Cause(ctx)
@@ -66,15 +66,10 @@ func ReadCapture(ctx context.Context, in io.Reader, port uint16, keys *Keys, tak
 		if info.CaptureLength < info.Length {
 			return c.out, errors.New("packets were cut: capture with tcpdump -s 0")
 		}
-		if c.out.Packets++; c.out.Packets == 1 {
-			c.out.First = info.Timestamp.UTC()
-		}
-		c.out.Last = info.Timestamp.UTC()
-		c.packet(data, info.Timestamp)
+		c.out.Packets++
+		c.packet(data, info)
 	}
-	for _, conn := range c.conns {
-		c.finish(conn)
-	}
+	c.assembler.FlushAll()
 	c.end()
 	return c.out, nil
 }
@@ -104,50 +99,26 @@ func packets(in io.Reader) (gopacket.ZeroCopyPacketDataSource, layers.LinkType, 
 // capture is the reading of one file.
 type capture struct {
 	*dialogues
-	decoder *decoder
-	port    uint16
-	conns   map[netip.AddrPort]*tcpConn // by the client's address
+	decoder   *decoder
+	port      uint16
+	assembler *reassembly.Assembler
+	conns     map[netip.AddrPort]*tcpConn // by the client's address
 }
 
-// tcpConn is one connection of a client.
+// mostPages is how much of a connection may wait for a segment that is missing, in pages of 1,900 bytes: one MiB.
+const mostPages = 550
+
+// tcpConn is one connection of a client. The assembler puts its segments in order.
 type tcpConn struct {
 	*dialogue
-	to, from stream // to the server, from it
-	settled  bool   // of one that began before the capture: its first request was found
-	skipped  bool   // something came before that
+	c       *capture
+	addr    netip.AddrPort
+	client  reassembly.TCPFlowDirection // of what the client sends
+	settled bool                        // of one that began before the capture: its first request was found
+	skipped bool                        // something came before that
+	// By direction, of the client or not: the sequence number that comes next, and the one behind all that was captured.
+	next, seen map[bool]uint32
 }
-
-// stream puts the segments of one direction in order.
-type stream struct {
-	next    uint32 // the sequence number that comes next
-	known   bool
-	ended   bool // its FIN was seen, and fin is its place
-	fin     uint32
-	waiting map[uint32][]byte
-	held    int
-	resp    *respReader
-}
-
-// whole tells that all came up to the end.
-func (s *stream) whole() bool { return s.ended && (!s.known || s.next == s.fin) }
-
-// lost is how many bytes are known to be missing.
-func (s *stream) lost() int32 {
-	if s.held == 0 {
-		if s.ended && s.known {
-			return max(0, int32(s.fin-s.next))
-		}
-		return 0
-	}
-	gap := int32(1<<31 - 1)
-	for seq := range s.waiting {
-		gap = min(gap, int32(seq-s.next))
-	}
-	return gap
-}
-
-// mostHeld is how many bytes of one direction may wait for a segment that is missing.
-const mostHeld = 1 << 20
 
 // decoder takes the TCP segment out of a packet.
 type decoder struct {
@@ -191,131 +162,137 @@ func (d *decoder) segment(data []byte) (tcp *layers.TCP, from, to []byte) {
 }
 
 // packet takes in one packet.
-func (c *capture) packet(data []byte, at time.Time) {
+func (c *capture) packet(data []byte, info gopacket.CaptureInfo) {
 	tcp, from, to := c.decoder.segment(data)
-	if tcp == nil || uint16(tcp.SrcPort) != c.port && uint16(tcp.DstPort) != c.port {
+	if tcp == nil || uint16(tcp.SrcPort) != c.port && uint16(tcp.DstPort) != c.port || len(tcp.Payload) == 0 && !tcp.SYN && !tcp.FIN && !tcp.RST {
 		return
 	}
+	c.now(protocol.Instant(info.Timestamp.UnixNano()))
 	request := uint16(tcp.DstPort) == c.port
+	flow, conn := gopacket.NewFlow(layers.EndpointIPv4, from, to), c.conns[c.clientOf(tcp, from, to)]
+	if len(from) == 16 {
+		flow = gopacket.NewFlow(layers.EndpointIPv6, from, to)
+	}
+	at := taken{info}
+	if conn != nil && request && tcp.SYN && conn.next[true] != 0 && conn.next[true] != tcp.Seq+1 { // the port is used again
+		c.reset(conn, flow, tcp, at)
+	}
+	c.assembler.AssembleWithContext(flow, tcp, at)
+	if tcp.RST && conn != nil {
+		c.reset(conn, flow, tcp, at)
+	}
+}
+
+// clientOf is the client's address of a segment.
+func (c *capture) clientOf(tcp *layers.TCP, from, to []byte) netip.AddrPort {
 	end, port := from, tcp.SrcPort
-	if !request {
+	if uint16(tcp.DstPort) != c.port {
 		end, port = to, tcp.DstPort
 	}
-	ip, ok := netip.AddrFromSlice(end)
-	if !ok {
-		return
+	ip, _ := netip.AddrFromSlice(end)
+	return netip.AddrPortFrom(ip, uint16(port))
+}
+
+// reset tells the assembler that both directions of a connection have ended.
+func (c *capture) reset(conn *tcpConn, flow gopacket.Flow, of *layers.TCP, at taken) {
+	for _, request := range []bool{uint16(of.DstPort) == c.port, uint16(of.DstPort) != c.port} {
+		end := &layers.TCP{SrcPort: of.SrcPort, DstPort: of.DstPort, Seq: conn.next[request], RST: true}
+		end.SetInternalPortsForTesting() // TransportFlow reads them
+		c.assembler.AssembleWithContext(flow, end, at)
+		flow, of = flow.Reverse(), &layers.TCP{SrcPort: of.DstPort, DstPort: of.SrcPort}
 	}
-	id := netip.AddrPortFrom(ip, uint16(port))
-	conn := c.conns[id]
-	if conn == nil && !tcp.SYN && len(tcp.Payload) == 0 { // nothing more comes after its end, or nothing has come so far
-		return
+}
+
+// taken is when a packet was captured.
+type taken struct{ info gopacket.CaptureInfo }
+
+// GetCaptureInfo implements reassembly.AssemblerContext.
+func (t taken) GetCaptureInfo() gopacket.CaptureInfo { return t.info }
+
+// New implements reassembly.StreamFactory. Nothing more comes after the end of a connection.
+func (c *capture) New(net, _ gopacket.Flow, tcp *layers.TCP, _ reassembly.AssemblerContext) reassembly.Stream {
+	addr := c.clientOf(tcp, net.Src().Raw(), net.Dst().Raw())
+	if !addr.IsValid() || !tcp.SYN && len(tcp.Payload) == 0 {
+		return nil
 	}
-	if conn == nil || request && tcp.SYN && conn.to.known && conn.to.next != tcp.Seq+1 { // the port is used again
-		if conn != nil {
-			c.finish(conn)
+	conn := &tcpConn{c: c, addr: addr, dialogue: c.begin(addr.String(), !tcp.SYN), next: map[bool]uint32{}, seen: map[bool]uint32{}}
+	if uint16(tcp.DstPort) != c.port { // the first packet is the server's
+		conn.client = reassembly.TCPDirServerToClient
+	}
+	c.conns[addr] = conn
+	return conn
+}
+
+// Accept implements reassembly.Stream. A connection that began before the capture is read from the first packet that begins with a command, and from
+// what the server sends after that.
+func (t *tcpConn) Accept(tcp *layers.TCP, _ gopacket.CaptureInfo, dir reassembly.TCPFlowDirection, next reassembly.Sequence, start *bool, _ reassembly.AssemblerContext) bool {
+	request := dir == t.client
+	if next < 0 && !tcp.SYN {
+		switch {
+		case len(tcp.Payload) == 0:
+			return tcp.RST
+		case request && !bytes.HasPrefix(tcp.Payload, []byte("*")):
+			t.skipped = true
+			return false
+		case !request && !t.settled:
+			return false
 		}
-		conn = &tcpConn{dialogue: c.begin(id.String(), !tcp.SYN)}
-		conn.to.resp, conn.from.resp = &conn.requests, &conn.replies
-		c.conns[id] = conn
+		*start, t.settled = true, true
 	}
-	if conn.closed {
+	if next < 0 {
+		t.next[request] = tcp.Seq
+		if tcp.SYN {
+			t.next[request]++
+		}
+		t.seen[request] = t.next[request]
+	}
+	if end := tcp.Seq + uint32(len(tcp.Payload)); int32(end-t.seen[request]) > 0 {
+		t.seen[request] = end
+	}
+	return true
+}
+
+// ReassembledSG implements reassembly.Stream: what follows in order, or behind a gap that will not be filled.
+func (t *tcpConn) ReassembledSG(sg reassembly.ScatterGather, _ reassembly.AssemblerContext) {
+	dir, _, _, skip := sg.Info()
+	n, _ := sg.Lengths()
+	request := dir == t.client
+	if skip > 0 {
+		t.lost(int64(skip))
+	}
+	if n == 0 || t.closed {
 		return
 	}
-	c.now(protocol.Instant(at.UnixNano()))
-	s := &conn.from
+	t.next[request] += uint32(n)
+	reader := &t.replies
 	if request {
-		s = &conn.to
+		reader = &t.requests
 	}
-	if tcp.SYN {
-		s.next, s.known = tcp.Seq+1, true
-		return
-	}
-	if len(tcp.Payload) > 0 {
-		c.segment(conn, s, tcp.Seq, tcp.Payload)
-	}
-	if tcp.FIN {
-		s.ended, s.fin = true, tcp.Seq+uint32(len(tcp.Payload))
-	}
-	if tcp.RST && conn.to.known || conn.to.whole() && conn.from.whole() {
-		c.finish(conn)
-		delete(c.conns, id)
+	if !reader.feed(sg.Fetch(n)) {
+		t.c.stop(t.dialogue, "what they carry is not Redis's protocol, or TLS")
 	}
 }
 
-// segment hands on what is in order.
-func (c *capture) segment(conn *tcpConn, s *stream, seq uint32, data []byte) {
-	if !s.known {
-		// The connection began before the capture. It is read from the first packet that begins with a command, and from what
-		// the server sends after that.
-		request := s == &conn.to
-		if request && !bytes.HasPrefix(data, []byte("*")) || !request && !conn.settled {
-			if request {
-				conn.skipped = true
-				c.out.Skipped++
-			}
-			return
-		}
-		s.next, s.known = seq, true
-		conn.settled = true
-	}
-	switch ahead := int32(seq - s.next); {
-	case ahead > 0:
-		if s.waiting == nil {
-			s.waiting = map[uint32][]byte{}
-		}
-		if s.waiting[seq] == nil {
-			s.waiting[seq] = bytes.Clone(data)
-			s.held += len(data)
-		}
-		if s.held > mostHeld {
-			c.out.LostBytes += int64(ahead)
-			c.stop(conn.dialogue, "a part of them is missing")
-		}
-		return
-	case ahead < 0:
-		if -int(ahead) >= len(data) {
-			return // sent again
-		}
-		data = data[-ahead:]
-	}
-	for {
-		s.next += uint32(len(data))
-		if !s.resp.feed(data) {
-			c.stop(conn.dialogue, "what they carry is not Redis's protocol, or TLS")
-		}
-		if conn.closed {
-			return
-		}
-		found := false
-		for at, later := range s.waiting {
-			if over := int32(s.next - at); over >= 0 {
-				delete(s.waiting, at)
-				s.held -= len(later)
-				if int(over) < len(later) {
-					data, found = later[over:], true
-					break
-				}
-			}
-		}
-		if !found {
-			return
-		}
+func (t *tcpConn) lost(n int64) {
+	if !t.closed {
+		t.c.out.LostBytes += n
+		t.c.stop(t.dialogue, "a part of them is missing")
 	}
 }
 
-// finish says what a connection leaves open at its end.
-func (c *capture) finish(conn *tcpConn) {
-	if conn.closed {
-		return
-	}
-	for _, s := range []*stream{&conn.to, &conn.from} {
-		if gap := s.lost(); gap > 0 {
-			c.out.LostBytes += int64(gap)
-			c.stop(conn.dialogue, "a part of them is missing")
+// ReassemblyComplete implements reassembly.Stream: it says what a connection leaves open at its end.
+func (t *tcpConn) ReassemblyComplete(reassembly.AssemblerContext) bool {
+	for request, seen := range t.seen {
+		if gap := int32(seen - t.next[request]); gap > 0 {
+			t.lost(int64(gap))
 		}
 	}
-	if conn.joined && !conn.settled && conn.skipped {
-		c.stop(conn.dialogue, "they began before the capture, and no beginning of a command was found")
+	if t.joined && !t.settled && t.skipped && !t.closed {
+		t.c.stop(t.dialogue, "they began before the capture, and no beginning of a command was found")
 	}
-	c.close(conn.dialogue)
+	t.c.close(t.dialogue)
+	if t.c.conns[t.addr] == t {
+		delete(t.c.conns, t.addr)
+	}
+	return true
 }
