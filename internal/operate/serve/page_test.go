@@ -110,8 +110,8 @@ func TestHandler(t *testing.T) {
 	assert.Contains(t, metrics, "lockmigrate_overlaps_total 1\n")
 	assert.Contains(t, metrics, "lockmigrate_monitor_seconds_total 92.5\n")
 	assert.Contains(t, metrics, "lockmigrate_quiet_seconds 75\n")
-	assert.Contains(t, metrics, `host="app\"\\\n-1"} 0.42`, "text of others is escaped")
-	assert.Contains(t, metrics, "lockmigrate_client_skew_seconds{host=\"10.0.0.1\",dialect=\"jedis-ms\"} -5\n")
+	assert.Contains(t, metrics, `host="app\"\\\n-1",namespace="orders"} 0.42`, "text of others is escaped")
+	assert.Contains(t, metrics, "lockmigrate_client_skew_seconds{dialect=\"jedis-ms\",host=\"10.0.0.1\"} -5\n")
 	assert.NotContains(t, metrics, ":4000", "a port would make a new series with every connection")
 	assert.Contains(t, metrics, "lockmigrate_members_behind{namespace=\"orders\"} 1\n")
 }
