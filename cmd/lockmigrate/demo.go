@@ -87,8 +87,7 @@ func printDemo(env *environment, end *endpoint.Endpoint, r *demo.Result) error {
 		Server string         `json:"server"`
 		Stages map[string]int `json:"overlaps_by_stage"`
 		*demo.Result
-		Overlaps int `json:"overlaps"`
-	}{end.String(), map[string]int{}, r, len(r.Overlaps)}
+	}{end.String(), map[string]int{}, r}
 	for _, s := range r.Stages() {
 		doc.Stages[s.Stage] = s.Overlaps
 	}
@@ -130,5 +129,5 @@ func demoTables(b *strings.Builder, env *environment, r *demo.Result) {
 	for _, s := range r.Stages() {
 		fmt.Fprintf(b, "overlaps: %s at stage %s, %d turns\n", overlaps(s.Overlaps), s.Stage, s.Turns)
 	}
-	fmt.Fprintf(b, "overlaps: %s\n", overlaps(len(r.Overlaps)))
+	fmt.Fprintf(b, "overlaps: %s\n", overlaps(r.Overlaps))
 }

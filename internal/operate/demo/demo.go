@@ -12,6 +12,7 @@ import (
 	"fmt"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"time"
 
@@ -72,7 +73,7 @@ type ActResult struct {
 type Result struct {
 	Acts     []ActResult `json:"acts"`
 	Members  []Record    `json:"members"`
-	Overlaps []Overlap   `json:"-"`
+	Overlaps int         `json:"overlaps"`
 	Timeline []Event     `json:"timeline"`
 	Seconds  float64     `json:"seconds"`
 	Complete bool        `json:"complete"` // every act was played to its end
@@ -101,7 +102,7 @@ const longestAct = 20 * time.Second
 type stage struct {
 	opts    Options
 	prefix  string
-	fleet   *Fleet
+	fleet   *fleet
 	closers []func()
 
 	mu     sync.Mutex
@@ -109,7 +110,7 @@ type stage struct {
 	events []Event
 	began  time.Time
 
-	java      []*Member     // at work
+	java      []*member     // at work
 	javas     int           // so far
 	store     *stages.Store // of the namespace; nil before there is one
 	crashedAt time.Time
@@ -130,7 +131,7 @@ func run(ctx context.Context, opts Options, story []act) (*Result, error) {
 	}
 	playing, stop := context.WithCancel(ctx)
 	defer stop()
-	s.fleet = &Fleet{Referee: NewReferee(s.began), ctx: playing, entered: s.entered, crashed: s.crashed}
+	s.fleet = &fleet{ctx: playing, key: s.key(), entered: s.entered, crashed: s.crashed}
 	watched := s.watch(playing)
 
 	result := &Result{Complete: true}
@@ -147,7 +148,7 @@ func run(ctx context.Context, opts Options, story []act) (*Result, error) {
 	}
 
 	stop()
-	s.fleet.Wait()
+	s.fleet.running.Wait()
 	<-watched
 	for _, closes := range s.closers {
 		closes()
@@ -155,7 +156,16 @@ func run(ctx context.Context, opts Options, story []act) (*Result, error) {
 	if cleanErr := s.clean(); err == nil {
 		err = cleanErr
 	}
-	s.finish(result)
+	result.Members, result.Timeline, result.Seconds = s.fleet.records(), s.events, time.Since(s.began).Seconds()
+	turns, overlaps := s.fleet.count()
+	result.Overlaps = overlaps
+	for _, a := range result.Acts {
+		turns, overlaps = turns-a.Turns, overlaps-a.Overlaps
+	}
+	if n := len(result.Acts); n > 0 { // what came after the last count is the last act's
+		result.Acts[n-1].Turns += turns
+		result.Acts[n-1].Overlaps += overlaps
+	}
 	if err == nil {
 		err = context.Cause(ctx)
 	}
@@ -171,7 +181,7 @@ func (s *stage) play(ctx context.Context, a act) (ActResult, error) {
 	s.act = a.name
 	s.mu.Unlock()
 	began := time.Now()
-	turns, overlaps := s.fleet.Referee.Count()
+	turns, overlaps := s.fleet.count()
 	if err := a.begin(ctx, s); err != nil {
 		return ActResult{}, err
 	}
@@ -184,29 +194,11 @@ func (s *stage) play(ctx context.Context, a act) (ActResult, error) {
 		}
 	}
 	pause(ctx, s.opts.Act)
-	turnsNow, overlapsNow := s.fleet.Referee.Count()
+	turnsNow, overlapsNow := s.fleet.count()
 	return ActResult{
 		Name: a.name, Title: a.title, Stage: a.stage.String(), Promises: a.promises, Seconds: time.Since(began).Seconds(),
 		Turns: turnsNow - turns, Overlaps: overlapsNow - overlaps,
 	}, nil
-}
-
-// finish fills in the result, and gives overlaps that came after the last count to the last act.
-func (s *stage) finish(r *Result) {
-	r.Members = s.fleet.Records()
-	r.Overlaps = s.fleet.Referee.Overlaps()
-	r.Timeline = s.events
-	r.Seconds = time.Since(s.began).Seconds()
-	turns, overlaps := 0, 0
-	for _, a := range r.Acts {
-		turns, overlaps = turns+a.Turns, overlaps+a.Overlaps
-	}
-	if len(r.Acts) > 0 {
-		all, allOverlaps := s.fleet.Referee.Count()
-		last := &r.Acts[len(r.Acts)-1]
-		last.Turns += all - turns
-		last.Overlaps += allOverlaps - overlaps
-	}
 }
 
 // nothingMoved turns a demo in which nobody ever got the lock into the error that kept them out.
@@ -254,17 +246,20 @@ func (s *stage) watch(ctx context.Context) <-chan struct{} {
 				return
 			case <-ticker.C:
 			}
-			turns, overlaps := s.fleet.Referee.Count()
+			turns, overlaps := s.fleet.count()
 			s.mu.Lock()
 			name := s.act
 			s.mu.Unlock()
 			members := 0
-			for _, r := range s.fleet.Records() {
+			for _, r := range s.fleet.records() {
 				if !r.Crashed {
 					members++
 				}
 			}
-			s.opts.Watch(Situation{time.Since(s.began), name, members, s.fleet.Referee.Inside(s.key()), turns, overlaps})
+			s.fleet.mu.Lock()
+			inside := strings.Join(s.fleet.inside, ", ")
+			s.fleet.mu.Unlock()
+			s.opts.Watch(Situation{time.Since(s.began), name, members, inside, turns, overlaps})
 		}
 	}()
 	return done

@@ -36,7 +36,7 @@ func TestStory(t *testing.T) {
 	require.NoError(t, err)
 	assert.True(t, result.Complete)
 	assert.False(t, result.Broken())
-	assert.Empty(t, result.Overlaps)
+	assert.Zero(t, result.Overlaps)
 	assert.Equal(t, heard, result.Timeline)
 	assert.Len(t, result.Acts, len(story))
 	turns := 0
@@ -63,14 +63,14 @@ func TestOverlapsAreSeen(t *testing.T) {
 		pool, e := embeddedPool(t)
 		broken := []act{{name: "broken", title: "a lock that lets everybody in", promises: promises, begin: func(_ context.Context, s *stage) error {
 			for _, name := range []string{"a", "b", "c"} {
-				s.fleet.Join(&Member{Name: name, Key: s.key(), Work: 10 * time.Millisecond, Acquire: func(context.Context, string) (Held, error) { return open{}, nil }})
+				s.fleet.join(name, "open", func(context.Context, string) (held, error) { return open{}, nil })
 			}
 			return nil
 		}}}
 		result, err := run(context.Background(), Options{Pool: pool, Act: shortAct}, broken)
 		require.NoError(t, err)
-		assert.NotEmpty(t, result.Overlaps)
-		assert.Equal(t, len(result.Overlaps), result.Acts[0].Overlaps)
+		assert.Positive(t, result.Overlaps)
+		assert.Equal(t, result.Overlaps, result.Acts[0].Overlaps)
 		assert.Equal(t, promises, result.Broken())
 		assert.True(t, result.Timeline[0].Alarm)
 		assertNothingLeft(t, e)
@@ -109,7 +109,7 @@ func TestStoryThatNobodyCanPlay(t *testing.T) {
 	pool, _ := embeddedPool(t)
 	down := errors.New("the lock is out of order")
 	_, err := run(context.Background(), Options{Pool: pool, Act: shortAct}, []act{{name: "stuck", begin: func(_ context.Context, s *stage) error {
-		s.fleet.Join(&Member{Name: "a", Key: s.key(), Acquire: func(context.Context, string) (Held, error) { return nil, down }})
+		s.fleet.join("a", "stuck", func(context.Context, string) (held, error) { return nil, down })
 		return nil
 	}}})
 	assert.Equal(t, down, err)
@@ -123,22 +123,4 @@ func assertNothingLeft(t *testing.T, e *endpoint.Endpoint) {
 	keys, err := conn.Do("KEYS", "*")
 	require.NoError(t, err)
 	assert.Empty(t, keys)
-}
-
-func TestReferee(t *testing.T) {
-	r := NewReferee(time.Now())
-	assert.Empty(t, r.Enter("k", "a"))
-	assert.Equal(t, "a", r.Inside("k"))
-	assert.Empty(t, r.Enter("other", "b"), "another lock")
-	assert.Len(t, r.Enter("k", "b"), 1)
-	assert.Len(t, r.Enter("k", "c"), 2, "beside two")
-	r.Leave("k", "a")
-	r.Leave("k", "b")
-	r.Leave("k", "c")
-	assert.Empty(t, r.Enter("k", "a"))
-	turns, overlaps := r.Count()
-	assert.Equal(t, 5, turns)
-	assert.Equal(t, 3, overlaps)
-	assert.Equal(t, "a", r.Overlaps()[0].First)
-	assert.Equal(t, "b", r.Overlaps()[0].Then)
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -12,31 +13,33 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 )
 
-// Held is a lock in a member's hands, of whichever package.
-type Held interface {
+// held is a lock in a member's hands, of whichever package.
+type held interface {
 	Context() context.Context
 	Release(ctx context.Context) error
 }
 
-// Acquire waits for a lock on a key.
-type Acquire func(ctx context.Context, key string) (Held, error)
+// acquire waits for a lock on a key.
+type acquire func(ctx context.Context, key string) (held, error)
 
-// Member is one service of the fleet: it takes the lock, works for a moment inside, gives it back, and comes
-// again.
-type Member struct {
-	Name    string
-	Kind    string // java, go ...
-	Acquire Acquire
-	Key     string
-	Work    time.Duration // longest stay inside; each is random, up to this
-	Rest    time.Duration // longest pause between two turns
+// of fits a Locker's Acquire to a member.
+func of[L held](take func(context.Context, string) (L, error)) acquire {
+	return func(ctx context.Context, key string) (held, error) {
+		lock, err := take(ctx, key)
+		if err != nil {
+			return nil, err // not a nil lock in an interface
+		}
+		return lock, nil
+	}
+}
 
-	fleet  *Fleet
-	stop   context.CancelFunc
-	left   chan struct{} // closed when it does not run any more
-	crash  atomic.Bool
-	mu     sync.Mutex
-	record Record
+// member is one service of the fleet: it takes the lock, works for a moment inside, gives it back, and comes again.
+type member struct {
+	Record
+	acquire acquire
+	stop    context.CancelFunc // after its present turn
+	left    chan struct{}      // closed when it does not run any more
+	crash   atomic.Bool        // it dies the next time it is inside, without giving the lock back
 }
 
 // Record is what became of a member.
@@ -52,93 +55,102 @@ type Record struct {
 	Error   string `json:"error,omitempty"` // its text
 }
 
-// Fleet is the members at work.
-type Fleet struct {
-	Referee *Referee
-	entered func(m *Member, waited time.Duration, overlaps []Overlap) // after every entrance
-	crashed func(m *Member)
-
+// fleet is the members at work, and the referee, who counts who is inside. The referee sees only members walking in and out, in this process: no lock, no
+// server and no value tells it what to believe. A member enters after its lock says that it holds, and leaves before it says release, so whatever
+// the referee sees as two inside at once really was.
+type fleet struct {
 	ctx     context.Context
+	key     string                             // that everybody wants
+	entered func(m *member, overlaps []string) // after every entrance: who was inside already
+	crashed func(m *member)
 	running sync.WaitGroup
-	mu      sync.Mutex
-	members []*Member
+
+	mu       sync.Mutex
+	members  []*member
+	inside   []string
+	turns    int
+	overlaps int
 }
 
-// Join starts a member. It works until Leave, a crash, or the end of the fleet's context.
-func (f *Fleet) Join(m *Member) {
+// join starts a member. It works until it is stopped, a crash, or the end of the fleet's context.
+func (f *fleet) join(name, kind string, take acquire) *member {
 	ctx, stop := context.WithCancel(f.ctx)
-	m.fleet, m.stop, m.left = f, stop, make(chan struct{})
-	m.record = Record{Name: m.Name, Kind: m.Kind}
+	m := &member{Record: Record{Name: name, Kind: kind}, acquire: take, stop: stop, left: make(chan struct{})}
 	f.mu.Lock()
 	f.members = append(f.members, m)
 	f.mu.Unlock()
-	f.running.Add(1)
-	go func() {
-		defer f.running.Done()
+	f.running.Go(func() {
 		defer stop()
 		defer close(m.left)
-		m.run(ctx)
-	}()
+		f.run(ctx, m)
+	})
+	return m
 }
 
-// Crash makes a member die the next time it is inside, without giving the lock back.
-func (f *Fleet) Crash(m *Member) { m.crash.Store(true) }
-
-// Leave stops a member in an orderly way, after its present turn.
-func (f *Fleet) Leave(m *Member) { m.stop() }
-
-// Wait returns when no member runs any more.
-func (f *Fleet) Wait() { f.running.Wait() }
-
-// Records returns what became of every member, in the order in which they joined.
-func (f *Fleet) Records() []Record {
+// records returns what became of every member, in the order in which they joined.
+func (f *fleet) records() (all []Record) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	var all []Record
 	for _, m := range f.members {
-		m.mu.Lock()
-		all = append(all, m.record)
-		m.mu.Unlock()
+		all = append(all, m.Record)
 	}
 	return all
 }
 
+// count returns the turns and overlaps so far.
+func (f *fleet) count() (turns, overlaps int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.turns, f.overlaps
+}
+
+// enter says that a member is inside, and returns those beside it.
+func (f *fleet) enter(m *member, waited time.Duration) (beside []string) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	beside = slices.Clone(f.inside)
+	f.inside = append(f.inside, m.Name)
+	f.turns++
+	f.overlaps += len(beside)
+	m.Turns++
+	m.Longest = max(m.Longest, Millis(waited))
+	return beside
+}
+
+// leave says that a member is not inside any more.
+func (f *fleet) leave(m *member) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.inside = slices.DeleteFunc(f.inside, func(name string) bool { return name == m.Name })
+	m.Crashed = m.crash.Load()
+}
+
 // run takes turns.
-func (m *Member) run(ctx context.Context) {
-	for ctx.Err() == nil {
+func (f *fleet) run(ctx context.Context, m *member) {
+	for ctx.Err() == nil && !m.Crashed {
 		began := time.Now()
-		lock, err := m.Acquire(ctx, m.Key)
-		if err != nil {
-			if ctx.Err() == nil {
-				m.note(func(r *Record) { m.failed(r, err) })
-			}
-		} else if dead := m.turn(ctx, lock, time.Since(began)); dead {
-			return
+		if lock, err := m.acquire(ctx, f.key); err == nil {
+			f.turn(ctx, m, lock, time.Since(began))
+		} else if ctx.Err() == nil {
+			f.failed(m, err)
 		}
-		pause(ctx, time.Millisecond+rand.N(m.Rest+1))
+		pause(ctx, time.Millisecond+rand.N(rest))
 	}
 }
 
-// turn is one stay inside; dead tells that the member crashed there.
-func (m *Member) turn(ctx context.Context, lock Held, waited time.Duration) (dead bool) {
-	overlaps := m.fleet.Referee.Enter(m.Key, m.Name)
-	m.note(func(r *Record) { r.Turns++; r.Longest = max(r.Longest, Millis(waited)) })
-	m.fleet.entered(m, waited, overlaps)
-	pause(lock.Context(), m.Work/4+rand.N(m.Work*3/4+1))
-	m.fleet.Referee.Leave(m.Key, m.Name)
-	if m.crash.Load() {
-		m.note(func(r *Record) { r.Crashed = true })
-		m.fleet.crashed(m)
-		return true
+// turn is one stay inside.
+func (f *fleet) turn(ctx context.Context, m *member, lock held, waited time.Duration) {
+	f.entered(m, f.enter(m, waited))
+	pause(lock.Context(), work/4+rand.N(work*3/4))
+	if f.leave(m); m.Crashed {
+		f.crashed(m)
+		return
 	}
 	// The lock goes back even when the demo is interrupted, which is then in a hurry.
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), replyTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(releaseTimeout, cancel) })()
-	if err := lock.Release(bounded); err != nil {
-		m.note(func(r *Record) { m.failed(r, err) })
-	}
-	return false
+	f.failed(m, lock.Release(bounded))
 }
 
 const (
@@ -147,19 +159,15 @@ const (
 )
 
 // failed tells a lost lease from a failure; a lock that others hold is neither.
-func (m *Member) failed(r *Record, err error) {
+func (f *fleet) failed(m *member, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
 	switch {
 	case errors.Is(err, lockmigrate.ErrLost):
-		r.Lost++
-	case !errors.Is(err, lockmigrate.ErrNotAcquired):
-		r.Errors, r.Err, r.Error = r.Errors+1, err, err.Error()
+		m.Lost++
+	case err != nil && !errors.Is(err, lockmigrate.ErrNotAcquired):
+		m.Errors, m.Err, m.Error = m.Errors+1, err, err.Error()
 	}
-}
-
-func (m *Member) note(change func(*Record)) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	change(&m.record)
 }
 
 // pause lets time pass, or ctx end.

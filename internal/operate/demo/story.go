@@ -51,7 +51,7 @@ var story = []act{
 	{
 		name: "crash", title: "a Java holder dies inside", stage: stages.Bridge, promises: true,
 		begin: func(_ context.Context, s *stage) error {
-			s.fleet.Crash(s.java[0])
+			s.java[0].crash.Store(true)
 			return nil
 		},
 		until: func(s *stage) <-chan struct{} { return s.successor },
@@ -94,13 +94,13 @@ var story = []act{
 // joinJava starts members that behave as the old Java clients do, down to the DEL that asks nothing.
 func (s *stage) joinJava(n int, pool lockmigrate.Pool) error {
 	for range n {
-		s.javas++
-		m, err := s.javaMember(fmt.Sprintf("java-%d", s.javas), pool)
+		locker, err := legacy.New(pool, legacy.Options{Lease: lease, Release: legacy.ReleaseAsDialect})
 		if err != nil {
 			return err
 		}
-		s.java = append(s.java, m)
-		s.fleet.Join(m)
+		s.closers = append(s.closers, func() { _ = locker.Close() })
+		s.javas++
+		s.java = append(s.java, s.fleet.join(fmt.Sprintf("java-%d", s.javas), "java", of(locker.Acquire)))
 	}
 	return nil
 }
@@ -108,7 +108,7 @@ func (s *stage) joinJava(n int, pool lockmigrate.Pool) error {
 // retireJava stops the Java members in an orderly way and returns when they are gone.
 func (s *stage) retireJava(ctx context.Context) error {
 	for _, m := range s.java {
-		s.fleet.Leave(m)
+		m.stop()
 	}
 	for _, m := range s.java {
 		select {
@@ -119,15 +119,6 @@ func (s *stage) retireJava(ctx context.Context) error {
 	}
 	s.java = nil
 	return nil
-}
-
-func (s *stage) javaMember(name string, pool lockmigrate.Pool) (*Member, error) {
-	locker, err := legacy.New(pool, legacy.Options{Lease: lease, Release: legacy.ReleaseAsDialect})
-	if err != nil {
-		return nil, err
-	}
-	s.closers = append(s.closers, func() { _ = locker.Close() })
-	return s.member(name, "java", acquire(locker.Acquire)), nil
 }
 
 // joinGo creates the namespace and starts its members, each a service with a Locker of its own.
@@ -148,24 +139,9 @@ func (s *stage) joinGo(ctx context.Context) error {
 			return err
 		}
 		s.closers = append(s.closers, func() { _ = locker.Close() })
-		s.fleet.Join(s.member(name, "go", acquire(locker.Acquire)))
+		s.fleet.join(name, "go", of(locker.Acquire))
 	}
 	return nil
-}
-
-func (s *stage) member(name, kind string, a Acquire) *Member {
-	return &Member{Name: name, Kind: kind, Acquire: a, Key: s.key(), Work: work, Rest: rest}
-}
-
-// acquire fits a Locker's Acquire to a member.
-func acquire[L Held](take func(context.Context, string) (L, error)) Acquire {
-	return func(ctx context.Context, key string) (Held, error) {
-		lock, err := take(ctx, key)
-		if err != nil {
-			return nil, err // not a nil lock in an interface
-		}
-		return lock, nil
-	}
 }
 
 // move is what the operator does, with what the operator is told.
@@ -217,9 +193,9 @@ func (s *stage) leftovers() []any {
 }
 
 // entered is told of every entrance.
-func (s *stage) entered(m *Member, waited time.Duration, overlaps []Overlap) {
-	for _, o := range overlaps {
-		s.event(true, "OVERLAP: %s came in while %s was inside", o.Then, o.First)
+func (s *stage) entered(m *member, overlaps []string) {
+	for _, first := range overlaps {
+		s.event(true, "OVERLAP: %s came in while %s was inside", m.Name, first)
 	}
 	s.mu.Lock()
 	died := s.crashedAt
@@ -235,7 +211,7 @@ func (s *stage) entered(m *Member, waited time.Duration, overlaps []Overlap) {
 }
 
 // crashed is told when a member dies inside.
-func (s *stage) crashed(m *Member) {
+func (s *stage) crashed(m *member) {
 	s.say("%s dies while it holds the lock; the key has no TTL, so everybody waits for the expiry on it", m.Name)
 	s.mu.Lock()
 	s.crashedAt = time.Now()
