@@ -151,7 +151,7 @@ func admit(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 	text, err := redis.String(p.do(ctx, "INFO"))
 	p.info, p.infoErr = endpoint.InfoOf(text), err
 	for _, name := range []string{"maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write", "min-slaves-to-write",
-		"stop-writes-on-bgsave-error", "timeout", "maxclients", "bind", "protected-mode", "client-output-buffer-limit"} {
+		"stop-writes-on-bgsave-error", "bind"} {
 		if pair, err := redis.StringMap(p.do(ctx, "CONFIG", "GET", name)); err == nil {
 			for k, v := range pair {
 				p.config[k] = v

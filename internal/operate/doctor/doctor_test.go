@@ -174,9 +174,6 @@ func TestMisconfiguredServers(t *testing.T) {
 			s.Do("SET", "lock:dead", ms(-48*time.Hour))
 			return s.URL(), doctor.Options{}
 		}, "ghosts", doctor.Warn, "lock:dead"},
-		{"closes idle connections", func(t *testing.T) (string, doctor.Options) {
-			return redistest.Real(t, "--timeout", "60").URL(), doctor.Options{}
-		}, "idle-timeout", doctor.Warn, "60"},
 		{"a node of a cluster", func(t *testing.T) (string, doctor.Options) {
 			return redistest.Real(t, "--cluster-enabled", "yes").URL(), doctor.Options{}
 		}, "cluster-mode", doctor.Fail, "cluster"},

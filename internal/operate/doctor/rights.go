@@ -315,14 +315,3 @@ func clock(_ context.Context, p *patient) (Verdict, string, string) {
 	}
 	return Pass, found, ""
 }
-
-func latency(_ context.Context, p *patient) (Verdict, string, string) {
-	if !p.clockOK {
-		return skip("TIME is refused")
-	}
-	found := fmt.Sprintf("%v for a round trip at best", p.trip.Round(10*time.Microsecond))
-	if p.trip > 50*time.Millisecond {
-		return Warn, found, "choose TTLs of several seconds, and run services near their Redis"
-	}
-	return Pass, found, ""
-}

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gomodule/redigo/redis"
 
@@ -29,12 +28,7 @@ func checks(o Options) []check {
 		{"saving", "a server whose last save failed refuses writes", saving},
 		{"replication", "replication is asynchronous: after a failover the new master may not know the last locks (lost-update)", replication},
 		{"replica-lag", "what a replica has not received is lost with the master", replicaLag},
-		{"restarts", "a restart or failover during the migration ends every window of evidence", uptime},
-		{"pauses", "while the server forks, nobody is answered and leases run out", forks},
-		{"slow-commands", "the server runs one command at a time: a slow one delays every renewal", slowlog},
 		{"connections", "a pool that cannot connect cannot renew", connections},
-		{"idle-timeout", "the server closes idle connections: listeners then fall back to polling", idle},
-		{"output-buffers", "a listener or monitor beyond its buffer limit is cut off", buffers},
 		{"exposure", "any client that can connect can delete a lock", exposure},
 		{"scripting", "the bridge and the token locks decide in server scripts", scripting},
 		{"tracking", "without client tracking nobody hears a legacy client's DEL: waiters poll", tracking},
@@ -42,7 +36,6 @@ func checks(o Options) []check {
 		{"acl-log", "only ACL LOG names who runs into a fence", aclLog},
 		{"users", "a fence denies commands to users: legacy and new clients need different ones", users},
 		{"clock", "a legacy value is compared with this host's clock by legacy clients here; its skew is theirs", clock},
-		{"latency", "a renewal has to arrive well before the lease is over", latency},
 		{"dialects", "two dialects on one key read each other's live locks as expired, or never", ofKeys((*sample).dialects)},
 		{"ghosts", "an expired legacy value blocks nobody of its own dialect, but token locks wait for it for ever", ofKeys((*sample).ghostKeys)},
 		{"tokens-without-ttl", "a token without TTL stays for ever when its holder crashes", ofKeys((*sample).tokensWithoutTTL)},
@@ -241,57 +234,6 @@ func replicaLag(_ context.Context, p *patient) (Verdict, string, string) {
 	return Pass, fmt.Sprintf("the slowest of %d is %d s behind", n, worst), ""
 }
 
-func uptime(_ context.Context, p *patient) (Verdict, string, string) {
-	s, ok := p.number("uptime_in_seconds")
-	if !ok {
-		return p.noInfo()
-	}
-	up := time.Duration(s) * time.Second
-	if up < 10*time.Minute {
-		return Warn, fmt.Sprintf("up for %v: it restarted a moment ago", up), "find out why; locks from before may be gone while their holders work"
-	}
-	return Pass, fmt.Sprintf("up for %v", up), ""
-}
-
-func forks(_ context.Context, p *patient) (Verdict, string, string) {
-	us, ok := p.number("latest_fork_usec")
-	if !ok {
-		return p.noInfo()
-	}
-	took := time.Duration(us) * time.Microsecond
-	if took > 200*time.Millisecond {
-		return Warn, fmt.Sprintf("the last fork stopped the server for %v", took.Round(time.Millisecond)), "keep TTLs well above that, and turn off transparent huge pages"
-	}
-	return Pass, fmt.Sprintf("the last fork took %v", took), ""
-}
-
-func slowlog(ctx context.Context, p *patient) (Verdict, string, string) {
-	entries, err := redis.Values(p.do(ctx, "SLOWLOG", "GET", 32))
-	if err != nil {
-		return skip("SLOWLOG is refused")
-	}
-	var worst time.Duration
-	var name string
-	for _, e := range entries {
-		row, err := redis.Values(e, nil)
-		if err != nil || len(row) < 4 {
-			continue
-		}
-		us, _ := redis.Int64(row[2], nil)
-		words, _ := redis.Strings(row[3], nil)
-		if d := time.Duration(us) * time.Microsecond; d > worst && len(words) > 0 {
-			worst, name = d, words[0]
-		}
-	}
-	switch {
-	case len(entries) == 0:
-		return Pass, "the slow log is empty", ""
-	case worst > 100*time.Millisecond:
-		return Warn, fmt.Sprintf("the slowest of the last %d in the slow log: %s, %v", len(entries), strings.ToUpper(name), worst.Round(time.Millisecond)), "keep TTLs well above that; KEYS and large deletes can be done in steps"
-	}
-	return Pass, fmt.Sprintf("nothing above 100 ms among the last %d in the slow log", len(entries)), ""
-}
-
 func connections(_ context.Context, p *patient) (Verdict, string, string) {
 	now, ok := p.number("connected_clients")
 	rejected, _ := p.number("rejected_connections")
@@ -305,35 +247,6 @@ func connections(_ context.Context, p *patient) (Verdict, string, string) {
 		return Warn, fmt.Sprintf("%d of %d clients", now, limit), "raise maxclients, or shrink the pools"
 	}
 	return Pass, fmt.Sprintf("connected: %d, none refused", now), ""
-}
-
-func idle(_ context.Context, p *patient) (Verdict, string, string) {
-	t, ok := p.config["timeout"]
-	switch {
-	case !ok:
-		return skip("CONFIG GET is refused")
-	case t != "0":
-		return Warn, "timeout " + t + " s", "CONFIG SET timeout 0, or let clients ping more often than that"
-	}
-	return Pass, "never closed", ""
-}
-
-func buffers(_ context.Context, p *patient) (Verdict, string, string) {
-	limits, ok := p.config["client-output-buffer-limit"]
-	if !ok {
-		return skip("CONFIG GET is refused")
-	}
-	words := strings.Fields(limits)
-	for i := 0; i+3 < len(words); i += 4 {
-		if words[i] == "pubsub" {
-			var hard int64
-			_, _ = fmt.Sscan(words[i+1], &hard)
-			if hard > 0 && hard < 1<<20 {
-				return Warn, fmt.Sprintf("pubsub listeners are cut off at %d KiB", hard>>10), "raise the pubsub limit: a deletion of many keys sends one message each"
-			}
-		}
-	}
-	return Pass, limits, ""
 }
 
 func exposure(ctx context.Context, p *patient) (Verdict, string, string) {

@@ -93,7 +93,6 @@ var without = map[string]string{
 	"role":            "a master that has become a replica is found by its refusals",
 	"hdel":            "a member that ends is waited for until its lease is over",
 	"config|get":      "settings are not checked",
-	"slowlog|get":     "slow commands are not looked for",
 	"acl|list":        "users are not looked at",
 	"acl|whoami":      "doctor cannot ask about the rights of its own user; stage rollback cannot check the rules of a member's user",
 	"acl|dryrun":      "rights are not told",
@@ -178,7 +177,7 @@ const (
 // Commands are the uses of the operator's command.
 var Commands = []Use{
 	use("lockmigrate scan", connects, census),
-	use("lockmigrate doctor", connects, census, "?acl|dryrun ?acl|list ?acl|log ?acl|whoami ?client|id ?client|list ?client|tracking ?command|info ?config|get ?dbsize eval evalsha ?slowlog|get"),
+	use("lockmigrate doctor", connects, census, "?acl|dryrun ?acl|list ?acl|log ?acl|whoami ?client|id ?client|list ?client|tracking ?command|info ?config|get ?dbsize eval evalsha"),
 	use("lockmigrate observe", connects, Lock, "client|id client|list ?dbsize echo get hgetall hlen ?info monitor pttl scan"),
 	use("lockmigrate verify", connects, census, "?acl|list ?acl|dryrun ?acl|log client|list command|info ?command|count ?object|help echo ?dbsize ?monitor"),
 	use("lockmigrate fence", connects, fence),
