@@ -280,7 +280,7 @@ func (s *standing) toModern(on *step) {
 	case s.saved != nil && len(s.saved.Known().Seen) == 0 && len(s.saved.Lost()) == 0:
 		looked := time.Duration(s.saved.Evidence.LookedSeconds * float64(time.Second)).Round(time.Second)
 		on.InWay = append(on.InWay, fmt.Sprintf("a verify was ended after %v of %v", looked, s.saved.Options.Window))
-		on.Do = "go on with it. Where a command ran in between that can take a lock, its window begins again"
+		on.Do = "go on with it. Where a command ran in between that writes, its window begins again"
 		on.Command = "lockmigrate verify --resume " + stateName(certificateName(s.namespace))
 		on.Read = "docs/runbook.md, step 5"
 	case len(s.seen) > 0:

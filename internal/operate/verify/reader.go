@@ -38,6 +38,8 @@ type count struct {
 	unclear int64 // whose key or form could not be read
 }
 
+func (c count) less(o count) count { return count{c.lines - o.lines, c.unclear - o.unclear} }
+
 // sighting is one command on a lock key that nothing explains.
 type sighting struct {
 	addr, key, dialect string

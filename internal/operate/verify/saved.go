@@ -191,7 +191,7 @@ func (m *master) ranSince(s *MasterSaved) string {
 	ruled := unchanged(s.Ruled, m.ruled, readInfo(s.First), m.last)
 	var ran []string
 	for _, name := range slices.Sorted(maps.Keys(m.last.stats)) {
-		if n := m.last.stats[name].Calls - was.stats[name].Calls; n > 0 && m.table.MayWrite(name) && !slices.Contains(ruled, name) {
+		if n := m.last.stats[name].Calls - was.stats[name].Calls; n > 0 && m.mayWrite(name) && !slices.Contains(ruled, name) {
 			ran = append(ran, fmt.Sprintf("%d %s", n, strings.ToUpper(name)))
 		}
 	}

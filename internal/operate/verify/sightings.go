@@ -9,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
 
 // saw notes a command that nothing explains. The reader of MONITOR calls it.
@@ -88,4 +89,32 @@ func (m *master) found() (legacy, others []Client) {
 		legacy = append(legacy, c)
 	}
 	return legacy, others
+}
+
+// poll reads ACL LOG.
+func (m *master) poll(ctx context.Context) {
+	if !m.facts.LogRead {
+		return // each refusal would be an entry of ACL LOG itself
+	}
+	hits, err := m.log.Poll(ctx, m.conn)
+	if err != nil {
+		m.facts.LogRead, m.facts.LogWhy = false, endOf(err)
+		return
+	}
+	for _, h := range hits {
+		if h.Key != "" && !m.q.matches(h.Key) {
+			if name := strings.ToLower(h.Command); slices.Contains(Taking, name) && h.Context != "lua" {
+				m.ran(name).Elsewhere += h.Count
+			}
+			continue
+		}
+		if h.Key == "" && !slices.Contains(fence.Denied, strings.ToLower(h.Command)) {
+			m.facts.LogUntold += h.Count // a client that may set nothing at all is not a legacy one for that
+			continue
+		}
+		m.facts.LogDenied += h.Count
+		if len(m.hits) < mostTraces {
+			m.hits = append(m.hits, h)
+		}
+	}
 }

@@ -1,0 +1,155 @@
+package verify
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+)
+
+// settle accounts for the intervals between looks whose place in the stream is known, or will never be.
+func (m *master) settle(final bool) {
+	for len(m.looks) >= 2 {
+		a, b := m.looks[0], m.looks[1]
+		from, knownA, pendingA := a.place()
+		to, knownB, pendingB := b.place()
+		if !final && (pendingA || pendingB) {
+			if m.tap != nil && (a.tap == m.tap || b.tap == m.tap) && time.Since(b.at) > catchUp {
+				m.closeTap("MONITOR is behind: the server would have to hold its output")
+				continue
+			}
+			return
+		}
+		m.account(a, b, from, to, a.tap != nil && a.tap == b.tap && knownA && knownB)
+		if a.tap != nil {
+			a.tap.forget(a.mark)
+		}
+		m.looks = m.looks[1:]
+	}
+}
+
+// place returns what MONITOR had shown when a look was taken.
+func (l *look) place() (c counts, known, pending bool) {
+	if l.tap == nil {
+		return c, false, false
+	}
+	return l.tap.at(l.mark)
+}
+
+// mayWrite tells of a name in INFO commandstats whether what it counts may write. Before Redis 5 EXEC may count for what runs in MULTI.
+func (m *master) mayWrite(name string) bool {
+	return m.table.MayWrite(name) || name == "exec" && majorOf(m.last.version) < 5
+}
+
+// account takes in one interval between two looks.
+func (m *master) account(a, b look, from, to counts, watched bool) {
+	if watched {
+		m.facts.WatchedSeconds += b.at.Sub(a.at).Seconds()
+	}
+	for name, is := range b.stats {
+		was := a.stats[name]
+		if denied := is.Rejected - was.Rejected; denied > 0 && slices.Contains(Taking, name) {
+			m.ran(name).Denied += denied
+		}
+		switch run := max(0, is.Calls-was.Calls); { // a count that fell is a break
+		case watched && m.table.MayWrite(name):
+			m.compare(name, run, to[name].less(from[name]))
+		case !watched && run > 0 && m.mayWrite(name):
+			m.ran(name).Run += run
+		}
+	}
+	for name := range to {
+		if _, counted := b.stats[name]; watched && !counted {
+			m.compare(name, 0, to[name].less(from[name]))
+		}
+	}
+}
+
+// compare takes in what the counters and MONITOR tell of one command, between the same two marks.
+func (m *master) compare(name string, run int64, shown count) {
+	if run == 0 && shown.lines == 0 {
+		return
+	}
+	c := m.ran(name)
+	c.Run += run
+	c.Unclear += shown.unclear
+	if slices.Contains(waits, name) {
+		c.Watched += run
+		m.waiting[name] += shown.lines - run
+		c.Unmatched += max(0, -m.waiting[name])
+		m.waiting[name] = max(0, m.waiting[name])
+		return
+	}
+	if c.Unmatched += max(0, run-shown.lines); majorOf(m.last.version) >= 5 {
+		c.Unmatched += max(0, shown.lines-run)
+	}
+	c.Watched += min(run, shown.lines)
+}
+
+// ran returns what is known of a command.
+func (m *master) ran(name string) *Command {
+	c := m.commands[name]
+	if c == nil {
+		c = &Command{Name: name}
+		m.commands[name] = c
+	}
+	return c
+}
+
+// tallied are the commands that ran or were denied.
+func (m *master) tallied() (all []Command) {
+	for _, name := range slices.Sorted(maps.Keys(m.commands)) {
+		all = append(all, *m.commands[name])
+	}
+	return all
+}
+
+// pops are commands that wait, and then take from a list or its like: none of them makes a key.
+var pops = []string{"blpop", "brpop", "blmpop", "bzpopmin", "bzpopmax", "bzmpop", "xread", "xreadgroup", "wait", "waitaof"}
+
+// waits are the commands that may wait. Servers from 7.2 on count them when their wait is over.
+var waits = append([]string{"blmove", "brpoplpush"}, pops...)
+
+// parked returns the clients whose command waits at the server, on keys that nobody saw: held back by a pause, or sent before MONITOR began.
+// A pop that was sent before is expected to count later.
+func (m *master) parked(ctx context.Context, begins bool) (clients []string, err error) {
+	list, err := endpoint.Clients(ctx, m.conn)
+	for _, c := range list {
+		name := c["cmd"]
+		idle, _ := strconv.ParseFloat(c["idle"], 64)
+		switch {
+		case !strings.Contains(c["flags"], "b"):
+		case slices.Contains(pops, name):
+			if begins {
+				m.waiting[name]++
+			}
+		case slices.Contains(waits, name) && m.tap != nil && idle+1 < time.Since(m.tap.began).Seconds():
+		default:
+			clients = append(clients, fmt.Sprintf("%s of %s", strings.ToUpper(name), c["addr"]))
+		}
+	}
+	return clients, err
+}
+
+// awaitParked waits for commands that were sent before MONITOR began and still wait: nobody saw their keys.
+func (m *master) awaitParked(ctx context.Context) {
+	for until := time.Now().Add(mostParked); ; {
+		clients, _ := m.parked(ctx, false) // who may not read the list is told so at the end
+		if len(clients) == 0 {
+			return
+		}
+		if m.tap == nil || time.Now().After(until) || lifetime.Sleep(ctx, time.Second/2) != nil {
+			m.breaks(fmt.Sprintf("when it began, %s waited, such as %s: nobody saw on which keys", nouns(int64(len(clients)), "command"), clients[0]))
+			return
+		}
+	}
+}
+
+// mostParked is how long such commands are waited for. Queue workers wait for five seconds at a time, as a rule.
+const mostParked = 10 * time.Second
