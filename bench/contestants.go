@@ -156,11 +156,11 @@ func (c *rawClient) Acquire(_ context.Context, key string) (func() error, error)
 	return func() error { return c.give(key) }, nil
 }
 
-type muxClient struct{ line *driver.Conn }
+type muxClient struct{ line *driver.Shared }
 
 func openMux(addr string) (client, error) {
 	now := func() protocol.Instant { return protocol.InstantOf(time.Now()) }
-	return &muxClient{driver.NewConn(driver.ConnOptions{Dial: dialer(addr), Now: now})}, nil
+	return &muxClient{driver.NewShared(driver.SharedOptions{Dial: dialer(addr), Now: now})}, nil
 }
 
 func (c *muxClient) Close() { c.line.Close(); c.line.Wait() }

@@ -184,7 +184,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 		ctx = bounded
 	}
 	if l.conns.Hub.Waiting(key) == 0 && !l.contended.Lately(key, l.conns.Clock.Now) { // else the key is hardly free
-		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !l.again(ctx, err) {
+		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !l.worthAnother(ctx, err) {
 			return lock, false, err
 		}
 	}
@@ -208,7 +208,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 		switch {
 		case err == nil:
 			return lock, true, nil
-		case !l.again(ctx, err) && (ctx.Err() != nil || !broke(err)):
+		case !l.worthAnother(ctx, err) && (ctx.Err() != nil || !broke(err)):
 			return nil, true, met.end(ctx, key, err, nil)
 		}
 		if next.contended {
@@ -402,8 +402,8 @@ func (l *locker) attemptInStage(ctx context.Context, k *lock, over waiting.Runne
 	return l.attemptBridge(ctx, k, over)
 }
 
-// again tells whether a failed attempt is worth another one.
-func (l *locker) again(ctx context.Context, err error) bool {
+// worthAnother tells whether a failed attempt is worth another one.
+func (l *locker) worthAnother(ctx context.Context, err error) bool {
 	if ctx.Err() != nil {
 		return false
 	}
@@ -442,7 +442,7 @@ func withCause(err, cause error) error {
 // runner is the pipelined connection, or the pool where there is none or the dialect needs a connection to itself.
 func (l *locker) runner(d *protocol.Dialect) waiting.Runner {
 	if d.Transaction {
-		return l.conns.Servers[0].Driver
+		return l.conns.Servers[0].PerAttempt
 	}
 	return l.conns.Servers[0].Commands
 }

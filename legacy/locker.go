@@ -23,7 +23,7 @@ type locker struct {
 	rules  *protocol.Dialect
 	now    func() time.Time                // of every value written and judged
 	sync   func(ctx context.Context) error // corrects that clock
-	driver *driver.Driver
+	driver *driver.PerAttempt
 	mono   lifetime.Clock // of the deadlines
 	watch  *lifetime.Timers
 	lives  lifetime.Locker
@@ -47,7 +47,7 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 		server := lockers.NewServerClock(pool, opts.ReplyTimeout)
 		l.now, l.sync = server.Now, server.Sync
 	}
-	l.driver = &driver.Driver{Pool: pool, Now: func() time.Time { return l.now() }, ReplyTimeout: opts.ReplyTimeout}
+	l.driver = &driver.PerAttempt{Pool: pool, Now: func() time.Time { return l.now() }, ReplyTimeout: opts.ReplyTimeout}
 	l.watch = lifetime.NewTimers(l.mono.Now)
 	l.lives = lifetime.Locker{
 		Now: l.mono.Now, At: l.mono.At, Seen: l.opts.Observer, Watch: l.watch,

@@ -115,7 +115,7 @@ func (h *hold) Confirm(ctx context.Context) error {
 		return nil
 	}
 	m := &protocol.ModernConfirm{Renew: h.Renewing(), Replicas: l.opts.Replicas, Timeout: l.opts.replicaTimeout}
-	outcome, err := l.Servers[0].Driver.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) { _ = h.GiveBack(false) })
+	outcome, err := l.Servers[0].PerAttempt.Advance(ctx, m, protocol.Reply{}, func(driver.Outcome) { _ = h.GiveBack(false) })
 	switch {
 	case err != nil:
 		if outcome.Step.Verdict == protocol.Failed {

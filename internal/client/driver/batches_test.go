@@ -69,7 +69,7 @@ func writesForARound(t *testing.T, callers int) float64 {
 func TestAServerWithNothingToDoIsAskedAtOnce(t *testing.T) {
 	for _, procs := range []int{1, 2} {
 		f := newFake()
-		k := newLink(&server{owner: NewConn(ConnOptions{Dial: f.dial})})
+		k := newLink(&server{owner: NewShared(SharedOptions{Dial: f.dial})})
 		k.conn, k.procs, k.crowd, k.timer = f, procs, 16, time.NewTimer(time.Hour) // no writer runs
 		writes := func(commands int) int {
 			for range commands {
@@ -110,7 +110,7 @@ func TestHowLongAReadLooks(t *testing.T) {
 		want  time.Duration
 	}{{1, 1, lookAlone}, {1, 64, lookAlone}, {1, 65, 0}, {2, 1, lookAlone}, {2, 2, lookShared}, {2, 64, lookShared}, {2, 65, 0}} {
 		f := newFake()
-		k := newLink(&server{owner: NewConn(ConnOptions{Dial: f.dial})})
+		k := newLink(&server{owner: NewShared(SharedOptions{Dial: f.dial})})
 		k.conn, k.procs, k.timer = f, c.procs, time.NewTimer(time.Hour) // neither reader nor writer runs
 		require.Zero(t, k.due(), "no reply is due")
 		ok, err := k.submit(t.Context(), ping())
@@ -135,7 +135,7 @@ func TestFewOverARawConnection(t *testing.T) {
 
 func few(t *testing.T, addr string, procs int) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
-	l := open(t, addr, func(o *ConnOptions) {
+	l := open(t, addr, func(o *SharedOptions) {
 		o.ReplyTimeout = time.Minute // else a command that was left behind goes over the next connection
 		o.Dial = func(ctx context.Context) (redis.Conn, error) {
 			return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(rawconn.DialContext))
@@ -168,7 +168,7 @@ func few(t *testing.T, addr string, procs int) {
 
 func TestBatchWithinABound(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := open(t, s.Addr, func(o *ConnOptions) { o.Bound = 64 })
+		l := open(t, s.Addr, func(o *SharedOptions) { o.Bound = 64 })
 		s.Do("SET", "k", "token")
 		commands := make([]protocol.Command, 500)
 		for i := range commands {
@@ -195,7 +195,7 @@ func TestBatchWithinABound(t *testing.T) {
 // Callers who fill the pipeline, and those who queue up for a place, keep no batch waiting.
 func TestBatchHasRoomOfItsOwn(t *testing.T) {
 	f := newFake()
-	l := over(t, f, func(o *ConnOptions) { o.Bound = 8 })
+	l := over(t, f, func(o *SharedOptions) { o.Bound = 8 })
 	var callers []<-chan error
 	for range 12 {
 		callers = append(callers, ask(t.Context(), l, "OTHERS"))
@@ -224,7 +224,7 @@ func TestBatchHasRoomOfItsOwn(t *testing.T) {
 
 func TestCancelledBatch(t *testing.T) {
 	f := newFake()
-	l := over(t, f, func(o *ConnOptions) { o.Bound = 8 })
+	l := over(t, f, func(o *SharedOptions) { o.Bound = 8 })
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
 		eventually(t, "the window is under way", func() bool { return f.sent() == 4 })

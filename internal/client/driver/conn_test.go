@@ -16,9 +16,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-func newConn(t *testing.T, s *redistest.Server, change func(*ConnOptions)) *Conn {
+func newConn(t *testing.T, s *redistest.Server, change func(*SharedOptions)) *Shared {
 	t.Helper()
-	o := ConnOptions{
+	o := SharedOptions{
 		Dial:         func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", s.Addr) },
 		Now:          func() protocol.Instant { return protocol.InstantOf(time.Now()) },
 		ReplyTimeout: 5 * time.Second,
@@ -26,7 +26,7 @@ func newConn(t *testing.T, s *redistest.Server, change func(*ConnOptions)) *Conn
 	if change != nil {
 		change(&o)
 	}
-	l := NewConn(o)
+	l := NewShared(o)
 	t.Cleanup(func() { l.Close(); l.Wait() })
 	return l
 }
@@ -100,7 +100,7 @@ func TestCancelledRunIsFinished(t *testing.T) {
 func TestSilenceEndsTheConnectionAndTheNextCommandGetsAnother(t *testing.T) {
 	s := redistest.Real(t)
 	down := make(chan error, 10)
-	l := newConn(t, s, func(o *ConnOptions) {
+	l := newConn(t, s, func(o *SharedOptions) {
 		o.ReplyTimeout = 50 * time.Millisecond
 		o.Down = func(_ string, _ redis.Conn, err error) { down <- err }
 	})

@@ -21,8 +21,8 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 func newDriver(pool interface {
 	GetContext(context.Context) (redis.Conn, error)
-}) *Driver {
-	return &Driver{Pool: pool, Now: time.Now, ReplyTimeout: time.Second}
+}) *PerAttempt {
+	return &PerAttempt{Pool: pool, Now: time.Now, ReplyTimeout: time.Second}
 }
 
 func taking() *protocol.LegacyAcquire {
@@ -107,7 +107,7 @@ func TestALostConnectionIsReplacedForTheQuestionWhatBecame(t *testing.T) {
 func TestASilentServerIsBoundedByTheReplyTimeout(t *testing.T) {
 	s := redistest.Real(t)
 	s.Do("CLIENT", "PAUSE", 10_000, "ALL")
-	d := &Driver{Pool: s.Pool(), Now: time.Now, ReplyTimeout: 50 * time.Millisecond}
+	d := &PerAttempt{Pool: s.Pool(), Now: time.Now, ReplyTimeout: 50 * time.Millisecond}
 	start := time.Now()
 	out, err := d.Advance(context.Background(), taking(), protocol.Reply{}, mustNotAbandon(t))
 	require.NoError(t, err)

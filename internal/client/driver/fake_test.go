@@ -108,22 +108,22 @@ func (f *fake) DoWithTimeout(_ time.Duration, name string, args ...any) (any, er
 	return f.Do(name, args...)
 }
 
-func open(t testing.TB, addr string, change func(*ConnOptions)) *Conn {
-	o := ConnOptions{
+func open(t testing.TB, addr string, change func(*SharedOptions)) *Shared {
+	o := SharedOptions{
 		Dial: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) },
 		Now:  func() protocol.Instant { return protocol.InstantOf(time.Now()) },
 	}
 	if change != nil {
 		change(&o)
 	}
-	l := NewConn(o)
+	l := NewShared(o)
 	t.Cleanup(func() { l.Close(); l.Wait() })
 	return l
 }
 
-// over opens a Conn over a connection in memory.
-func over(t testing.TB, f *fake, change func(*ConnOptions)) *Conn {
-	return open(t, "", func(o *ConnOptions) {
+// over opens a Shared over a connection in memory.
+func over(t testing.TB, f *fake, change func(*SharedOptions)) *Shared {
+	return open(t, "", func(o *SharedOptions) {
 		o.Dial = f.dial
 		if change != nil {
 			change(o)
@@ -132,7 +132,7 @@ func over(t testing.TB, f *fake, change func(*ConnOptions)) *Conn {
 }
 
 // ask sends a command of that name and returns the channel that its error comes on.
-func ask(ctx context.Context, l *Conn, name string) <-chan error {
+func ask(ctx context.Context, l *Shared, name string) <-chan error {
 	got := make(chan error, 1)
 	go func() {
 		_, err := l.Request(ctx, wire.Plain(name))
@@ -147,7 +147,7 @@ func eventually(t testing.TB, what string, is func() bool) {
 }
 
 // queuedUp waits until n commands wait for the writer.
-func queuedUp(t testing.TB, l *Conn, n uint32) {
+func queuedUp(t testing.TB, l *Shared, n uint32) {
 	t.Helper()
 	k := l.only.link.Load()
 	eventually(t, "it is queued", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.tail-k.next == n })

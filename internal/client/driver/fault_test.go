@@ -54,7 +54,7 @@ func TestCancelledCallerIsAccountedFor(t *testing.T) {
 		}
 	})
 	var dials atomic.Int32
-	l := open(t, "", func(o *ConnOptions) {
+	l := open(t, "", func(o *SharedOptions) {
 		o.Dial = func(ctx context.Context) (redis.Conn, error) {
 			dials.Add(1)
 			return redis.DialContext(ctx, "tcp", proxy.Addr)
@@ -77,7 +77,7 @@ func TestCancelledCallerIsAccountedFor(t *testing.T) {
 }
 
 // busyWriter returns a connection whose writer is stuck in the write of the first command.
-func busyWriter(t *testing.T) (f *fake, l *Conn, first <-chan error) {
+func busyWriter(t *testing.T) (f *fake, l *Shared, first <-chan error) {
 	t.Helper()
 	f = newFake()
 	f.gate = make(chan struct{})
@@ -171,7 +171,7 @@ func TestAnswerLastWithdrawn(t *testing.T) {
 
 func TestQueueIsBounded(t *testing.T) {
 	f := newFake()
-	l := over(t, f, func(o *ConnOptions) { o.Bound = 2 })
+	l := over(t, f, func(o *SharedOptions) { o.Bound = 2 })
 	var all sync.WaitGroup
 	for range 5 {
 		all.Go(func() { assert.NoError(t, <-ask(t.Context(), l, "A")) })
@@ -195,7 +195,7 @@ func TestBrokenConnection(t *testing.T) {
 	f.gate = make(chan struct{})
 	conns := []*fake{f, spare}
 	downs := make(chan error, 2)
-	l := open(t, "", func(o *ConnOptions) {
+	l := open(t, "", func(o *SharedOptions) {
 		o.Down = func(_ string, _ redis.Conn, err error) { downs <- err }
 		o.Dial = func(context.Context) (redis.Conn, error) { c := conns[0]; conns = conns[1:]; return c, nil }
 	})
@@ -216,7 +216,7 @@ func TestBrokenConnection(t *testing.T) {
 
 func TestReplyTimeout(t *testing.T) {
 	f := newFake()
-	l := over(t, f, func(o *ConnOptions) { o.ReplyTimeout = 40 * time.Millisecond })
+	l := over(t, f, func(o *SharedOptions) { o.ReplyTimeout = 40 * time.Millisecond })
 	start := time.Now()
 	err := <-ask(t.Context(), l, "SILENT")
 	require.NotErrorIs(t, err, ErrNotSent)
@@ -229,7 +229,7 @@ func TestSpuriousReplyEndsTheConnection(t *testing.T) {
 	f := newFake()
 	f.rogue = true
 	downs := make(chan error, 1)
-	l := over(t, f, func(o *ConnOptions) { o.Down = func(_ string, _ redis.Conn, err error) { downs <- err } })
+	l := over(t, f, func(o *SharedOptions) { o.Down = func(_ string, _ redis.Conn, err error) { downs <- err } })
 	require.NoError(t, l.Connect(t.Context(), ""))
 	f.replies <- "OK"
 	assert.ErrorContains(t, <-downs, "nobody asked")
@@ -238,7 +238,7 @@ func TestSpuriousReplyEndsTheConnection(t *testing.T) {
 func TestIdleConnectionIsPinged(t *testing.T) {
 	f := newFake()
 	downs := make(chan error, 1)
-	l := over(t, f, func(o *ConnOptions) {
+	l := over(t, f, func(o *SharedOptions) {
 		o.Ping, o.ReplyTimeout = 5*time.Millisecond, 20*time.Millisecond
 		o.Down = func(_ string, _ redis.Conn, err error) { downs <- err }
 	})
@@ -253,7 +253,7 @@ func TestAttemptsToConnect(t *testing.T) {
 	var dials atomic.Int32
 	refused := errors.New("refused")
 	up := newFake()
-	l := open(t, "", func(o *ConnOptions) {
+	l := open(t, "", func(o *SharedOptions) {
 		o.Retry = 30 * time.Millisecond
 		o.Dial = func(context.Context) (redis.Conn, error) {
 			if dials.Add(1) == 1 {
@@ -285,7 +285,7 @@ func TestAttemptsToConnect(t *testing.T) {
 
 func TestSetup(t *testing.T) {
 	s := redistest.Mini(t)
-	l := open(t, s.Addr, func(o *ConnOptions) {
+	l := open(t, s.Addr, func(o *SharedOptions) {
 		o.Setup = func(_ string, c redis.Conn) error { _, err := c.Do("SELECT", 3); return err }
 	})
 	_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
@@ -294,7 +294,7 @@ func TestSetup(t *testing.T) {
 	assert.True(t, s.Mini.Exists("k"))
 
 	ended := make(chan struct{})
-	l = open(t, s.Addr, func(o *ConnOptions) {
+	l = open(t, s.Addr, func(o *SharedOptions) {
 		o.ReplyTimeout = 20 * time.Millisecond
 		o.Setup = func(_ string, c redis.Conn) error { defer close(ended); _, err := c.Receive(); return err }
 	})
@@ -309,7 +309,7 @@ func TestSetup(t *testing.T) {
 func TestNothingIsMiscounted(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		proxy := redistest.NewProxy(t, s)
-		l := open(t, proxy.Addr, func(o *ConnOptions) { o.Bound = 16; o.ReplyTimeout = time.Second })
+		l := open(t, proxy.Addr, func(o *SharedOptions) { o.Bound = 16; o.ReplyTimeout = time.Second })
 		stop := make(chan struct{})
 		var trouble, all sync.WaitGroup
 		trouble.Go(func() {
@@ -412,7 +412,7 @@ func (m *silent) Next(_ protocol.Instant, _ protocol.Reply) protocol.Step {
 
 // A run whose caller has left may outlast the time that it is given. It is told once, when the machine has ended.
 func TestRunThatOutlastsItsBoundIsToldOnce(t *testing.T) {
-	l := over(t, nil, func(o *ConnOptions) {
+	l := over(t, nil, func(o *SharedOptions) {
 		o.ReplyTimeout = 20 * time.Millisecond
 		o.Dial = func(context.Context) (redis.Conn, error) { return newFake(), nil }
 	})

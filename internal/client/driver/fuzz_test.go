@@ -26,7 +26,7 @@ func FuzzReplies(f *testing.F) {
 		if longLength.Match(replies) {
 			t.Skip("redigo allocates what a length says, before anything of it has come; see SECURITY.md")
 		}
-		l := NewConn(ConnOptions{ReplyTimeout: time.Second, Dial: func(context.Context) (redis.Conn, error) {
+		l := NewShared(SharedOptions{ReplyTimeout: time.Second, Dial: func(context.Context) (redis.Conn, error) {
 			ours, theirs := net.Pipe()
 			go func() {
 				go func() { // the server reads whatever comes, and hangs up after its last word

@@ -79,7 +79,7 @@ func (n *node) ReceiveWithTimeout(time.Duration) (any, error) { return n.Receive
 func TestABatchIsRedirectedAtOnce(t *testing.T) {
 	const trip = 20 * time.Millisecond // one after the other takes six seconds
 	servers := &moving{master: "old:1", trip: trip}
-	c := NewConn(ConnOptions{Servers: servers, Now: func() protocol.Instant { return protocol.InstantOf(time.Now()) }, ReplyTimeout: time.Minute})
+	c := NewShared(SharedOptions{Servers: servers, Now: func() protocol.Instant { return protocol.InstantOf(time.Now()) }, ReplyTimeout: time.Minute})
 	defer func() { c.Close(); c.Wait() }()
 	commands := make([]protocol.Command, 300)
 	for i := range commands {

@@ -16,7 +16,7 @@ import (
 const token, wait = "5123456789012345678", time.Minute
 
 // asUser returns a driver whose connections belong to a user with rules of its own.
-func asUser(t *testing.T, s *redistest.Server, rules ...any) *Driver {
+func asUser(t *testing.T, s *redistest.Server, rules ...any) *PerAttempt {
 	s.Do("ACL", append([]any{"SETUSER", "app", "reset", "on", ">secret"}, rules...)...)
 	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
 		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialUsername("app"), redis.DialPassword("secret"))

@@ -17,7 +17,7 @@ import (
 
 // server is the connection to one server: one link after the other.
 type server struct {
-	owner *Conn
+	owner *Shared
 	addr  string
 	link  atomic.Pointer[link] // nil while there is none
 
@@ -59,7 +59,7 @@ func (s *server) exchange(ctx context.Context, one *call) (protocol.Reply, *call
 	return reply, nil, err
 }
 
-// batch is Conn's Batch for what one server has.
+// batch is Shared's Batch for what one server has.
 func (s *server) batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
 	type place struct {
 		call *call
@@ -103,7 +103,7 @@ func (s *server) settle(ctx context.Context, one *call) (protocol.Reply, error) 
 
 // wait waits for the reply of a call that was submitted. Unless it returns abandonedCall, the call is
 // over; then it is under way on its link, and may be waited for again.
-func (s *server) wait(ctx context.Context, one *call) (protocol.Reply, stage, error) {
+func (s *server) wait(ctx context.Context, one *call) (protocol.Reply, progress, error) {
 	silence := protocol.Reply{Kind: protocol.Silence}
 	var patience topology.Patience
 	for tries := 1; ; tries++ {
@@ -137,7 +137,7 @@ func (s *server) wait(ctx context.Context, one *call) (protocol.Reply, stage, er
 				continue
 			}
 			one.err = err
-		case !one.again():
+		case !one.unrun():
 		case tries > resubmissions:
 			one.err = NotSent{Cause: one.err}
 		default:

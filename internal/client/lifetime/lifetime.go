@@ -65,7 +65,7 @@ type Locker struct {
 	Pause        time.Duration // before a release that failed is tried again; it doubles up to 20 times that; zero: 50 ms
 }
 
-// Kind is what differs between kinds of lock. Renew and Release run one command each, as driver.Driver's Advance does: with
+// Kind is what differs between kinds of lock. Renew and Release run one command each, as driver.PerAttempt's Advance does: with
 // an error beside the verdict Unsure the run goes on in the background, and abandoned is called with its outcome. One of them
 // runs at a time.
 type Kind interface {

@@ -45,7 +45,7 @@ func (f *fake) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	return f.run(ctx, "release", abandoned)
 }
 
-// run is as driver.Driver's Advance.
+// run is as driver.PerAttempt's Advance.
 func (f *fake) run(ctx context.Context, op string, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	if err := context.Cause(ctx); err != nil {
 		return outcome(protocol.Failed, err), err

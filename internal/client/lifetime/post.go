@@ -39,7 +39,7 @@ type entry struct {
 // has decided is sent here too: each server's key is to last. The caller holds the renewer's mu.
 func (e entry) over() bool { return e.lease.index == 0 || e.lease.rests || e.lease.round != e.round }
 
-// A portion begins with firstPortion and is at most largest, which a driver.Conn has on its way at once.
+// A portion begins with firstPortion and is at most largest, which a driver.Shared has on its way at once.
 const firstPortion, largest = 64, 500
 
 // send has leases renewed on every server.

@@ -93,7 +93,7 @@ func (l Loss) String() string {
 	}[l]
 }
 
-// Batcher sends commands together and hands out their replies: a driver.Conn, or Pooled.
+// Batcher sends commands together and hands out their replies: a driver.Shared, or Pooled.
 type Batcher interface {
 	// At names the server that serves a key, where there are several: each has a queue of its own.
 	At(ctx context.Context, key string) string

@@ -53,10 +53,10 @@ func (o Options) patience() time.Duration { return min(o.ReplyTimeout, o.TTL/4) 
 
 // Server is one server, or all that are behind one pool.
 type Server struct {
-	Pool     lockmigrate.Pool // its connections do not outlive the word of a wrong server
-	Driver   *driver.Driver   // over a connection of the pool, for commands that need one to themselves
-	Commands waiting.Runner   // over the pipelined connection; the Driver where the pool cannot dial
-	own      []*driver.Conn
+	Pool       lockmigrate.Pool   // its connections do not outlive the word of a wrong server
+	PerAttempt *driver.PerAttempt // over a connection of the pool, for commands that need one to themselves
+	Commands   waiting.Runner     // over the pipelined connection; the Driver where the pool cannot dial
+	own        []*driver.Shared
 }
 
 // Client is the wiring of one Locker. Connect makes one, Close ends it.
@@ -110,14 +110,14 @@ func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, lifetime.Batcher) {
 	dial, servers := dialer(pool), serversOf(pool)
 	pool = topology.Leaving(pool)
-	s := Server{Pool: pool, Driver: &driver.Driver{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout}}
-	s.Commands = s.Driver
+	s := Server{Pool: pool, PerAttempt: &driver.PerAttempt{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout}}
+	s.Commands = s.PerAttempt
 	patience := o.patience()
 	if dial == nil && servers == nil {
 		return s, &lifetime.Pooled{Pool: pool, Timeout: patience}
 	}
-	open := func(timeout time.Duration) *driver.Conn {
-		conn := driver.NewConn(driver.ConnOptions{Dial: dial, Servers: servers, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle})
+	open := func(timeout time.Duration) *driver.Shared {
+		conn := driver.NewShared(driver.SharedOptions{Dial: dial, Servers: servers, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle})
 		s.own = append(s.own, conn)
 		return conn
 	}
@@ -192,7 +192,7 @@ func (c *Client) Close() error {
 					conn.Close()
 					conn.Wait()
 				}
-				s.Driver.Close()
+				s.PerAttempt.Close()
 			}
 		}()
 		if c.Hub != nil {

@@ -5,6 +5,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"sync"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // Random draws randomness from the system in larger pieces: a read of it costs more than a token.
@@ -45,4 +47,18 @@ func UUID() string {
 	_, _ = rand.Read(b[:])
 	b[6], b[8] = b[6]&0x0f|0x40, b[8]&0x3f|0x80
 	return fmt.Sprintf("%x-%x-%x-%x-%x", b[:4], b[4:6], b[6:8], b[8:10], b[10:])
+}
+
+// BridgeValue returns a fresh bridge value of a dialect, with an owner's part that no client has.
+func (s *Random) BridgeValue(d *protocol.Dialect) string {
+	owner := ""
+	switch d.Layout {
+	case protocol.UUIDColonNumber:
+		owner = UUID()
+	case protocol.NumberDashOwner:
+		owner = "0-0" // a pid and a thread that no client has
+	case protocol.NumberColonOwner:
+		owner = "0"
+	}
+	return d.BridgeValue(s.Between(protocol.BridgeLow, protocol.BridgeHigh), owner)
 }

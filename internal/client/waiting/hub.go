@@ -23,7 +23,7 @@ const (
 	Tracking Mode = "tracking"
 )
 
-// Runner runs protocol machines: a driver.Driver over a pool, or a driver.Conn.
+// Runner runs protocol machines: a driver.PerAttempt over a pool, or a driver.Shared.
 type Runner interface {
 	Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error)
 }

@@ -35,7 +35,7 @@ func (p *place) mode() Mode {
 }
 
 // tracked is one life of the tracked connections, from the first waiter until nobody has waited for Linger.
-type tracked struct{ conn *driver.Conn }
+type tracked struct{ conn *driver.Shared }
 
 // place returns the place of a server. The caller holds mu.
 func (h *Hub) place(addr string) *place {
@@ -154,7 +154,7 @@ func (h *Hub) wants(q *queue) bool {
 // track opens the tracked connections, which are made when they are needed. The caller holds mu.
 func (h *Hub) track() {
 	t := &tracked{}
-	t.conn = driver.NewConn(driver.ConnOptions{
+	t.conn = driver.NewShared(driver.SharedOptions{
 		Dial: h.opts.Dial, Servers: h.opts.Servers, Now: h.opts.Now, ReplyTimeout: h.opts.ReplyTimeout, Ping: h.opts.Ping,
 		Setup: func(addr string, conn redis.Conn) error { return h.setUp(t, addr, conn) },
 		Down:  func(addr string, conn redis.Conn, err error) { h.down(t, addr, conn, err) },

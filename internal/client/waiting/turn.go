@@ -155,7 +155,7 @@ func (t *Turn) Advance(ctx context.Context, m protocol.Machine, reply protocol.R
 }
 
 // conn returns the tracked connections, nil while the key is not listened for.
-func (t *Turn) conn() *driver.Conn {
+func (t *Turn) conn() *driver.Shared {
 	h := t.hub
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -35,7 +35,7 @@ func newHub(t *testing.T, s *redistest.Server, change func(*Options)) *Hub {
 	pool := s.Pool()
 	o := Options{
 		Dial:    func(ctx context.Context) (redis.Conn, error) { return pool.DialContext(ctx) },
-		Runner:  &driver.Driver{Pool: pool, Now: time.Now, ReplyTimeout: 5 * time.Second},
+		Runner:  &driver.PerAttempt{Pool: pool, Now: time.Now, ReplyTimeout: 5 * time.Second},
 		Now:     now,
 		Channel: "wake:test",
 	}

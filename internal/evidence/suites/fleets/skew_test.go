@@ -87,7 +87,7 @@ func TestJavaClockAhead(t *testing.T) {
 // truthful takes a key as the bridge does, but with the true expiry as its value.
 func truthful(t *testing.T, s *redistest.Server, key string) {
 	t.Helper()
-	d := &driver.Driver{Pool: s.Pool(), Now: time.Now, ReplyTimeout: time.Second}
+	d := &driver.PerAttempt{Pool: s.Pool(), Now: time.Now, ReplyTimeout: time.Second}
 	expiry, _ := protocol.JedisMS.Expiry(protocol.Instant(time.Now().UnixNano()), time.Minute, "")
 	m := &protocol.BridgeAcquire{Dialect: protocol.JedisMS, Key: key, Guard: protocol.GuardKey(key), Value: expiry, TTL: time.Minute, Grace: time.Second}
 	out, err := d.Advance(t.Context(), m, protocol.Reply{}, func(driver.Outcome) {})

@@ -13,8 +13,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-// ConnOptions of a Conn. Now is required, and either Dial or Servers.
-type ConnOptions struct {
+// SharedOptions of a Shared. Now is required, and either Dial or Servers.
+type SharedOptions struct {
 	// Dial makes a connection outside of any pool. It must honour its context.
 	Dial func(ctx context.Context) (redis.Conn, error)
 	// Servers, where the keys are on several, takes Dial's place. A command goes the way that package topology describes;
@@ -33,7 +33,7 @@ type ConnOptions struct {
 	Bound        int           // how many commands may be without reply, for each server; zero: 1024
 }
 
-func (o ConnOptions) withDefaults() ConnOptions {
+func (o SharedOptions) withDefaults() SharedOptions {
 	or(&o.ReplyTimeout, 5*time.Second)
 	or(&o.Ping, 30*time.Second)
 	or(&o.Retry, 10*time.Millisecond)
@@ -47,7 +47,7 @@ func or[T comparable](value *T, otherwise T) {
 	}
 }
 
-// Conn is the pipelined connection to one server, or one to each of several, made when it is needed. Any number of callers
+// Shared is the pipelined connection to one server, or one to each of several, made when it is needed. Any number of callers
 // share it.
 //
 // Commands are pipelined without anybody asking for it: what arrives while a write is under way goes
@@ -103,8 +103,8 @@ func or[T comparable](value *T, otherwise T) {
 // processors, several callers have it look for 100 µs. Among more than 64 the next replies are there already. A reader that misses
 // replies stops looking. Then each batch puts threads to sleep and wakes them, and a lock costs the client twice the processor time.
 // The price of looking: with a server 40 to 100 µs away, one processor may look for as long as replies are due.
-type Conn struct {
-	opts  ConnOptions
+type Shared struct {
+	opts  SharedOptions
 	only  *server // without Servers
 	calls calls
 	stop  func() // ends the hearing of masters that are none any more
@@ -118,12 +118,12 @@ type Conn struct {
 	background Background
 }
 
-// ErrClosed stands behind the error of a command on a closed Conn.
+// ErrClosed stands behind the error of a command on a closed Shared.
 var ErrClosed = errors.New("connection closed")
 
-// NewConn returns a Conn that connects with its first command.
-func NewConn(opts ConnOptions) *Conn {
-	c := &Conn{opts: opts.withDefaults(), servers: make(map[string]*server), stop: func() {}}
+// NewShared returns a Shared that connects with its first command.
+func NewShared(opts SharedOptions) *Shared {
+	c := &Shared{opts: opts.withDefaults(), servers: make(map[string]*server), stop: func() {}}
 	c.life, c.end = context.WithCancel(context.Background())
 	if opts.Servers == nil {
 		c.only, _ = c.at("")
@@ -138,7 +138,7 @@ func NewConn(opts ConnOptions) *Conn {
 }
 
 // at returns the connection to a server.
-func (c *Conn) at(addr string) (*server, error) {
+func (c *Shared) at(addr string) (*server, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.closed {
@@ -152,14 +152,14 @@ func (c *Conn) at(addr string) (*server, error) {
 	return s, nil
 }
 
-func (c *Conn) known(addr string) *server {
+func (c *Shared) known(addr string) *server {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.servers[addr]
 }
 
 // Close breaks the connections off. Whatever is under way gets Silence.
-func (c *Conn) Close() {
+func (c *Shared) Close() {
 	c.stop()
 	c.mu.Lock()
 	c.closed = true
@@ -171,10 +171,10 @@ func (c *Conn) Close() {
 }
 
 // Wait returns when nothing of it runs any more. It ends soon only after Close.
-func (c *Conn) Wait() { c.background.Close() }
+func (c *Shared) Wait() { c.background.Close() }
 
 // Connect makes sure that there is a connection to a server. Without Servers addr is empty.
-func (c *Conn) Connect(ctx context.Context, addr string) error {
+func (c *Shared) Connect(ctx context.Context, addr string) error {
 	s, err := c.at(addr)
 	if err == nil {
 		_, err = s.connect(ctx)
@@ -183,7 +183,7 @@ func (c *Conn) Connect(ctx context.Context, addr string) error {
 }
 
 // Disconnect breaks a connection off, if it is still the one in use.
-func (c *Conn) Disconnect(addr string, conn redis.Conn, why error) {
+func (c *Shared) Disconnect(addr string, conn redis.Conn, why error) {
 	if s := c.known(addr); s != nil {
 		if k := s.link.Load(); k != nil && k.conn == conn {
 			k.fail(why)
@@ -194,7 +194,7 @@ func (c *Conn) Disconnect(addr string, conn redis.Conn, why error) {
 // Do sends one command and waits for its reply as long as ctx does. The error beside a Silence is why
 // there is none: it matches ErrNotSent, or the command may have run, or may run yet. Commands whose
 // outcome matters are for Advance.
-func (c *Conn) Do(ctx context.Context, command protocol.Command) (protocol.Reply, error) {
+func (c *Shared) Do(ctx context.Context, command protocol.Command) (protocol.Reply, error) {
 	one := c.calls.get()
 	if err := one.request.Of(&command); err != nil {
 		return protocol.Reply{Kind: protocol.Fault, Text: err.Error()}, err
@@ -203,13 +203,13 @@ func (c *Conn) Do(ctx context.Context, command protocol.Command) (protocol.Reply
 }
 
 // Request is Do for what has no protocol.Command.
-func (c *Conn) Request(ctx context.Context, request wire.Request) (protocol.Reply, error) {
+func (c *Shared) Request(ctx context.Context, request wire.Request) (protocol.Reply, error) {
 	one := c.calls.get()
 	one.request = request
 	return c.ask(ctx, one)
 }
 
-func (c *Conn) ask(ctx context.Context, one *call) (protocol.Reply, error) {
+func (c *Shared) ask(ctx context.Context, one *call) (protocol.Reply, error) {
 	reply, pending, err := c.exchange(ctx, one)
 	if pending != nil {
 		return protocol.Reply{Kind: protocol.Silence}, context.Cause(ctx)
@@ -219,7 +219,7 @@ func (c *Conn) ask(ctx context.Context, one *call) (protocol.Reply, error) {
 
 // exchange sends one command to the server that serves its key and waits for its reply. What has certainly
 // not run goes on its way as long as ctx and the servers' patience last. It returns the call that is under way where ctx ends first.
-func (c *Conn) exchange(ctx context.Context, one *call) (protocol.Reply, *call, error) {
+func (c *Shared) exchange(ctx context.Context, one *call) (protocol.Reply, *call, error) {
 	if c.only != nil {
 		return c.only.exchange(ctx, one)
 	}
@@ -239,15 +239,15 @@ func (c *Conn) exchange(ctx context.Context, one *call) (protocol.Reply, *call, 
 				return silence, one, nil
 			}
 		}
-		again, pause := false, time.Duration(0)
+		onward, pause := false, time.Duration(0)
 		switch {
 		case errors.Is(err, ErrClosed):
 		case reply.Kind == protocol.Fault:
-			again, pause = redirects.Refused(reply.Text)
+			onward, pause = redirects.Refused(reply.Text)
 		case reply.Kind == protocol.Silence && (errors.Is(err, ErrNotSent) || topology.Idempotent(request.Name)) && ctx.Err() == nil:
-			again, pause = redirects.Unreachable()
+			onward, pause = redirects.Unreachable()
 		}
-		if !again {
+		if !onward {
 			return reply, nil, err
 		}
 		if !topology.Sleep(ctx, pause) {
@@ -256,14 +256,14 @@ func (c *Conn) exchange(ctx context.Context, one *call) (protocol.Reply, *call, 
 	}
 }
 
-// Advance runs a machine as Driver does: until it wants to sleep or is done. When ctx ends
+// Advance runs a machine as PerAttempt does: until it wants to sleep or is done. When ctx ends
 // first, the run goes on in the background and abandoned is told what came out; unless nothing was sent
 // yet, which the verdict Failed says.
-func (c *Conn) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
+func (c *Shared) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
 	return c.run(ctx, Run{Machine: m, Now: c.opts.Now}, reply, abandoned)
 }
 
-func (c *Conn) run(ctx context.Context, r Run, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
+func (c *Shared) run(ctx context.Context, r Run, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
 	var pending *call
 	outcome, err := r.Advance(ctx, reply, func(command protocol.Command) (protocol.Reply, error) {
 		one := c.calls.get()
@@ -284,7 +284,7 @@ func (c *Conn) run(ctx context.Context, r Run, reply protocol.Reply, abandoned f
 
 // finish brings a run to its end whose caller has left: pending is the command without a reply, nil when it
 // could not be sent. Every wait in it is bounded by the reply timeout.
-func (c *Conn) finish(ctx context.Context, r Run, pending *call, abandoned func(Outcome)) {
+func (c *Shared) finish(ctx context.Context, r Run, pending *call, abandoned func(Outcome)) {
 	c.background.GoOrDo(func() { // itself if it is closed, where everything ends at once
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 4*c.opts.ReplyTimeout)
 		defer cancel()
@@ -302,7 +302,7 @@ func (c *Conn) finish(ctx context.Context, r Run, pending *call, abandoned func(
 }
 
 // At names the server that serves a key; "" where there is one only, or none is known.
-func (c *Conn) At(ctx context.Context, key string) string {
+func (c *Shared) At(ctx context.Context, key string) string {
 	if c.only != nil {
 		return ""
 	}
@@ -314,7 +314,7 @@ func (c *Conn) At(ctx context.Context, key string) string {
 // with the errors of Do. One server's replies come in order, from the caller's goroutine. Of several servers each gets what is
 // its own, all at once: then each is called from several goroutines, but never for one command twice. What is redirected is
 // sent on, all at once too.
-func (c *Conn) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
+func (c *Shared) Batch(ctx context.Context, commands []protocol.Command, each func(i int, reply protocol.Reply, err error)) {
 	if c.only != nil {
 		c.only.batch(ctx, commands, each)
 		return
@@ -335,7 +335,7 @@ func (c *Conn) Batch(ctx context.Context, commands []protocol.Command, each func
 	sending.Wait()
 }
 
-func (c *Conn) batch(ctx context.Context, addr string, commands []protocol.Command, indexes []int, each func(i int, reply protocol.Reply, err error)) {
+func (c *Shared) batch(ctx context.Context, addr string, commands []protocol.Command, indexes []int, each func(i int, reply protocol.Reply, err error)) {
 	s, err := c.at(addr)
 	if err != nil {
 		for _, i := range indexes {
@@ -370,4 +370,54 @@ func (c *Conn) batch(ctx context.Context, addr string, commands []protocol.Comma
 		sending.Go(send)
 	}
 	sending.Wait()
+}
+
+// Run is a stretch of a machine's life: commands and replies, until it wants to sleep or is done. All that send commands use it,
+// over a pool or over a pipelined connection.
+type Run struct {
+	Machine protocol.Machine
+	Now     func() protocol.Instant
+	Sent    bool  // a command was sent already: the outcome is not certain without its reply
+	Last    error // the last refusal or I/O error
+}
+
+var (
+	// ErrNotSent is matched by the error of a command that has certainly not run, and will not.
+	ErrNotSent = errors.New("command not sent")
+	// ErrPending is the error of a command whose reply is still to come, though its caller's context has ended.
+	ErrPending = errors.New("command without a reply yet")
+)
+
+// NotSent is an error that matches ErrNotSent, and its cause.
+type NotSent struct{ Cause error }
+
+func (e NotSent) Error() string   { return e.Cause.Error() }
+func (e NotSent) Unwrap() []error { return []error{ErrNotSent, e.Cause} }
+
+// Advance goes on from the last reply. Exchange sends a command and waits for its reply, a Silence where there is none. When ctx
+// ends first, Advance returns its cause: with Failed when nothing was sent, or with Unsure when the run is to be gone on with.
+func (r *Run) Advance(ctx context.Context, reply protocol.Reply, exchange func(c protocol.Command) (protocol.Reply, error)) (Outcome, error) {
+	if cause := context.Cause(ctx); cause != nil && !r.Sent {
+		return Ended(protocol.Failed, cause), cause
+	}
+	for {
+		step := r.Machine.Next(r.Now(), reply)
+		if step.Kind != protocol.Send {
+			return Rests(step, r.Last), nil
+		}
+		var err error
+		reply, err = exchange(step.Command)
+		unsent := err != nil && errors.Is(err, ErrNotSent)
+		switch cause := context.Cause(ctx); {
+		case err == ErrPending || unsent && r.Sent && cause != nil:
+			return Ended(protocol.Unsure, cause), cause
+		case unsent && !r.Sent && cause != nil:
+			return Ended(protocol.Failed, cause), cause
+		case unsent && !r.Sent:
+			return Ended(protocol.Failed, err), nil
+		case err != nil:
+			r.Last = err
+		}
+		r.Sent = true
+	}
 }

@@ -1,4 +1,4 @@
-// Package driver runs protocol machines over redigo: a Driver over connections of a pool, one for each attempt, and a Conn over one
+// Package driver runs protocol machines over redigo: a PerAttempt over connections of a pool, one for each attempt, and a Shared over one
 // pipelined connection that many callers share.
 //
 // # Contexts
@@ -30,8 +30,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
-// Driver runs machines. It is safe for concurrent use.
-type Driver struct {
+// PerAttempt runs machines. It is safe for concurrent use.
+type PerAttempt struct {
 	Pool         lockmigrate.Pool // a topology.Leaving, or one of several servers
 	Now          func() time.Time // the client's wall clock
 	ReplyTimeout time.Duration    // the longest wait for one reply
@@ -68,7 +68,7 @@ func Rests(step protocol.Step, last error) Outcome {
 // When ctx ends first, Advance returns its cause at once. Its Outcome then says Failed if nothing was
 // sent, or Unsure if the run goes on in the background: the machine must not be touched again by the
 // caller, and abandoned is called with what came out.
-func (d *Driver) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
+func (d *PerAttempt) Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(Outcome)) (Outcome, error) {
 	if err := context.Cause(ctx); err != nil {
 		return Ended(protocol.Failed, err), err
 	}
@@ -96,11 +96,11 @@ func (d *Driver) Advance(ctx context.Context, m protocol.Machine, reply protocol
 	}
 }
 
-// Close returns when nothing runs in the background any more. The pool is not the Driver's: a lock can still be released
+// Close returns when nothing runs in the background any more. The pool is not the PerAttempt's: a lock can still be released
 // afterwards, but Advance then keeps its callers until the exchange is over, whatever becomes of their contexts.
-func (d *Driver) Close() { d.background.Close() }
+func (d *PerAttempt) Close() { d.background.Close() }
 
-func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply) Outcome {
+func (d *PerAttempt) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply) Outcome {
 	var conn redis.Conn
 	ends, begun, elsewhere := []context.CancelFunc(nil), false, 0 // elsewhere: how often the first command was sent to the wrong server
 	defer func() {
@@ -147,14 +147,14 @@ func (d *Driver) advance(ctx context.Context, m protocol.Machine, reply protocol
 // wrapped, only the connections that were used are dropped.
 const sendAgain = 2
 
-func (d *Driver) patience() time.Duration {
+func (d *PerAttempt) patience() time.Duration {
 	if r := topology.RouterOf(d.Pool); r != nil {
 		return r.Patience()
 	}
 	return 0
 }
 
-func (d *Driver) connect(ctx context.Context) (redis.Conn, error) {
+func (d *PerAttempt) connect(ctx context.Context) (redis.Conn, error) {
 	conn, err := d.Pool.GetContext(ctx)
 	if err != nil {
 		closeConn(conn)
