@@ -17,6 +17,9 @@
 -- A gap begins with a credit of half a gap, and uses up the credit while the key is free. Beside that, turns are
 -- counted: no gap while old clients are ahead. One more comes at once when they are a turn behind. But SETNX must have
 -- been sent while the last of them had the key.
+-- An old client that gives the key back may take it again at once, and again: bridge clients hear of it too late. All turns of such
+-- a spell count. There are as many as SETNX was sent, less what the waiting old clients send, and no more than turns of the
+-- next bridge client fit into it. Where the count says nothing these alone tell. A spell counts for 8 gaps or a second at most.
 --
 -- The state is a string of numbers:
 --   <mode> <at> <credit> <owed> <waiting> <count> <noted> <due> <step> <seen> <ends>
@@ -30,7 +33,8 @@
 --   noted    when that was
 --   due      no gap and no look before
 --   step     the time to the next look or gap where there was no use for one
---   seen     SETNX when the old client was seen
+--   seen     SETNX when the gap began or the old client was seen; -1: not known; mode 0: how long a spell was in milliseconds, until
+--            the next release
 -- All times are in milliseconds of the server's clock. A state of the future is not believed. The state may be lost
 -- or wrong, and the lock must not suffer: each command here may be refused.
 local form = '^(%d) (%d+) (%-?%d+) (%-?%d+) (%d+) (%-?%d+) (%d+) (%d+) (%d+) (%-?%d+) %d+$'
@@ -102,20 +106,36 @@ local function yields(held, queued)
     if held >= keep then s.credit, s.waiting, s.count = gap, 100, -2 end -- nothing is remembered for that long
   end
   earn(s, math.max(held, 1), queued)
+  if s.mode == '0' and s.seen > 0 then s.owed = math.max(s.owed, -100 * math.max(1, math.floor(s.seen / math.max(held, 1)))) end
+  s.seen = 0
   s.owed = math.min(s.owed + math.floor(s.waiting / (queued + 1)), 300)
   s.mode = 0
-  if now >= s.due and needed(s) and 2 * s.credit >= gap and s.owed >= 0 then s.mode, s.at = 1, now end
+  if now >= s.due and needed(s) and 2 * s.credit >= gap and s.owed >= 0 then
+    s.mode, s.at, s.seen = 1, now, s.count ~= -2 and setnx() or -1
+  end
   remember(s, lasts)
   return s.mode == 1
+end
+
+-- spell(s, sent) counts turns of old clients since s.at, when sent SETNX have come since: of 8 gaps or a second at most. It returns how long that was.
+local function spell(s, sent)
+  local lasted = math.min(now - s.at, math.max(8 * gap, 1000))
+  local more = math.max(0, math.min(lasted, sent - math.floor(6 * s.waiting * (now - s.at) / (500 * gap))))
+  s.owed = s.owed - 100 * more
+  if s.count >= 0 then s.count = s.count + more end -- who takes the key does not wait for it
+  return lasted
 end
 
 -- old_turn(s) notes that an old client has the key.
 local function old_turn(s)
   if s.mode == '2' then return end
-  if s.mode == '1' then s.credit = math.max(s.credit - (now - s.at), -2 * gap) end
-  s.seen = setnx() or -1
-  if s.count >= 0 and s.seen == s.count then s.count, s.waiting = -2, 100 end
-  s.mode, s.at, s.owed, s.due, s.step = '2', now, math.max(s.owed - 100, -100), 0, gap
+  local n = setnx() or -1
+  if s.count >= 0 and n == s.count then s.count, s.waiting = -2, 100 end
+  if s.mode == '1' then
+    s.credit = math.max(s.credit - (now - s.at), -2 * gap)
+    if s.seen >= 0 and n > s.seen then spell(s, n - s.seen - 1) end
+  end
+  s.mode, s.at, s.owed, s.due, s.step, s.seen = '2', now, s.owed - 100, 0, gap, n
   remember(s, keep)
 end
 
@@ -125,15 +145,18 @@ local function keeps_off(s, queued)
   if left > 0 then return left end
   if s.mode == '1' then -- nobody has used it
     if s.count == -2 and s.step >= 16 * gap then s.count = -1 end
-    s.credit, s.owed, s.step = 0, 0, math.min(2 * s.step, 16 * gap)
+    s.credit, s.owed, s.step, s.seen = 0, 0, math.min(2 * s.step, 16 * gap), 0
     s.due = now + s.step
   elseif s.mode == '2' then
+    local n = s.seen >= 0 and setnx() or -1
     earn(s, now - s.at, queued)
-    if s.owed >= 100 and s.credit > 0 and (s.count == -2 or (setnx() or -1) > s.seen) then
-      s.mode, s.at = 1, now
+    local lasted = n >= 0 and spell(s, n - s.seen)
+    if s.owed >= 100 and s.credit > 0 and (s.count == -2 or n < 0 or n > s.seen) then
+      s.mode, s.at, s.seen = 1, now, n
       remember(s, keep)
       return gap
     end
+    s.seen = lasted or spell(s, keep)
   end
   s.mode = 0
   remember(s, keep)

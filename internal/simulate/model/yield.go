@@ -143,13 +143,31 @@ func (c *call) yields(queued int64) bool {
 		}
 	}
 	g.earn(max(held, 1), queued)
+	if g.mode == 0 && g.seen > 0 {
+		g.owed = max(g.owed, -100*max(1, g.seen/max(held, 1)))
+	}
+	g.seen = 0
 	g.owed = min(g.owed+g.waiting/(queued+1), 300)
 	g.mode = 0
 	if c.ms >= g.due && g.needed() && 2*g.credit >= g.gap && g.owed >= 0 {
-		g.mode, g.at = 1, c.ms
+		g.mode, g.at, g.seen = 1, c.ms, -1
+		if g.count != unknown {
+			g.seen = g.stated()
+		}
 	}
 	g.remember(lasts)
 	return g.mode == 1
+}
+
+// spell counts turns of old clients since g.at, when sent SETNX have come since: of 8 gaps or a second at most. It returns how long that was.
+func (g *gaps) spell(sent int64) int64 {
+	lasted := min(g.c.ms-g.at, max(8*g.gap, 1000))
+	more := max(0, min(lasted, sent-6*g.waiting*(g.c.ms-g.at)/(500*g.gap)))
+	g.owed -= 100 * more
+	if g.count >= 0 {
+		g.count += more
+	}
+	return lasted
 }
 
 // oldTurn notes that an old client has the key.
@@ -157,14 +175,17 @@ func (g *gaps) oldTurn() {
 	if g.mode == 2 {
 		return
 	}
-	if g.mode == 1 {
-		g.credit = max(g.credit-(g.c.ms-g.at), -2*g.gap)
-	}
-	g.seen = g.stated()
-	if g.count >= 0 && g.seen == g.count {
+	n := g.stated()
+	if g.count >= 0 && n == g.count {
 		g.count, g.waiting = unknown, 100
 	}
-	g.mode, g.at, g.owed, g.due, g.step = 2, g.c.ms, max(g.owed-100, -100), 0, g.gap
+	if g.mode == 1 {
+		g.credit = max(g.credit-(g.c.ms-g.at), -2*g.gap)
+		if g.seen >= 0 && n > g.seen {
+			g.spell(n - g.seen - 1)
+		}
+	}
+	g.mode, g.at, g.owed, g.due, g.step, g.seen = 2, g.c.ms, g.owed-100, 0, g.gap, n
 	g.remember(keptFor)
 }
 
@@ -177,14 +198,25 @@ func (g *gaps) keepsOff(queued int64) int64 {
 		if g.count == unknown && g.step >= 16*g.gap {
 			g.count = uncounted
 		}
-		g.credit, g.owed, g.step = 0, 0, min(2*g.step, 16*g.gap)
+		g.credit, g.owed, g.step, g.seen = 0, 0, min(2*g.step, 16*g.gap), 0
 		g.due = g.c.ms + g.step
 	case g.mode == 2:
+		n := int64(-1)
+		if g.seen >= 0 {
+			n = g.stated()
+		}
 		g.earn(g.c.ms-g.at, queued)
-		if g.owed >= 100 && g.credit > 0 && (g.count == unknown || g.stated() > g.seen) {
-			g.mode, g.at = 1, g.c.ms
+		lasted := int64(-1)
+		if n >= 0 {
+			lasted = g.spell(n - g.seen)
+		}
+		if g.owed >= 100 && g.credit > 0 && (g.count == unknown || n < 0 || n > g.seen) {
+			g.mode, g.at, g.seen = 1, g.c.ms, n
 			g.remember(keptFor)
 			return g.gap
+		}
+		if g.seen = lasted; lasted < 0 {
+			g.seen = g.spell(keptFor)
 		}
 	}
 	g.mode = 0
