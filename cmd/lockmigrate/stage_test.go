@@ -5,7 +5,6 @@ import (
 	"encoding/json"
 	"fmt"
 	"path/filepath"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -349,75 +348,6 @@ func TestForwardBackForwardComplete(t *testing.T) {
 	o.runs(exitDone, "stage", "delete", "--namespace", "orders", "--execute")
 	stdout, _ := o.runs(exitDone, "stage", "list")
 	assert.Equal(t, "no namespaces\n", stdout)
-}
-
-// TestPlansWriteNothing: every command that plans leaves every key as it is, to the byte and the TTL, also where it
-// could tidy up, and sends no command that writes, also from its scripts.
-func TestPlansWriteNothing(t *testing.T) {
-	s := redistest.Real(t, "--enable-debug-command", "yes")
-	o := operator{t, s.URL()}
-	at := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
-	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
-	o.creates("orders", "lock.order.*")
-	o.creates("bills", "lock.bill.*")
-	o.runs(exitDone, "stage", "advance", "--namespace", "bills", "--to", "bridge", "--execute")
-	s.Do("SET", "lock.order.ghost", at(-48*time.Hour))
-	s.Do("SET", "lock.bill.ghost", at(-48*time.Hour))
-	s.Do("SET", "lock.bill.live", at(time.Hour))
-	s.Do("SET", "lock.order.token", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
-	for _, namespace := range []string{"orders", "bills"} { // members that have run out, have left, and live
-		for id, entry := range map[string]string{
-			"dead/1": `{"seq":1,"epoch":1,"stage":0,"lo":0,"hi":0,"seen":1,"ends":2,"longest":3,"skew":0,"info":"{}","why":""}`,
-			"left/1": `{"seq":1,"left":5}`,
-			"live/1": `{"seq":1,"epoch":1,"stage":0,"lo":0,"hi":0,"seen":` + at(0) + `,"ends":` + at(time.Hour) + `,"longest":3,"skew":0,"info":"{\"user\":\"old\"}","why":""}`,
-		} {
-			s.Do("HSET", stages.MembersKey(namespace), id, entry)
-		}
-	}
-	monitor := s.Monitor()
-	before := dumpOf(t, s)
-	monitor.Everything()
-	for _, args := range [][]string{
-		{"stage", "init", "--namespace", "new", "--match", "new.*", "--dialect", "jedis-ms", "--shortest-lease", "30s"},
-		{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "30s"},
-		{"stage", "init", "--namespace", "new", "--match", "lock.order.1", "--dialect", "jedis-ms", "--shortest-lease", "30s"},
-		{"stage", "--namespace", "orders"}, {"stage", "--namespace", "bills", "--json"}, {"stage", "list"}, {"stage", "list", "--json"},
-		{"stage", "advance", "--namespace", "orders"}, {"stage", "advance", "--namespace", "orders", "--wait", "--json"},
-		{"stage", "advance", "--namespace", "bills", "--force", "why", "--to", "modern"},
-		{"stage", "rollback", "--namespace", "bills", "--to", "legacy"}, {"stage", "rollback", "--namespace", "bills", "--json"},
-		{"stage", "set", "--namespace", "orders", "--shortest-lease", "1s"}, {"stage", "set", "--namespace", "orders", "--dialect", "redis-doc"},
-		{"stage", "set", "--namespace", "orders", "--match", "lock.order.*", "--match", "lock.more.*"},
-		{"stage", "delete", "--namespace", "orders"}, {"stage", "delete", "--namespace", "nobody"},
-		{"sweep", "--match", "lock.*"}, {"sweep", "--match", "lock.*", "--tokens", "--ttl", "1m", "--json"},
-		{"fence", "--user", "old", "--lock", "lock.order.1"}, {"fence", "--remove", "testdata/fence.jsonl", "--user", "old", "--json"},
-	} {
-		code, stdout, stderr := lockmigrateIn(t.Context(), false, append(slices.Clone(args), "--redis", s.URL())...)
-		assert.NotEqual(t, exitUsage, code, "%q: %s", args, stderr)
-		assert.NotEmpty(t, stdout+stderr, "%q", args)
-		sent := monitor.Everything()
-		assert.NotEmpty(t, sent, "%q", args)
-		for _, c := range sent {
-			word := strings.ToUpper(c.Words[0])
-			assert.True(t, slices.Contains(reads, word), "%q sends %q", args, c.Words)
-			for _, change := range changes {
-				assert.False(t, strings.HasPrefix(strings.ToUpper(strings.Join(c.Words, " ")), change), "%q sends %q", args, c.Words)
-			}
-		}
-		assert.Equal(t, before, dumpOf(t, s), "%q changes the data", args)
-		monitor.Everything() // what the look itself has sent
-	}
-}
-
-// dumpOf is every key with its value and TTL, the digest of the whole, and the users.
-func dumpOf(t *testing.T, s *redistest.Server) map[string]string {
-	t.Helper()
-	all := map[string]string{"digest": fmt.Sprint(s.Do("DEBUG", "DIGEST")), "users": fmt.Sprintf("%s", s.Do("ACL", "LIST"))}
-	keys, err := redis.Strings(s.Do("KEYS", "*"), nil)
-	require.NoError(t, err)
-	for _, key := range keys {
-		all[key] = fmt.Sprintf("%q %v", s.Do("DUMP", key), s.Do("PEXPIRETIME", key))
-	}
-	return all
 }
 
 // TestTheDemosLinesWorkAsPrinted: the demo prints what an operator would type, and typing it does it.

@@ -68,6 +68,17 @@ func keyOf(e sweep.Entry) []byte {
 	return []byte(e.Key)
 }
 
+// Progress comes with each change: a page of ghosts takes as long as the rate says.
+func TestProgressWithinAPage(t *testing.T) {
+	s := redistest.Real(t)
+	for i := range 20 {
+		s.Do("SET", fmt.Sprint("lock:", i), "1700000000123")
+	}
+	told := map[int64]bool{}
+	run(t, s, sweep.Options{Execute: true, Progress: func(p sweep.Progress) { told[p.Changed] = true }})
+	assert.Len(t, told, 21, "from none to all")
+}
+
 func TestSweep(t *testing.T) {
 	s := redistest.Real(t)
 	furnish(s)
