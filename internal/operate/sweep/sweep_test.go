@@ -75,7 +75,7 @@ func TestProgressWithinAPage(t *testing.T) {
 		s.Do("SET", fmt.Sprint("lock:", i), "1700000000123")
 	}
 	told := map[int64]bool{}
-	run(t, s, sweep.Options{Execute: true, Progress: func(p sweep.Progress) { told[p.Changed] = true }})
+	run(t, s, sweep.Options{Execute: true, Journal: func(sweep.Entry) error { return nil }, Progress: func(p sweep.Progress) { told[p.Changed] = true }})
 	assert.Len(t, told, 21, "from none to all")
 }
 
