@@ -51,7 +51,7 @@ type watched struct {
 func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, multi bool, now time.Time) (waits, stale bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if s.order.Load().record.Epoch != o.record.Epoch {
+	if s.order.Load().Epoch != o.Epoch {
 		return false, true
 	}
 	w := k.all[command.Key]
@@ -73,12 +73,12 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 			w.wanted = now
 		}
 		if now.Sub(w.wanted) < wantedFor && !(waits && handed) { // it would be refused: so it waits from the beginning
-			w.acts[o.record.Stage], w.attempt = o.until, now
+			w.acts[o.Stage], w.attempt = o.Until, now
 			c.Wake, c.Patience = s.reserve(rules, o, command.Key, now, woken), s.opts.Hold
 			return true, false
 		}
 	}
-	w.acts[o.record.Stage] = o.until
+	w.acts[o.Stage] = o.Until
 	w.attempt, w.waits = now, true
 	if command.TTL > k.longest {
 		k.longest = command.TTL
@@ -96,7 +96,7 @@ func (k *keys) passed(s *Sidecar, o *order, key string, now time.Time) {
 		w = &watched{next: now.Add(s.every(o))}
 		k.all[key] = w
 	}
-	w.acts[stages.Legacy], w.attempt = o.until, now
+	w.acts[stages.Legacy], w.attempt = o.Until, now
 	k.note(s, key, w)
 }
 
@@ -166,8 +166,8 @@ func (s *Sidecar) reserve(rules *protocol.Sidecar, o *order, key string, now tim
 // client is over.
 func (s *Sidecar) every(o *order) time.Duration {
 	every := s.opts.Lease / 3
-	if o.record.Stage == stages.Bridge && o.record.Shortest > 0 {
-		every = min(every, o.record.Shortest/3)
+	if o.Stage == stages.Bridge && o.Shortest > 0 {
+		every = min(every, o.Shortest/3)
 	}
 	return min(max(every, 100*time.Millisecond), 5*time.Second)
 }
@@ -204,77 +204,59 @@ func (s *Sidecar) Joined(ctx context.Context) error {
 	}
 }
 
-// report keeps the membership: three times in each lease, at once after a change, and soon after a failure.
+// report keeps the membership.
 func (s *Sidecar) report(ctx context.Context) {
 	defer s.leave()
 	told := false
-	for ctx.Err() == nil {
-		next := s.opts.MemberLease / 3
-		changed, err := s.reportOnce(ctx)
+	stages.Keep(ctx, s.opts.MemberLease, s.news, func(ctx context.Context) (news bool, err error) {
+		news, err = s.reportOnce(ctx)
+		stage, epoch, fine := s.Stage()
 		switch {
-		case err != nil && ctx.Err() == nil:
-			next = s.opts.MemberLease / 10
-			if _, _, fine := s.Stage(); !fine && !told {
-				told = true
-				s.opts.Log.Error("not a member: all attempts are refused", "err", err)
-			}
-		case changed || told:
-			next, told = 0, false
-			stage, epoch, _ := s.Stage()
+		case err == nil && (news || told):
+			told = false
 			s.opts.Log.Info("stage", "stage", stage, "epoch", epoch)
+		case err != nil && !fine && !told && ctx.Err() == nil:
+			told = true
+			s.opts.Log.Error("not a member: all attempts are refused", "err", err)
 		}
-		select {
-		case <-ctx.Done():
-		case <-s.news:
-		case <-time.After(next):
-		}
-	}
+		return news, err
+	})
 }
 
-func (s *Sidecar) reportOnce(ctx context.Context) (changed bool, err error) {
+func (s *Sidecar) reportOnce(ctx context.Context) (news bool, err error) {
 	ctx, cancel := context.WithTimeout(ctx, min(s.opts.ReplyTimeout, s.opts.MemberLease/2))
 	defer cancel()
-	o := s.order.Load()
-	report := stages.Report{Lease: s.opts.MemberLease, Epoch: -1, Stage: -1}
-	if now := time.Now(); o.ready && now.Before(o.until) {
-		report.Epoch, report.Stage = o.record.Epoch, o.record.Stage
-		if now.Before(o.acting) {
-			report.Epoch = o.earlier
-		}
-	}
+	was := s.order.Load()
+	is, earlier := *was, time.Now().Before(was.acting) // a command that was made by an earlier order may act
+	report := stages.Report{Lease: s.opts.MemberLease}
+	is.Says(&report, earlier)
 	report.Lowest, report.Highest, report.Longest = s.keys.stages(s.opts.Lease)
 	s.member.Info.Note = ""
 	if n := s.Unseen(); n > 0 {
 		s.member.Info.Note = fmt.Sprintf("may not look at keys of locks (%d): they count as held, and stages wait for them; see its log, and give its user the right", n)
 	}
 	told, until, err := s.member.Report(ctx, report)
-	if err != nil {
-		return false, err
+	if err == nil {
+		is.fleet, err = protocol.DialectNamed(told.Dialect)
 	}
-	fleet, err := protocol.DialectNamed(told.Dialect)
 	if err != nil {
-		return false, err
-	}
-	changed = !o.ready || told.Epoch != o.record.Epoch || told.Stage != o.record.Stage
-	s.obey(o, &order{record: told.Record, fleet: fleet, notAfter: protocol.InstantOf(told.Ends), until: until, ready: true})
-	return changed, nil
-}
-
-// obey replaces an order. While a command that was made by an earlier one may act, the sidecar says that it runs that one: who waits for a
-// corrected record to be followed waits for the command too, which takes keys over by the times of the earlier record.
-func (s *Sidecar) obey(was, is *order) {
-	s.keys.mu.Lock()
-	defer s.keys.mu.Unlock()
-	is.earlier, is.acting = was.earlier, was.acting
-	if was.record.Epoch != is.record.Epoch {
-		if !time.Now().Before(was.acting) {
-			is.earlier = was.record.Epoch // else one of a still earlier order may act
+		if stages.Ends(err) {
+			is.End()
+			s.order.Store(&is)
 		}
+		return false, err
+	}
+	news = is.Obey(told, until, earlier)
+	is.notAfter = protocol.InstantOf(told.Ends)
+	s.keys.mu.Lock() // no attempt is noted by the order before from here on
+	defer s.keys.mu.Unlock()
+	if was.Epoch != is.Epoch {
 		for _, w := range s.keys.all {
 			is.acting = latest(w.acts, is.acting)
 		}
 	}
-	s.order.Store(is)
+	s.order.Store(&is)
+	return news, nil
 }
 
 // stages returns the lowest and the highest stage with a lock that may be held (-1: none), and for how long a lock can outlive
@@ -344,7 +326,7 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 		case reply.Kind == protocol.Fault && (strings.Contains(reply.Text, "NOPERM") || strings.Contains(reply.Text, "WRONGTYPE")):
 			s.unseen(key, o, asked, err)
 		default: // no key can be looked at now
-			if ctx.Err() == nil && time.Now().Before(o.until) {
+			if ctx.Err() == nil && time.Now().Before(o.Until) {
 				s.opts.Log.Warn("a lock could not be looked after", "key", key, "err", err)
 			}
 			return false

@@ -87,13 +87,10 @@ const askAtOnce = 4
 
 // order is what the namespace says.
 type order struct {
-	record   stages.Record
+	stages.Following
 	fleet    *protocol.Dialect
 	notAfter protocol.Instant // of this member's commands, on the server's clock
-	until    time.Time        // the same on the local monotonic clock
-	ready    bool             // this member runs it
 	acting   time.Time        // until when a command of an earlier order may act
-	earlier  int64            // the epoch of the earliest of these
 }
 
 // New asks the namespace for its record. Run must go on for as long as clients are served.
@@ -134,7 +131,7 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	if err != nil {
 		return nil, fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err)
 	}
-	s.order.Store(&order{record: asked.Record, fleet: fleet, notAfter: protocol.Instant(time.Millisecond)})
+	s.order.Store(&order{Following: stages.Following{Order: asked}, fleet: fleet, notAfter: protocol.Instant(time.Millisecond)})
 	return s, nil
 }
 
@@ -231,15 +228,15 @@ func checkName(name string) error {
 // Stage returns what the service's commands become now, and whether the member's lease lasts: after it all attempts are refused.
 func (s *Sidecar) Stage() (stages.Stage, int64, bool) {
 	o := s.order.Load()
-	return o.record.Stage, o.record.Epoch, o.ready && time.Now().Before(o.until)
+	return o.Stage, o.Epoch, o.Lives()
 }
 
 // Patterns returns the patterns of the namespace's keys.
-func (s *Sidecar) Patterns() []string { return s.order.Load().record.Patterns }
+func (s *Sidecar) Patterns() []string { return s.order.Load().Patterns }
 
 // covers tells whether a key is the namespace's, and no companion of one.
 func (o *order) covers(key []byte) bool {
-	for _, p := range o.record.Patterns {
+	for _, p := range o.Patterns {
 		if glob.Match(p, key) {
 			_, _, companion := protocol.Owner(key)
 			return !companion
@@ -282,13 +279,13 @@ func (s *Sidecar) Rewriter(d Dialect) proxy.Rewriter {
 
 // rules makes the translation of one listener under an order.
 func (o *order) rules(t *translator) protocol.Sidecar {
-	lag, delay := cmp.Or(o.record.ClockLag, stages.DefaultClockLag), cmp.Or(o.record.CommandDelay, stages.DefaultCommandDelay)
-	gap := o.record.Yield
+	lag, delay := cmp.Or(o.ClockLag, stages.DefaultClockLag), cmp.Or(o.CommandDelay, stages.DefaultCommandDelay)
+	gap := o.Yield
 	if gap == 0 {
 		gap = o.fleet.Poll * 6 / 5
 	}
 	return protocol.Sidecar{
 		Gap: gap, Name: t.sidecar.owner(), Dialect: t.dialect, Fleet: o.fleet, Lease: t.sidecar.opts.Lease, Far: t.far,
-		Legacy: o.record.Stage == stages.Legacy, Alone: o.record.Stage == stages.Modern, Grace: lag + delay, Settle: delay,
+		Legacy: o.Stage == stages.Legacy, Alone: o.Stage == stages.Modern, Grace: lag + delay, Settle: delay,
 	}
 }

@@ -143,7 +143,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		return proxy.Pass, out
 	}
 	rules := o.rules(t)
-	legacy := rules.Legacy && o.ready && at.Before(o.until)
+	legacy := rules.Legacy && o.Ready && at.Before(o.Until)
 	if legacy && !t.tokens(known.keys, args, at) {
 		t.note(o, name, args, at)
 		return proxy.Pass, out
