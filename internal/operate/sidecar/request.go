@@ -28,13 +28,13 @@ func appendRequest(out []byte, client *proxy.Client, c protocol.Command, databas
 	for _, arg := range args[1:] {
 		switch v := arg.(type) {
 		case string:
-			out = proxy.AppendWord(out, v)
+			out = wire.AppendWord(out, v)
 		case int:
-			out = proxy.AppendWord(out, strconv.Itoa(v))
+			out = wire.AppendWord(out, strconv.Itoa(v))
 		}
 	}
 	if database != "" {
-		out = proxy.AppendWord(out, database)
+		out = wire.AppendWord(out, database)
 	}
 	return out
 }

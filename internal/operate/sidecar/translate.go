@@ -14,6 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // translator is a proxy.Rewriter.
@@ -288,12 +289,12 @@ func (t *translator) run(c *proxy.Client, name string, keys proxy.Keys, mode str
 	call := slices.Concat([][]byte{strconv.AppendInt(nil, int64(len(beside)+len(named)), 10)}, beside, named, words, [][]byte{[]byte(packed)})
 	out = strconv.AppendInt(append(out, '*'), int64(2+len(call)), 10)
 	if out = append(out, "\r\n"...); body != nil {
-		out = proxy.AppendWord(proxy.AppendWord(out, "EVAL"), scripts.SidecarRun.Around(string(body)))
+		out = wire.AppendWord(wire.AppendWord(out, "EVAL"), scripts.SidecarRun.Around(string(body)))
 	} else {
 		out = c.AppendCall(out, calls[scripts.SidecarRun])
 	}
 	for _, word := range call {
-		out = proxy.AppendWord(out, word)
+		out = wire.AppendWord(out, word)
 	}
 	return proxy.Replace, out
 }

@@ -21,6 +21,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 var (
@@ -339,7 +340,7 @@ func (c *wireConn) read() string {
 	return line
 }
 
-func (c *wireConn) send(words ...string) { c.out = proxy.AppendCommand(c.out, words...) }
+func (c *wireConn) send(words ...string) { c.out = wire.Append(c.out, words...) }
 
 // flush writes what was sent, while the caller reads.
 func (c *wireConn) flush() {

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // frame feeds a framer with pieces of a stream, as conn.pass does. It returns what passed, the requests that it found, and how it
@@ -77,7 +79,7 @@ func TestLongRequests(t *testing.T) {
 		{[]string{"EVAL", value + value + value, "1", "a", "lock.a"}, nothing},
 		{[]string{"EVAL", value + value + value, "2", "a", "lock.a"}, cut},
 	} {
-		stream := AppendCommand(AppendCommand(nil, c.words...), "GET", "lock.z")
+		stream := wire.Append(wire.Append(nil, c.words...), "GET", "lock.z")
 		for _, piece := range []int{len(stream), 16 << 10} {
 			passed, requests, end := frame(stream, func() int { return piece })
 			if end != c.end || !bytes.Equal(passed, stream) {

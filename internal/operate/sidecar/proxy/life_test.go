@@ -23,11 +23,12 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 func ask(t testing.TB, conn net.Conn, want string, words ...string) {
 	t.Helper()
-	_, err := conn.Write(AppendCommand(nil, words...))
+	_, err := conn.Write(wire.Append(nil, words...))
 	require.NoError(t, err)
 	assert.Equal(t, want, readUntil(t, conn, want))
 }
@@ -84,7 +85,7 @@ func TestHalfClose(t *testing.T) {
 	server := redistest.Real(t)
 	_, addr := start(t, server.Addr, passing)
 	conn := dial(t, addr)
-	_, err := conn.Write(AppendCommand(AppendCommand(nil, "SET", "a", strings.Repeat("x", 200_000)), "GET", "a"))
+	_, err := conn.Write(wire.Append(wire.Append(nil, "SET", "a", strings.Repeat("x", 200_000)), "GET", "a"))
 	require.NoError(t, err)
 	require.NoError(t, conn.(*net.TCPConn).CloseWrite())
 	got, err := io.ReadAll(conn)
@@ -105,7 +106,7 @@ func TestSubscriberAndBlocked(t *testing.T) {
 	_, addr := start(t, server.Addr, passing)
 	subscriber, blocked, other := dial(t, addr), dial(t, addr), dial(t, addr)
 	ask(t, subscriber, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", "SUBSCRIBE", "c")
-	_, err := blocked.Write(AppendCommand(nil, "BLPOP", "l", "0"))
+	_, err := blocked.Write(wire.Append(nil, "BLPOP", "l", "0"))
 	require.NoError(t, err)
 	ask(t, other, ":1\r\n", "PUBLISH", "c", "m")
 	assert.Equal(t, "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", readUntil(t, subscriber, "m\r\n"))
@@ -156,7 +157,7 @@ func TestDrain(t *testing.T) {
 	go func() { ended <- s.Run(ctx) }()
 	require.Eventually(t, func() bool { return s.Ready() == nil }, 10*time.Second, time.Millisecond)
 	addr := s.Addresses()[0]
-	_, err := dial(t, addr).Write(AppendCommand(nil, "BLPOP", "list", "0"))
+	_, err := dial(t, addr).Write(wire.Append(nil, "BLPOP", "list", "0"))
 	require.NoError(t, err)
 	require.Eventually(t, func() bool {
 		return strings.Contains(fmt.Sprintf("%s", server.Do("INFO", "clients")), "blocked_clients:1")
@@ -183,7 +184,7 @@ func TestCluster(t *testing.T) {
 	ask(t, conn, ":1\r\n", "SETNX", "a{orders}", "1")
 	ask(t, conn, "$22\r\nSETNX lock.{orders}1 x\r\n", "SETNX", "lock.{orders}1", "x")
 	ask(t, conn, "-ERR This instance has cluster support disabled\r\n", "cluster", "slots")
-	_, err = conn.Write(AppendCommand(nil, "GET", "elsewhere"))
+	_, err = conn.Write(wire.Append(nil, "GET", "elsewhere"))
 	require.NoError(t, err)
 	assert.Contains(t, readUntil(t, conn, "\r\n"), "-MOVED ")
 }
@@ -251,7 +252,7 @@ func TestSentinels(t *testing.T) {
 			return false
 		}
 		defer conn.Close()
-		_, err = conn.Write(AppendCommand(nil, "SET", "a", value))
+		_, err = conn.Write(wire.Append(nil, "SET", "a", value))
 		var b [5]byte
 		_, _ = io.ReadFull(conn, b[:])
 		return err == nil && string(b[:]) == "+OK\r\n"
@@ -283,7 +284,7 @@ func TestServerLoading(t *testing.T) {
 		}
 		defer conn.Close()
 		_ = conn.SetDeadline(time.Now().Add(5 * time.Second))
-		_, _ = conn.Write(AppendCommand(nil, "SETNX", "a", "1"))
+		_, _ = conn.Write(wire.Append(nil, "SETNX", "a", "1"))
 		said, _ = bufio.NewReader(conn).ReadString('\n')
 		return strings.HasPrefix(said, "-LOADING ")
 	}, 20*time.Second, 5*time.Millisecond)

@@ -19,6 +19,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // TestBigWord sends half a gigabyte, the most that Redis takes in one word, in flat memory.
@@ -75,7 +76,7 @@ func TestNothingIsLeft(t *testing.T) {
 				if !assert.NoError(t, err) {
 					return
 				}
-				_, _ = conn.Write(AppendCommand(nil, "PING"))
+				_, _ = conn.Write(wire.Append(nil, "PING"))
 				switch (i + c) % 4 {
 				case 0:
 					reset(conn)

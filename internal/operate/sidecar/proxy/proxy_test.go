@@ -21,6 +21,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // proxyFor names the server, where this program is to be a proxy for a test.
@@ -71,7 +72,7 @@ var echoing = locks{func(_ *Client, args [][]byte, out []byte) (Verdict, []byte)
 	if len(args) == 1 {
 		return Pass, out
 	}
-	return Replace, AppendCommand(out, []byte("ECHO"), bytes.Join(args, []byte(" ")))
+	return Replace, wire.Append(out, []byte("ECHO"), bytes.Join(args, []byte(" ")))
 }}
 
 // start runs a proxy in front of an address and ends it with the test.
@@ -206,12 +207,12 @@ func stream(r *rand.Rand, requests int) []byte {
 		case 19:
 			words = []string{"EVAL", "return 1", "x", key()}
 		}
-		out = AppendCommand(out, words...)
+		out = wire.Append(out, words...)
 	}
 	if open {
-		out = AppendCommand(out, "DISCARD")
+		out = wire.Append(out, "DISCARD")
 	}
-	return AppendCommand(out, "ECHO", "done")
+	return wire.Append(out, "ECHO", "done")
 }
 
 func seeded(seed uint64, requests int) []byte {
@@ -282,7 +283,7 @@ func TestVerdicts(t *testing.T) {
 	_, addr := start(t, server.Addr, locks{func(c *Client, args [][]byte, out []byte) (Verdict, []byte) {
 		switch string(args[0]) {
 		case "GET":
-			return Replace, AppendCommand(out, "ECHO", fmt.Sprintf("%d", c.ID))
+			return Replace, wire.Append(out, "ECHO", fmt.Sprintf("%d", c.ID))
 		case "DEL":
 			return Refuse, append(out, "ERR several keys"...)
 		default:
@@ -294,7 +295,7 @@ func TestVerdicts(t *testing.T) {
 		{"SETNX", "lock.a", "1"}, {"GET", "lock.a"}, {"GET", "a"}, {"MULTI"}, {"GET", "lock.a"}, {"DEL", "x", "lock.a"}, {"EXEC"},
 		{"DEL", "lock.a"}, {"DEL", "x"}, {"GET", "lock.a", "more"}, {"ECHO", "done"},
 	} {
-		text = AppendCommand(text, words...)
+		text = wire.Append(text, words...)
 	}
 	assert.Equal(t, ":1\r\n$1\r\n1\r\n$-1\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n$1\r\n1\r\n-ERR several keys\r\n-ERR several keys\r\n:0\r\n$1\r\n1\r\n$4\r\ndone\r\n",
 		talk(t, addr, text, nil))
@@ -320,11 +321,11 @@ func TestHold(t *testing.T) {
 	hold := func(more ...string) time.Duration {
 		conn := dial(t, addr)
 		began := time.Now()
-		text := AppendCommand(AppendCommand(nil, "PING"), "SETNX", "lock.a", "1")
+		text := wire.Append(wire.Append(nil, "PING"), "SETNX", "lock.a", "1")
 		_, _ = conn.Write(text)
 		for _, word := range more {
 			time.Sleep(20 * time.Millisecond)
-			_, _ = conn.Write(AppendCommand(nil, word))
+			_, _ = conn.Write(wire.Append(nil, word))
 		}
 		if len(more) == 0 {
 			readUntil(t, conn, "+PONG\r\n:1\r\n")
@@ -344,7 +345,7 @@ func TestHold(t *testing.T) {
 	assert.Less(t, hold("PING"), 20*time.Second, "the client sends more")
 	wake <- struct{}{}
 	conn := dial(t, addr)
-	_, _ = conn.Write(AppendCommand(nil, "SETNX", "lock.a", "1"))
+	_, _ = conn.Write(wire.Append(nil, "SETNX", "lock.a", "1"))
 	time.Sleep(20 * time.Millisecond)
 	_ = conn.(*net.TCPConn).CloseWrite()
 	readUntil(t, conn, "")
@@ -363,7 +364,7 @@ func TestLongRequestIsReadOnce(t *testing.T) {
 	}
 	for _, last := range []string{"a", "lock"} {
 		asked = 0
-		b := AppendCommand(nil, append(words, last, "b")...)
+		b := wire.Append(nil, append(words, last, "b")...)
 		for n := 100; n < len(b); n += 100 {
 			pass, found, _ := f.next(b[:n])
 			require.Zero(t, pass)

@@ -20,6 +20,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // relay is a series of processes on one address, each of which listens beside the one before, which then ends.
@@ -95,7 +96,7 @@ func count1000(t *testing.T, address string, i int, stop <-chan struct{}, moved,
 	together := 1 + 2*(i%2)
 	var text []byte
 	for range together {
-		text = AppendCommand(text, "INCR", fmt.Sprint("n", i))
+		text = wire.Append(text, "INCR", fmt.Sprint("n", i))
 	}
 	for {
 		conn, err := net.Dial(network, path)
@@ -160,7 +161,7 @@ func TestReplacedWhileClientsConnect(t *testing.T) {
 						if !assert.NoError(t, err) {
 							return
 						}
-						_, err = conn.Write(AppendCommand(nil, "PING"))
+						_, err = conn.Write(wire.Append(nil, "PING"))
 						assert.NoError(t, err)
 						var b [7]byte
 						_, err = io.ReadFull(conn, b[:])
@@ -202,7 +203,7 @@ func TestWhatIsUnderWayEnds(t *testing.T) {
 	ask(t, writes, "+OK\r\n", "MULTI")
 	ask(t, half, "+PONG\r\n", "PING")
 	ask(t, listens, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", "SUBSCRIBE", "c")
-	_, err := waits.Write(AppendCommand(nil, "BLPOP", "list", "0"))
+	_, err := waits.Write(wire.Append(nil, "BLPOP", "list", "0"))
 	require.NoError(t, err)
 	_, err = io.WriteString(half, "*2\r\n$4\r\nECHO\r\n$3\r\na")
 	require.NoError(t, err)
@@ -217,7 +218,7 @@ func TestWhatIsUnderWayEnds(t *testing.T) {
 		_ = conn.Close()
 	}
 	ask(t, writes, "+QUEUED\r\n", "INCR", "a")
-	_, err = writes.Write(AppendCommand(nil, "SELECT", "0")) // the Rewriter is not asked about it
+	_, err = writes.Write(wire.Append(nil, "SELECT", "0")) // the Rewriter is not asked about it
 	require.NoError(t, err)
 	readUntil(t, writes, "+QUEUED\r\n")
 	server.Do("RPUSH", "list", "v")

@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 var counting = NewScript("return redis.call('INCR', KEYS[1])")
@@ -25,7 +26,7 @@ var scripting = locks{func(c *Client, args [][]byte, out []byte) (Verdict, []byt
 		return Pass, out
 	}
 	out = c.AppendCall(append(out, "*4\r\n"...), counting)
-	return Replace, AppendWord(AppendWord(out, "1"), string(args[1]))
+	return Replace, wire.AppendWord(wire.AppendWord(out, "1"), string(args[1]))
 }}
 
 // The server forgets all scripts again and again. No client hears of it, in RESP2 or RESP3, alone, in a pipeline or a transaction, with
@@ -53,14 +54,14 @@ func TestNoClientHearsOfAMissingScript(t *testing.T) {
 			r := rand.New(rand.NewPCG(uint64(i), 3))
 			key, n := fmt.Sprint("lock.", i), 0
 			if i%4 == 3 {
-				_, _ = conn.Write(AppendCommand(AppendCommand(nil, "HELLO", "3"), "CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", key)) // its change is pushed
+				_, _ = conn.Write(wire.Append(wire.Append(nil, "HELLO", "3"), "CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", key)) // its change is pushed
 				readUntil(t, conn, "+OK\r\n")
 			}
 			for turn := range 300 {
 				var text []byte
 				var want strings.Builder
 				call := func() {
-					text = AppendCommand(text, "SETNX", key, "x")
+					text = wire.Append(text, "SETNX", key, "x")
 				}
 				answer := func() {
 					n++
@@ -76,18 +77,18 @@ func TestNoClientHearsOfAMissingScript(t *testing.T) {
 						answer()
 					}
 				case 3:
-					text = AppendCommand(text, "MULTI")
+					text = wire.Append(text, "MULTI")
 					call()
-					text = AppendCommand(text, "EXEC")
+					text = wire.Append(text, "EXEC")
 					want.WriteString("+OK\r\n+QUEUED\r\n*1\r\n")
 					answer()
 				case 4:
-					text = AppendCommand(text, "ECHO", "-NOSCRIPT x\r\n")
+					text = wire.Append(text, "ECHO", "-NOSCRIPT x\r\n")
 					want.WriteString("$13\r\n-NOSCRIPT x\r\n\r\n")
 					call()
 					answer()
 				case 5:
-					text = AppendCommand(text, "EVALSHA", strings.Repeat("0", 40), "0")
+					text = wire.Append(text, "EVALSHA", strings.Repeat("0", 40), "0")
 					want.WriteString("-NOSCRIPT No matching script. Please use EVAL.\r\n") // the client's own
 					call()
 					answer()
@@ -102,7 +103,7 @@ func TestNoClientHearsOfAMissingScript(t *testing.T) {
 				if r.IntN(2) == 0 { // else more comes before the reply
 					time.Sleep(200 * time.Microsecond)
 				}
-				_, _ = conn.Write(AppendCommand(nil, "ECHO", last))
+				_, _ = conn.Write(wire.Append(nil, "ECHO", last))
 				fmt.Fprintf(&want, "$%d\r\n%s\r\n", len(last), last)
 				_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 				got, raw := "", make([]byte, 0, 4096)

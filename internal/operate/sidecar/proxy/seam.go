@@ -3,8 +3,9 @@ package proxy
 import (
 	"crypto/sha1" // EVALSHA's own digest, not a protection
 	"fmt"
-	"strconv"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // Rewriter decides what goes to the server in place of a request. It sees requests, never replies.
@@ -19,7 +20,7 @@ type Rewriter interface {
 	Open(c *Client)
 	Close(c *Client)
 	// Rewrite decides about one whole request with a covered key, or about any of a command without keys. With Replace it
-	// appends ONE command to out, see AppendCommand; with Refuse the words of the error ("ERR ..."), without a line break.
+	// appends ONE command to out, see wire.Append; with Refuse the words of the error ("ERR ..."), without a line break.
 	// args are the request's words. They are valid until Rewrite returns; args[0] is as the client wrote it.
 	Rewrite(c *Client, args [][]byte, out []byte) (Verdict, []byte)
 }
@@ -71,7 +72,7 @@ type Script struct{ text, digest []byte }
 // NewScript returns a script.
 func NewScript(text string) *Script {
 	digest := fmt.Sprintf("%x", sha1.Sum([]byte(text)))
-	return &Script{AppendWord(AppendWord(nil, "EVAL"), text), AppendWord(AppendWord(nil, "EVALSHA"), digest)}
+	return &Script{wire.AppendWord(wire.AppendWord(nil, "EVAL"), text), wire.AppendWord(wire.AppendWord(nil, "EVALSHA"), digest)}
 }
 
 // AppendCall appends the first two words of a call: with the digest where the client is Alone, and then Script is set.
@@ -83,30 +84,10 @@ func (c *Client) AppendCall(out []byte, s *Script) []byte {
 	return append(out, s.digest...)
 }
 
-// AppendCommand appends a command as a client writes it. Words are strings and byte slices.
-func AppendCommand[W string | []byte](out []byte, words ...W) []byte {
-	out = append(out, '*')
-	out = strconv.AppendInt(out, int64(len(words)), 10)
-	out = append(out, "\r\n"...)
-	for _, w := range words {
-		out = AppendWord(out, w)
-	}
-	return out
-}
-
-// AppendWord appends one word of a command.
-func AppendWord[W string | []byte](out []byte, word W) []byte {
-	out = append(out, '$')
-	out = strconv.AppendInt(out, int64(len(word)), 10)
-	out = append(out, "\r\n"...)
-	out = append(out, word...)
-	return append(out, "\r\n"...)
-}
-
 // appendRefusal appends a command that any server since 2.6 answers with an error of these words. Of four words, it passes
 // before AUTH too.
 func appendRefusal(out []byte, why string) []byte {
-	return AppendCommand(out, "EVAL", "return redis.error_reply(ARGV[1])", "0", why)
+	return wire.Append(out, "EVAL", "return redis.error_reply(ARGV[1])", "0", why)
 }
 
 // Passing passes everything on.
