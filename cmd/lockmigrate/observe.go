@@ -15,6 +15,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
@@ -126,6 +127,9 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 		defer file.Close()
 		in = file
 	}
+	reading := newProgress(env, in)
+	defer reading.status.Clear()
+	in = reading
 	o := observe.New(flags.opts)
 	var err error
 	var holes []string
@@ -147,6 +151,37 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 		return printErr
 	}
 	return found.verdict(err)
+}
+
+// progress is a file that says on a terminal how much of it was read, and how long the rest takes.
+type progress struct {
+	io.Reader
+	status     *terminal.Status
+	began      time.Time
+	read, size int64 // size is 0 where it is not known: a pipe has none
+}
+
+func newProgress(env *environment, in io.Reader) *progress {
+	p := &progress{Reader: in, status: env.status(), began: time.Now()}
+	if file, ok := in.(*os.File); ok {
+		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+			p.size = info.Size()
+		}
+	}
+	return p
+}
+
+func (p *progress) Read(data []byte) (n int, err error) {
+	n, err = p.Reader.Read(data)
+	p.read += int64(n)
+	p.status.Update(func() string {
+		mib := fmt.Sprintf("observe: %.1f MiB read", float64(p.read)/(1<<20))
+		if p.size == 0 {
+			return mib
+		}
+		return mib + " " + terminal.Bar(float64(p.read)/float64(p.size)) + timeLeft(time.Since(p.began), int(p.read), int(p.size))
+	})
+	return n, err
 }
 
 // follow prints events as they happen, if that is wanted. It is safe for concurrent use.

@@ -31,8 +31,8 @@ func newObserveOutput(env *environment, flags observeFlags) *observeOutput {
 func (o *observeOutput) whileRunning(seen interface{ Report() observe.Report }, ended <-chan error, window time.Duration) error {
 	live := o.env.isTerminal(o.env.stdout) && !o.env.global.json && !o.flags.follow
 	status := o.env.status()
-	if !live && o.env.isTerminal(o.env.stdout) {
-		status = terminal.NewStatus(nil, nil) // the rows stream on the same screen
+	if live || o.flags.follow && o.env.isTerminal(o.env.stdout) {
+		status = terminal.NewStatus(nil, nil) // rows stream on the same screen
 	}
 	defer status.Clear()
 	began := time.Now()

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -92,4 +93,18 @@ func simulated(t *testing.T, profile string) (exit int, out string) {
 	require.NoError(t, os.WriteFile("fleet.txt", []byte(text), 0o600))
 	code, out, _ = lockmigrateIn(t.Context(), false, "simulate", "--scenario", "fleet.txt")
 	return code, out
+}
+
+// TestObserveSaysHowFarItIs: on a terminal, and nowhere else. What it sees in a database names that.
+func TestObserveSaysHowFarItIs(t *testing.T) {
+	t.Chdir(t.TempDir())
+	lines := strings.Repeat(`1700000000.000001 [5 10.0.0.1:1] "SETNX" "lock:a" "1700000030001"`+"\n"+`1700000000.000002 [5 10.0.0.2:1] "DEL" "lock:a"`+"\n", 3)
+	require.NoError(t, os.WriteFile("traffic.txt", []byte(lines), 0o600))
+	for _, terminal := range []bool{true, false} {
+		code, out, errs := lockmigrateIn(t.Context(), terminal, "observe", "--from", "traffic.txt")
+		require.Equal(t, exitDone, code, errs)
+		assert.Equal(t, terminal, strings.Contains(errs, "observe: 0.0 MiB read [####################]"), errs)
+		assert.Contains(t, out, "in database 5")
+		assert.Contains(t, out, "stale-delete    lock:a in database 5 by 10.0.0.2:1")
+	}
 }
