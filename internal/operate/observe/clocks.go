@@ -359,7 +359,6 @@ func familyLease(fleet []*host, f *family, given time.Duration) lease {
 		return lease{ttl, least, most, least < most, "ttl", ""}
 	}
 	likely := roundLease(fleet, within)
-	other, agree := agreesOnOther(fleet, likely)
 	if within.narrow() {
 		return lease{likely, max(within.low, 0), within.high, false, "written", ""}
 	}
@@ -367,17 +366,12 @@ func familyLease(fleet []*host, f *family, given time.Duration) lease {
 	switch {
 	case len(fleet) == 1:
 		l.doubt = "one client alone uses these keys, and a wrong clock looks like another lease"
-	case agree:
-		l.doubt = fmt.Sprintf("most clocks would be right with %v, which people do not write down", other)
 	case !explains(fleet, likely):
 		l.doubt = "most clocks would be wrong with it, or the leases differ"
 	case right(fleet, likely) < 2:
 		l.doubt = "no two clocks are right with it"
 	}
 	below, above := within.low > 0, within.high < forever
-	if agree && above && within.has(other) {
-		l.likely = other
-	}
 	if l.doubt == "" || !below && !above {
 		return l
 	}
@@ -529,19 +523,6 @@ func right(fleet []*host, lease time.Duration) (right int) {
 		}
 	}
 	return right
-}
-
-// agreesOnOther finds another lease with which most clocks of a fleet would be right together, where they are wrong with this one.
-// Either may be true.
-func agreesOnOther(fleet []*host, lease time.Duration) (other time.Duration, agree bool) {
-	if explains(fleet, lease) {
-		return 0, false
-	}
-	i := slices.IndexFunc(fleet, func(h *host) bool { return 2*right(fleet, h.sum) > len(fleet) })
-	if i < 0 {
-		return 0, false
-	}
-	return fleet[i].sum.Round(time.Millisecond), true
 }
 
 // cost is how badly a lease explains a fleet: a clock that is right costs nothing, one that is wrong costs by

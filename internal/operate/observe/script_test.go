@@ -1,0 +1,268 @@
+package observe
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+)
+
+const epoch = protocol.Instant(1772366400 * int64(time.Second))
+
+// tape feeds an observer a stream. The keys of the server are known: there are none at the start.
+type tape struct {
+	o       *Observer
+	at      protocol.Instant
+	scripts traffic.Scripts
+}
+
+func newTape(opts Options) *tape {
+	t := &tape{o: New(opts), at: epoch}
+	t.o.Keys.Scanning(0)
+	t.o.Keys.Complete()
+	return t
+}
+
+// run takes a command in, a millisecond after the one before.
+func (t *tape) run(addr string, words ...string) {
+	t.wait(time.Millisecond)
+	c := &traffic.Command{At: t.at, Addr: addr, Words: words}
+	t.scripts.Attribute(c)
+	t.o.Take(c)
+}
+
+func (t *tape) wait(d time.Duration) { t.at = t.at.Add(d) }
+
+func (t *tape) report() Report {
+	t.o.Finish()
+	return t.o.Report()
+}
+
+// ms, sec: the server's clock plus a duration, as the clients write it.
+func (t *tape) ms(d time.Duration) string  { return t.count(d, time.Millisecond) }
+func (t *tape) sec(d time.Duration) string { return t.count(d, time.Second) }
+func (t *tape) count(d, unit time.Duration) string {
+	return strconv.FormatInt(int64(t.at.Add(d+time.Millisecond))/int64(unit), 10)
+}
+
+func rowOf(t *testing.T, r Report, addr string) Row {
+	t.Helper()
+	for _, row := range r.Clients {
+		if row.Addr == addr {
+			return row
+		}
+	}
+	require.Fail(t, "no row", "%s in %+v", addr, r.Clients)
+	return Row{}
+}
+
+var rewrite = flag.Bool("rewrite", false, "write what is told into testdata")
+
+// TestScripts plays what clients of testdata do, and wants told what stands behind it. Lines are
+//
+//	new [group=host] [lease=30s] [match=PREFIX]   another server and observer
+//	ADDRESS COMMAND...                            a millisecond after the line before; lua is a script's command
+//	wait 40ms, at 9s                              time passes; at counts from the beginning
+//	repeat 5 ... end
+//	learn KEY VALUE                               a read of ours
+//	report, profile, events                       what is told follows behind ----
+//
+// In a command @30s is the client's time in 30 s in milliseconds, @s30s in seconds, @ns30s in nanoseconds, @f30s a float, and %NAME the digest of a script.
+func TestScripts(t *testing.T) {
+	files, err := filepath.Glob("testdata/*.txt")
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, file := range files {
+		t.Run(strings.TrimSuffix(filepath.Base(file), ".txt"), func(t *testing.T) {
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			p := &player{t: t, tape: newTape(Options{})}
+			p.play(strings.Split(strings.TrimRight(string(text), "\n"), "\n"))
+			if got := p.out.String(); *rewrite {
+				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
+			} else {
+				assert.Equal(t, string(text), got)
+			}
+		})
+	}
+}
+
+// player plays one file. What it writes is the file with what is told now.
+type player struct {
+	*tape
+	t   *testing.T
+	out strings.Builder
+}
+
+func (p *player) play(lines []string) {
+	for i := 0; i < len(lines); i++ {
+		line := strings.TrimSpace(lines[i])
+		p.out.WriteString(lines[i] + "\n")
+		switch words := strings.Fields(line); {
+		case line == "" || words[0] == "#":
+		case words[0] == "report" || words[0] == "profile" || words[0] == "events":
+			p.out.WriteString("----\n" + p.told(words[0]))
+			for i+1 < len(lines) && lines[i+1] != "" { // what was told before
+				i++
+			}
+		case words[0] == "repeat":
+			n, err := strconv.Atoi(words[1])
+			require.NoError(p.t, err)
+			end := i + slices.Index(lines[i:], "end")
+			for range n {
+				for _, one := range lines[i+1 : end] {
+					p.do(strings.Fields(one))
+				}
+			}
+			p.out.WriteString(strings.Join(lines[i+1:end+1], "\n") + "\n")
+			i = end
+		default:
+			p.do(words)
+		}
+	}
+}
+
+var moment = regexp.MustCompile(`^@(s|ns|f|)(-?[0-9.]+m?s)(.*)$`)
+
+func (p *player) do(words []string) {
+	duration := func(text string) time.Duration {
+		d, err := time.ParseDuration(text)
+		require.NoError(p.t, err, "%v", words)
+		return d
+	}
+	for i, w := range words {
+		if m := moment.FindStringSubmatch(w); m != nil {
+			d := duration(m[2])
+			words[i] = map[string]string{"": p.ms(d), "s": p.sec(d), "ns": p.count(d, 1), "f": fmt.Sprintf("%.6f", float64(p.at.Add(d+time.Millisecond))/1e9)}[m[1]] + m[3]
+		}
+		if name, found := strings.CutPrefix(w, "%"); found {
+			for _, s := range scripts.All() {
+				if s.Name == name {
+					words[i] = s.Digest
+				}
+			}
+		}
+	}
+	switch words[0] {
+	case "new":
+		var o Options
+		for _, option := range words[1:] {
+			switch name, value, _ := strings.Cut(option, "="); name {
+			case "group":
+				o.Group = Group(value)
+			case "lease":
+				o.Lease = duration(value)
+			case "match":
+				o.Match = func(key string) bool { return strings.HasPrefix(key, value) }
+			}
+		}
+		p.tape = newTape(o)
+	case "wait":
+		p.wait(duration(words[1]))
+	case "at":
+		p.tape.at = epoch.Add(duration(words[1]) - time.Millisecond)
+	case "learn":
+		p.o.Keys.Learn(0, words[1], words[2])
+	default:
+		p.run(words[0], words[1:]...)
+	}
+}
+
+func (p *player) told(what string) string {
+	var b strings.Builder
+	some := func(name string, v any) {
+		if text := fmt.Sprint(v); text != "0" && text != "" && text != "map[]" && text != "[]" {
+			fmt.Fprintf(&b, " %s %v", name, strings.TrimPrefix(text, "map"))
+		}
+	}
+	r := p.report()
+	if what == "profile" {
+		p.profiled(&b, some)
+		return b.String()
+	}
+	for _, e := range r.Events {
+		if what == "events" {
+			fmt.Fprintf(&b, "%s %s%s by %s: %s\n", e.Key, e.Hazard, e.What, e.By.Addr, e.Note)
+		}
+	}
+	for _, c := range r.Clients {
+		if what == "events" {
+			break
+		}
+		fmt.Fprintf(&b, "%s %s %s", c.Addr, c.Kind, c.Dialect)
+		some("or", c.DialectOr)
+		if c.LeaseMS != nil {
+			fmt.Fprintf(&b, " lease %.0f %s", *c.LeaseMS, c.LeaseFrom)
+		}
+		if c.SkewMS != nil {
+			fmt.Fprintf(&b, " skew %+.0f", *c.SkewMS)
+		}
+		some("acquired", c.Acquired)
+		some("released", c.Released)
+		some("sent", c.Sent)
+		some("longest pause", int(c.PauseMaxMS))
+		b.WriteString("\n")
+	}
+	b.WriteString("in all")
+	some("setnx", r.LegacyOps)
+	some("set", r.LegacySets)
+	some("others", r.OtherOps+r.OtherSets)
+	some("hazards", r.Hazards)
+	for _, v := range r.Overlaps {
+		some("overlap", v.First.Addr+" "+v.Second.Addr+" "+v.Cause)
+	}
+	for _, g := range r.Ghosts {
+		some("ghost", g.Key)
+	}
+	return b.String() + "\n"
+}
+
+func (p *player) profiled(b *strings.Builder, some func(string, any)) {
+	made := p.o.Profile()
+	require.NoError(p.t, made.Validate())
+	for _, c := range made.Clients {
+		fmt.Fprintf(b, "%s %s connections %d at once %d", c.Name, c.Dialect, c.Connections, c.AtOnce)
+		some("takeover pauses", c.Pause.N)
+		b.WriteString("\n")
+		for _, u := range c.Uses {
+			fmt.Fprintf(b, "  %s", u.Family)
+			some("acquired", u.Acquired)
+			some("takeovers", u.Takeovers)
+			some("renewals", u.Renewals)
+			for i, s := range []profile.Spread{u.Hold, u.Wait, u.Think, u.Overrun, u.GaveUp} {
+				if s.N > 0 {
+					some([]string{"hold", "wait", "think", "overrun", "gave up"}[i], fmt.Sprintf("%d to %.0f", s.N, s.Most()))
+				}
+			}
+			some("crashed", u.Crashed)
+			some("left", u.Left)
+			some("open", u.Open)
+			some("own keys", u.Own.Keys)
+			some("once", u.Own.Once)
+			some("hazards", u.Hazards)
+			b.WriteString("\n")
+		}
+	}
+	for _, f := range made.Families {
+		fmt.Fprintf(b, "%s keys %d", f.Name, f.Keys)
+		for _, g := range f.Groups {
+			some("shared", fmt.Sprint(g.Keys, " by ", g.Clients, " ", g.Acquired))
+		}
+		some("overlaps", f.Overlaps)
+		b.WriteString("\n")
+	}
+}
