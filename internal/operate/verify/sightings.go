@@ -52,13 +52,15 @@ func (m *master) rename(ctx context.Context) {
 	if err != nil {
 		return
 	}
+	by := map[string]map[string]string{}
+	for _, fields := range list {
+		by[fields["addr"]] = fields
+	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for _, field := range list {
-		for at, t := range m.traces {
-			if at.addr == field["addr"] {
-				t.name, t.user = field["name"], field["user"]
-			}
+	for at, t := range m.traces {
+		if fields := by[at.addr]; fields != nil {
+			t.name, t.user = fields["name"], fields["user"]
 		}
 	}
 }
