@@ -1,6 +1,6 @@
 -- sidecar_run.lua: any other command of a service behind a sidecar, and its scripts: they act as on a bare server.
 --
--- KEYS keys...     for each lock its guard, its record and its queue; then the keys of the command
+-- KEYS keys...     the keys of the command; then, for each lock, its guard, its record and its queue
 -- ARGV contents... the command, or a script's arguments; then, in one, "<name> <host> <lease> <mode> <at> [database]"
 --
 --   name      of the sidecar
@@ -26,8 +26,9 @@ local key, guard, record
 -- include effects.lua
 -- include sidecar_shared.lua
 local function body() return redis.pcall(unpack(ARGV)) end
-for n in string.gmatch(at, '%d+') do
-  locks[#locks + 1] = {at = tonumber(n), guard = table.remove(KEYS, 1), record = table.remove(KEYS, 1), queue = table.remove(KEYS, 1)}
+for n in string.gmatch(at, '%d+') do locks[#locks + 1] = {at = tonumber(n)} end
+for i = #locks, 1, -1 do
+  locks[i].queue, locks[i].record, locks[i].guard = table.remove(KEYS), table.remove(KEYS), table.remove(KEYS)
 end
 local spared = 0
 for _, l in ipairs(locks) do
@@ -94,8 +95,9 @@ for _, l in ipairs(locks) do
       local heard = token and redis.pcall('PUBLISH', channel, 'head ' .. token)
       if type(heard) == 'number' and heard > 0 then break end
     end
-  elseif type(now) == 'string' and now ~= l.seen and now ~= s.text and whose(s) == 'theirs' then
-    s.token, s.text, s.ends, s.timed = now, now, '1', '1'
+  elseif type(now) == 'string' and l.what ~= 'theirs' and whose(s) == 'theirs' then
+    if l.owner == s.token then redis.call('DEL', guard) end
+    s.token, s.text, s.ends, s.timed = now, now, '0', '1'
     write(name, s, lasts)
   end
 end

@@ -106,7 +106,7 @@ func situations() []situation {
 		return sidecar(scripts.SidecarTake, name, code, fmt.Sprintf(words, form), "", before)
 	}
 	run := func(name, code string, before []string, args ...any) situation {
-		return situation{script: scripts.SidecarRun, name: name, code: code, before: before, keys: []string{guard, sides, queue, key}, args: append(args, "me 1000 2000 refuse .1")}
+		return situation{script: scripts.SidecarRun, name: name, code: code, before: before, keys: []string{key, guard, sides, queue}, args: append(args, "me 1000 2000 refuse .1")}
 	}
 	const me, next = "1000 0 0 heard " + ours, "1000_0_0_heard_" + theirs
 	enqueue := func(name, code string, plain bool, before ...string) situation {

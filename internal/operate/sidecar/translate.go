@@ -286,7 +286,7 @@ func (t *translator) run(c *proxy.Client, name string, keys proxy.Keys, mode str
 	if database != "" {
 		packed += " " + database
 	}
-	call := slices.Concat([][]byte{strconv.AppendInt(nil, int64(len(beside)+len(named)), 10)}, beside, named, words, [][]byte{[]byte(packed)})
+	call := slices.Concat([][]byte{strconv.AppendInt(nil, int64(len(beside)+len(named)), 10)}, named, beside, words, [][]byte{[]byte(packed)})
 	out = strconv.AppendInt(append(out, '*'), int64(2+len(call)), 10)
 	if out = append(out, "\r\n"...); body != nil {
 		out = wire.AppendWord(wire.AppendWord(out, "EVAL"), scripts.SidecarRun.Around(string(body)))

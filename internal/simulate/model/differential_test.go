@@ -212,7 +212,7 @@ func runs(c *protocol.Command) []any {
 	if request.Script != nil {
 		text, words = scripts.SidecarRun.Around(request.Script.Source), request.Args()[3:]
 	}
-	args := append([]any{text, 4, c.Guard, c.Record, c.Key + ":q", c.Key}, words...)
+	args := append([]any{text, 4, c.Key, c.Guard, c.Record, c.Key + ":q"}, words...)
 	return append(args, fmt.Sprintf("%s %d %d run .1", c.Sidecar.Name, int64(c.Sidecar.Now)/1e6, c.TTL.Milliseconds()))
 }
 

@@ -404,7 +404,6 @@ func sidecarRun(c *call) protocol.Reply {
 		c.write(key, owner, max(c.pttl(guard), 1))
 		whose = c.whose(&s)
 	}
-	seen, _ := c.text(key)
 	left := max(c.pttl(key), 1)
 	switch {
 	case whose == "kept":
@@ -449,8 +448,11 @@ func sidecarRun(c *call) protocol.Reply {
 		s.place, s.settle, s.stands = "-", 0, 0
 		c.dropped(&s)
 	}
-	if there && now != seen && now != s.text && c.whose(&s) == "theirs" {
-		s.token, s.text, s.until, s.timed = now, now, 1, 1
+	if there && whose != "theirs" && c.whose(&s) == "theirs" {
+		if guarded && owner == s.token {
+			c.remove(guard)
+		}
+		s.token, s.text, s.until, s.timed = now, now, 0, 1
 		c.remember(&s, lasts)
 	}
 	return reply
