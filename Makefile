@@ -6,7 +6,7 @@ ACTIONLINT = github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # What the full suite uses; see internal/evidence/redistest for what each name means, and scripts/suites for what a machine has.
 SUITES ?= $(or $(shell ./scripts/suites),all)
 
-.PHONY: test quick setup check fuzz bench bench-smoke soak lifecycle faults pictures image
+.PHONY: test quick setup check fuzz bench bench-smoke soak lifecycle twin faults pictures image
 
 test: setup check ## everything, on real servers and with the real holders
 	LOCKMIGRATE_SUITES=$(SUITES) ./scripts/test
@@ -32,6 +32,9 @@ soak: ## a mixed fleet under random faults and stage changes for LENGTH, from SE
 
 lifecycle: ## SEQUENCES random sequences of each kind of lock, from seed FROM (0: from the clock)
 	$(GO) test ./internal/evidence/suites/lifecycle -run 'TestLifecycle$$' -v -timeout 0 -args -sequences $(or $(SEQUENCES),100000) -from $(or $(FROM),1)
+
+twin: ## PROGRAMS random programs on a bare server and through sidecars, from number FROM: an hour for a million
+	LOCKMIGRATE_SUITES=redis $(GO) test ./internal/operate/sidecar -run 'TestTwin$$' -v -timeout 0 -args -programs $(or $(PROGRAMS),1000000) -first $(or $(FROM),1)
 
 faults: ## every fault ROUNDS times, and docs/faults.md anew
 	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/faults -run TestFaults -v -timeout 0 -update -rounds $(or $(ROUNDS),10)

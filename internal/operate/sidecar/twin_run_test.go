@@ -273,15 +273,17 @@ func (s *site) search(t *testing.T, first uint64, n int, counts map[string]int) 
 	return nil
 }
 
-// shrink leaves steps out for as long as the program still fails.
+// shrink leaves steps and pauses out for as long as the program still fails.
 func (s *site) shrink(t *testing.T, p *program) *program {
 	for again := true; again; {
 		again = false
 		for i := len(p.steps) - 1; i >= 0; i-- {
 			less := *p
-			less.why, less.ended, less.steps = "", "", slices.Delete(slices.Clone(p.steps), i, i+1)
-			if i < len(less.steps) {
-				less.steps[i].pause = less.steps[i].pause || p.steps[i].pause
+			less.why, less.ended, less.steps = "", "", slices.Clone(p.steps)
+			if less.steps[i].pause {
+				less.steps[i].pause = false
+			} else {
+				less.steps = slices.Delete(less.steps, i, i+1)
 			}
 			if s.run(t, []*program{&less}); less.why != "" {
 				p, again = &less, true
