@@ -97,9 +97,15 @@ func runForecast(env *environment, path string, p profile.Profile, o forecast.Op
 	}
 	status := env.status()
 	defer status.Clear()
+	today := ""
+	o.Made = func(s *forecast.Stage) {
+		if today == "" {
+			today = fmt.Sprintf("; today %s an hour (%s to %s)", forecast.Number(s.PerHour.Mean), forecast.Number(s.PerHour.Low), forecast.Number(s.PerHour.High))
+		}
+	}
 	o.Progress = func(stage string, done, of int) {
 		status.Update(func() string {
-			return fmt.Sprintf("forecast %s stage %s", terminal.Bar(float64(done)/float64(of)), stage)
+			return fmt.Sprintf("forecast %s stage %s%s", terminal.Bar(float64(done)/float64(of)), stage, today)
 		})
 	}
 	made, err := forecast.Make(p, o)
@@ -133,6 +139,9 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 		stages.Row(s.Name, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low)+" to "+forecast.Number(s.Count.High), forecast.Number(s.PerHour.Mean), s.What)
 	}
 	fmt.Fprint(out, stages.Render(env.screen(), env.ink()))
+	if s := f.Stages[0]; s.Moves > 0.1*(s.Count.High-s.Count.Low) && s.Moves >= 1 {
+		fmt.Fprintf(out, "\nother draws would move an end of the first interval by about %s: --draws %d makes that less\n", forecast.Number(s.Moves), 4*f.Draws)
+	}
 	if f.Check != nil {
 		fmt.Fprintf(out, "\nself-check: %s\n", f.Check.Words())
 	}

@@ -43,7 +43,12 @@ type Options struct {
 	Failovers Failovers
 	// Progress is called before each stage is run, with how many were run; nil: nobody is told.
 	Progress func(stage string, done, of int)
+	// Made is called when a stage has its numbers; nil: nobody is told.
+	Made func(*Stage)
 }
+
+// drawsLater is how many draws are made at most for a stage to come.
+const drawsLater = 40
 
 // Month is the default span.
 const Month = 30 * 24 * time.Hour
@@ -81,6 +86,8 @@ type Stage struct {
 	Name  string   `json:"name"`
 	What  string   `json:"what"`
 	Count Interval `json:"double_holds"` // in the span
+	// Moves is by how much an end of the interval would move with other draws, about: more draws make it less.
+	Moves float64 `json:"moves"`
 	// PerHour is the same, an hour.
 	PerHour  Interval `json:"per_hour"`
 	Causes   []Share  `json:"causes"` // in the span, the largest first
@@ -139,6 +146,9 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 		out.Failovers = &o.Failovers
 	}
 	var worst []Share
+	later := o // what the stages change is told by orders of magnitude
+	later.Draws = min(o.Draws, drawsLater)
+	later.Commands = max(o.Commands*int64(later.Draws)/int64(o.Draws), 1)
 	for n, s := range stages {
 		if n > 0 && o.Today {
 			break
@@ -151,9 +161,15 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 			o.Progress(s.name, n, of)
 		}
 		groups := s.of(f, worst)
-		made := o.stage(f, groups, uint64(n))
+		of := &o
+		if n > 0 {
+			of = &later
+		}
+		made := of.stage(f, groups, uint64(n))
 		made.Name, made.What = s.name, s.what
-		out.Stages = append(out.Stages, made)
+		if out.Stages = append(out.Stages, made); o.Made != nil {
+			o.Made(&made)
+		}
 		if n == 0 {
 			worst = made.Clients
 			if !f.leftOut {
@@ -216,6 +232,9 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	}
 	out.Count = predict(all.means, all.variances, 0.9, r)
 	out.Count.Mean = sum(all.byCause[:])
+	half := o.Draws / 2
+	one, other := predict(all.means[:half], all.variances[:half], 0.9, r), predict(all.means[half:], all.variances[half:], 0.9, r)
+	out.Moves = max(math.Abs(one.Low-other.Low), math.Abs(one.High-other.High)) / 2 // of half as many draws each
 	hours := o.Span.Hours()
 	out.PerHour = Interval{out.Count.Mean / hours, out.Count.Low / hours, out.Count.High / hours}
 	byCause := map[string]float64{}

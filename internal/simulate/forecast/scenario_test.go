@@ -54,3 +54,19 @@ func TestFromProfile(t *testing.T) {
 	_, _, err = FromProfile(p, "legacy", Failovers{})
 	assert.ErrorContains(t, err, "names no client that takes locks")
 }
+
+// TestFirstNumbersFirst: today's fleet is told before the stages are run; a stage in which nobody writes an expiry is looked at for less
+// time, and has no double hold; what other draws would change gets less with their number.
+func TestFirstNumbersFirst(t *testing.T) {
+	measures(t)
+	var told []string
+	few := made(t, observed(0, 7000, 0), Options{Span: 24 * time.Hour, Draws: 20, Commands: 1, Made: func(s *Stage) { told = append(told, s.Name) }})
+	assert.Equal(t, StageNames(), told)
+	for _, s := range few.Stages[2:4] {
+		assert.Zero(t, s.Count, s.Name)
+		assert.Less(t, s.Hours, few.Stages[0].Hours/2, s.Name)
+	}
+	many := made(t, observed(0, 7000, 0), Options{Span: 24 * time.Hour, Draws: 320, Commands: 1, Today: true})
+	assert.Positive(t, many.Stages[0].Moves)
+	assert.Less(t, many.Stages[0].Moves, few.Stages[0].Moves)
+}
