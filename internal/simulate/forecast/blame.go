@@ -38,18 +38,9 @@ type Count struct {
 	Clients []int // by number of the client to blame
 }
 
-// Overlap is one double hold.
-type Overlap struct {
-	At    protocol.Instant // true time
-	Key   string
-	Cause Cause
-	By    int // the client to blame, or Server
-}
-
 // Judge watches the run of one master. Its See is the run's Trace.
 type Judge struct {
 	Count
-	Each    func(Overlap) // if set, is called for each double hold
 	fleet   *sim.Fleet
 	middle  time.Duration // what most clocks are near at the start
 	holders []holder      // by number
@@ -162,9 +153,6 @@ func (j *Judge) overlap(at protocol.Instant, who, other int) {
 	j.Causes[h.cause]++
 	if h.by != Server {
 		j.Clients[h.by]++
-	}
-	if j.Each != nil {
-		j.Each(Overlap{at, h.key, h.cause, h.by})
 	}
 }
 

@@ -48,7 +48,7 @@ func TestForecastFailovers(t *testing.T) {
 		hours   time.Duration // for some two hundred double holds
 	}{
 		{"old", nil, []float64{0, 0, 0}, false, 120}, {"apart", nil, []float64{0, 15_000, 0}, false, 120},
-		{"bridge", atBridge, []float64{0, 0, 0}, true, 120}, {"modern", atModern, []float64{0, 0, 0}, true, 300}, {"sidecar", model.BehindSidecar, []float64{0, 0, 0}, false, 300},
+		{"bridge", atBridge, []float64{0, 0, 0}, true, 300}, {"modern", atModern, []float64{0, 0, 0}, true, 300}, {"sidecar", model.BehindSidecar, []float64{0, 0, 0}, false, 300},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			f, err := fleetOf(failing(c.skews...), false)

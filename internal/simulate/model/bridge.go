@@ -35,7 +35,6 @@ func bridgeTake(c *call) protocol.Reply {
 	if c.yieldsOn() {
 		state = c.recall()
 	}
-	c.Last.Long = c.noted()
 	code := int64(protocol.TakeFree)
 	seen, there := c.text(cmd.Key)
 	switch {
@@ -228,7 +227,6 @@ func bridgeDrop(c *call) protocol.Reply {
 	mine := guarded && owner == cmd.Value
 	onKey := there && seen == cmd.Value
 	yields := mine && onKey && c.yieldsOn() && (32*cmd.Held.Milliseconds() >= cmd.Gap.Milliseconds() || c.noted())
-	c.Last.Long = yields || c.noted()
 	c.leave(cmd.Entry, cmd.Stood)
 	if !(yields && c.yields(c.queued())) && mine && onKey && cmd.Hand {
 		if given, withGuard := c.grant("", false); given {

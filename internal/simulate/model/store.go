@@ -79,8 +79,6 @@ type Field struct {
 type Effect struct {
 	Wrote   bool // the value was written, perhaps with the same text
 	Removed bool // the key was deleted
-	// Long tells that a bridge's script did not end on its shortest path: somebody waits, or the key has a state of gaps.
-	Long bool
 	// Had tells that the key existed before; Before is what it held then.
 	Had    bool
 	Before Entry

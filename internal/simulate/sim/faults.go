@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // befall draws the faults that a client's Chaos holds for this run.
@@ -107,6 +108,13 @@ func (w *World) strikeServer(f *Fault) {
 		}
 	}
 	w.referee.lost(w)
+	if f.Kind == RestartEmpty || f.Kind == Failover { // those who track keys have to connect anew, and look then
+		for i := range w.members {
+			if m := &w.members[i]; m.Tracks && m.session.Phase == model.Acquiring {
+				w.message(m, protocol.Reply{Kind: protocol.Woke}, w.fleet.Network.Reply.Mean())
+			}
+		}
+	}
 }
 
 // remember keeps what the keys hold now, as a replica does that will see no more before the failover.

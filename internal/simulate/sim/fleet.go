@@ -17,8 +17,6 @@ type Fleet struct {
 	Opening []model.Entry
 	// Stop ends a run at its first overlap.
 	Stop bool
-	// MostOps ends a master's run after so many server operations; 0 is no bound. Result.Simulated says how far it came.
-	MostOps int64
 	// Masters is over how many masters of a cluster the keys are spread by their slots; 0 is one. Each has its own
 	// connections, and a client with keys on several works on each of them as a process with a thread for each does: with
 	// one clock, and the same pauses and crashes everywhere. Faults of the server befall all masters. With a Plan it is 0.

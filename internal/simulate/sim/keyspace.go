@@ -3,7 +3,6 @@ package sim
 import (
 	"math"
 	"math/bits"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -35,8 +34,6 @@ type room struct {
 	store      model.Store
 	inside     []int32          // the clients inside, in order of entry
 	since      protocol.Instant // two or more are inside
-	heldSince  protocol.Instant // one or more are
-	held       time.Duration    // before that
 	lastFence  int64
 	watchers   []int32 // clients that hear of the next change of the key
 }
@@ -218,36 +215,4 @@ func (w *World) roomOf(key string) int32 {
 		}
 	}
 	return -1
-}
-
-// MastersOf tells for each client of a fleet on which masters it has keys.
-func MastersOf(fleet *Fleet) [][]int {
-	w := World{keyspace: keyspace{masters: map[string]masters{}}}
-	n := max(fleet.Masters, 1)
-	sets := map[string][]int{}
-	all := make([][]int, len(fleet.Clients))
-	for i := range fleet.Clients {
-		c := &fleet.Clients[i]
-		if len(c.Keys) == 0 {
-			all[i] = []int{masterOf(fleet, c.Key)}
-		}
-		for _, set := range c.Keys {
-			on, known := sets[set.Prefix]
-			if !known {
-				for _, m := range w.mastersOf(fleet, set) {
-					on = append(on, int(m))
-				}
-				if n == 1 {
-					on = []int{0}
-				}
-				slices.Sort(on)
-				on = slices.Compact(on)
-				sets[set.Prefix] = on
-			}
-			all[i] = append(all[i], on...)
-		}
-		slices.Sort(all[i])
-		all[i] = slices.Compact(all[i])
-	}
-	return all
 }

@@ -93,18 +93,7 @@ func (w *World) execute(e event) {
 	store.SetNX = w.setnx
 	reply := store.Exec(w.clock.Read(w.now).Wall, uint32(f.client), writer(f.client, f.turn), &f.command)
 	w.setnx = store.SetNX
-	if w.ops++; w.ops == w.fleet.MostOps {
-		w.stopped = true
-	}
-	w.referee.tally.Commands[f.command.Op]++
-	switch last := &store.Last; {
-	case !last.Wrote && !last.Removed && f.command.Op != protocol.BridgeDrop:
-		w.referee.tally.Looks[f.command.Op]++
-	case f.command.Op == protocol.BridgeDrop && reply.Int == protocol.DropHanded:
-		w.referee.tally.Handed++
-	case last.Long:
-		w.referee.tally.Long[f.command.Op]++
-	}
+	w.ops++
 	if len(store.Published) > 0 {
 		w.publish(store.Published, f.back)
 		f = &w.flights[e.flight] // publishing may have moved them

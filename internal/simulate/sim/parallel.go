@@ -80,7 +80,6 @@ func (p *Parallel) Run(fleet *Fleet, seed uint64, seeds int) Played {
 		sum.Ops += r.Ops
 		sum.Simulated += r.Simulated
 		sum.Tally.Add(&r.Tally)
-		sum.Busiest.add(r.Busiest)
 		if r.Overlaps > 0 && (!played.AnyBroken || s < played.Broken) {
 			played.Broken, played.AnyBroken = s, true
 		}
@@ -103,15 +102,7 @@ func Sum(masters []Result) Result {
 		sum.Hash = sum.Hash*0x9e3779b97f4a7c15 ^ r.Hash
 		sum.Ops += r.Ops
 		sum.Simulated = max(sum.Simulated, r.Simulated)
-		sum.Busiest.add(r.Busiest)
 		sum.Tally.Add(&r.Tally)
 	}
 	return sum
-}
-
-// add keeps the busier of two keys; the name decides between equals, so that the order of the runs does not.
-func (b *Busiest) add(other Busiest) {
-	if other.Held > b.Held || other.Held == b.Held && other.Key < b.Key {
-		*b = other
-	}
 }

@@ -23,7 +23,6 @@ func (w *World) listeners(channel string) int {
 // publish sends the server's messages on their way.
 func (w *World) publish(messages []model.Message, delay time.Duration) {
 	for _, message := range messages {
-		w.referee.tally.Messages++
 		for _, i := range w.channels[message.Channel] {
 			m := &w.members[i]
 			if m.session.Phase != model.Acquiring {
@@ -59,7 +58,6 @@ func (w *World) invalidate(m *member, f *flight) (moved bool) {
 			if watcher == m || watcher.room != f.room || watcher.session.Phase != model.Acquiring {
 				continue
 			}
-			w.referee.tally.Messages++
 			w.message(watcher, protocol.Reply{Kind: protocol.Woke}, back)
 			moved = true
 		}

@@ -62,17 +62,7 @@ type Tally struct {
 	Waited      time.Duration
 	LongestWait time.Duration
 	Blocked     time.Duration // true time for which a client waited for a lock that nobody held
-	Commands    [Ops]int64    // that ran at the server, by their Op
-	Looks       [Ops]int64    // those of Commands that changed nothing on the key
-	Long        [Ops]int64    // a bridge's scripts that found somebody waiting, or a state of gaps; neither Looks nor Handed
-	Handed      int64         // a bridge's releases that handed the lock to a waiter
-	Messages    int64         // that the server published, or sent to those who track a key
-	Queued      int64         // turns that waited in a queue
-	Held        time.Duration // true time for which keys were held, all keys together
 }
-
-// Ops is how many numbers a kind of command can have.
-const Ops = 256
 
 // Add sums two tallies.
 func (t *Tally) Add(u *Tally) {
@@ -97,23 +87,13 @@ func (t *Tally) Add(u *Tally) {
 	t.Waited += u.Waited
 	t.LongestWait = max(t.LongestWait, u.LongestWait)
 	t.Blocked += u.Blocked
-	for i := range t.Commands {
-		t.Commands[i] += u.Commands[i]
-		t.Looks[i] += u.Looks[i]
-		t.Long[i] += u.Long[i]
-	}
-	t.Handed += u.Handed
-	t.Messages += u.Messages
-	t.Queued += u.Queued
-	t.Held += u.Held
 }
 
 // referee sees true time and everybody's mind. A client is inside from the moment in which it learns
 // that it acquired the lock, to the moment in which it begins to release it, learns of its loss, or
 // dies: that is when it may touch what the lock protects.
 type referee struct {
-	tally   Tally
-	busiest Busiest
+	tally Tally
 }
 
 // view is what the referee remembers of one client.
@@ -130,7 +110,6 @@ type view struct {
 	took     bool             // the last command was a takeover that replaced a value
 	shorter  bool             // ... by an earlier expiry
 	foreign  bool             // ... of another unit
-	queued   bool             // this turn has waited in a queue
 	overran  bool             // it was inside past the end of its lease
 	silent   bool             // the last reply did not come
 	blocked  bool             // this turn has met a ghost
@@ -152,10 +131,6 @@ func (r *referee) sends(w *World, m *member) {
 
 func (r *referee) waits(w *World, m *member) {
 	r.judgeTakeover(w, m, false)
-	if m.Queue && !m.view.queued {
-		m.view.queued = true
-		r.tally.Queued++
-	}
 	inside := w.rooms[m.room].inside
 	if v := &m.view; len(inside) == 0 && v.ghostAt == 0 {
 		v.ghostAt = w.now
@@ -228,10 +203,7 @@ func (r *referee) enters(w *World, m *member) {
 		w.note(Record{Kind: Overlaps, Client: m.number, Other: other})
 		w.stopped = w.fleet.Stop
 	}
-	switch len(room.inside) {
-	case 0:
-		room.heldSince = w.now
-	case 1:
+	if len(room.inside) == 1 {
 		room.since = w.now
 	}
 	room.inside = append(room.inside, m.number)
@@ -271,18 +243,9 @@ func (r *referee) out(w *World, m *member) {
 	if i := slices.Index(room.inside, m.number); i >= 0 {
 		room.inside = slices.Delete(room.inside, i, i+1)
 	}
-	switch len(room.inside) {
-	case 0:
-		r.freed(w, room)
-	case 1:
+	if len(room.inside) == 1 {
 		r.overlapped(w, room)
 	}
-}
-
-func (r *referee) freed(w *World, room *room) {
-	d := w.now.Sub(room.heldSince)
-	room.held += d
-	r.tally.Held += d
 }
 
 func (r *referee) overlapped(w *World, room *room) {
@@ -342,10 +305,6 @@ func (r *referee) finish(w *World) {
 		if len(room.inside) > 1 {
 			r.overlapped(w, room)
 		}
-		if len(room.inside) > 0 {
-			r.freed(w, room)
-		}
-		r.busiest.add(Busiest{room.key, room.held})
 	}
 }
 

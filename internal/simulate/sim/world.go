@@ -79,14 +79,7 @@ type Result struct {
 	Hash      uint64
 	Ops       int64 // server operations executed
 	Simulated time.Duration
-	Busiest   Busiest
 	Tally
-}
-
-// Busiest is the key that was held for the largest part of the time.
-type Busiest struct {
-	Key  string
-	Held time.Duration
 }
 
 // Run plays a fleet's run of one seed. The masters of a fleet with several are played one after the other; Parallel
@@ -113,7 +106,7 @@ func (w *World) runMaster(fleet *Fleet, seed uint64, master int) Result {
 		w.now = max(w.now, w.end)
 	}
 	w.referee.finish(w)
-	return Result{Seed: seed, Hash: w.hash, Ops: w.ops, Simulated: time.Duration(w.now), Busiest: w.referee.busiest, Tally: w.referee.tally}
+	return Result{Seed: seed, Hash: w.hash, Ops: w.ops, Simulated: time.Duration(w.now), Tally: w.referee.tally}
 }
 
 func (w *World) reset(fleet *Fleet, seed uint64, master int) {
@@ -144,7 +137,7 @@ func (w *World) reset(fleet *Fleet, seed uint64, master int) {
 	if fleet.Plan == nil {
 		w.overthrow(seed, master)
 	}
-	w.referee.tally, w.referee.busiest = Tally{}, Busiest{}
+	w.referee.tally = Tally{}
 	for i := range w.faults {
 		f := &w.faults[i]
 		if f.Kind == Failover {
