@@ -14,6 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
@@ -254,6 +255,7 @@ func TestWhatMayStay(t *testing.T) {
 		"a release by a script": {{"SET", "lock:a", "token", "NX", "PX", "900"}, {"EVAL", release, 1, "lock:a", "token"}},
 		"a renewal by a script": {{"SET", "lock:a", "token", "NX", "PX", "900"}, {"EVAL", extend, 1, "lock:a", "token"}},
 		"this project's script": {{"EVAL", scripts.CompareDel.Source, 1, "lock:a", "token"}},
+		"a place in the queue":  {{"ZREM", protocol.QueueKey("lock:{a}"), "token"}},
 	} {
 		verdict, _, why := l.judge(func() {
 			for _, w := range words {
@@ -267,6 +269,7 @@ func TestWhatMayStay(t *testing.T) {
 		"a release that does not ask": {"EVAL", "return redis.call('del', KEYS[1])", 1, "lock:a"},
 		"one that asks another key":   {"EVAL", "redis.call('get', 'lock:b') return redis.call('del', KEYS[1])", 1, "lock:a"},
 		"a token that overwrites":     {"SET", "lock:a", "token", "PX", "900"},
+		"no place in a queue":         {"ZREM", "lock:a", "token"},
 		"a token for good":            {"SET", "lock:a", "token", "NX", "KEEPTTL"},
 	} {
 		verdict, _, why := l.judge(func() { l.do(words...) })

@@ -179,6 +179,9 @@ func (r *reader) form(name, key string) (form string, legacy, explained bool) {
 		}
 	case "del", "unlink", "expire", "pexpire", "expireat", "pexpireat":
 		explained = compared
+	case "zrem": // a waiter of ours that leaves the queue beside a lock
+		owner, _, beside := protocol.Owner([]byte(key))
+		explained = beside && protocol.QueueKey(owner) == key
 	case "delifeq":
 		explained = true
 	case "delex":

@@ -15,12 +15,15 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -314,32 +317,67 @@ func TestMonitorNamesTheClient(t *testing.T) {
 	assert.Equal(t, "MONITOR: it sent DEL (1), SETNX (1) in database 0", l.Evidence)
 }
 
-// TestWaitingServicesAreNoOldClients has services at stage bridge that wait for one key and hand it on: their scripts ask the server
-// whether they may, by a SET NX that sets nothing.
-func TestWaitingServicesAreNoOldClients(t *testing.T) {
-	s := redistest.Real(t)
+// TestServicesAreExplained has Go services of every kind that wait for a key, give up, and hand it on, and every key is a lock key. Some of
+// their scripts ask the server whether they may, by a SET NX that sets nothing.
+func TestServicesAreExplained(t *testing.T) {
+	t.Run("redis-server", func(t *testing.T) { servicesAreExplained(t, redistest.Real(t)) })
+	if redistest.Wanted(redistest.Servers) {
+		for _, name := range []string{"redis-6.2.11", "redis-8.2.3", "valkey-9.0.0"} {
+			t.Run(name, func(t *testing.T) { servicesAreExplained(t, redistest.Of(t, name)) })
+		}
+	}
+}
+
+func servicesAreExplained(t *testing.T, s *redistest.Server) {
+	in := func(stage lockmigrate.Stage) string {
+		name, err := redistest.InStage(s.Pool(), stage, "", time.Second)
+		require.NoError(t, err)
+		return name
+	}
+	bridge, last := in(lockmigrate.StageBridge), in(lockmigrate.StageModern)
 	var running sync.WaitGroup
 	ctx, stop := context.WithCancel(t.Context())
 	t.Cleanup(func() { stop(); running.Wait() })
-	for range 2 {
-		locker, err := compat.New(s.Pool(), compat.Options{})
-		require.NoError(t, err)
-		running.Go(func() {
-			defer locker.Close()
-			for ctx.Err() == nil {
-				_ = locker.Do(ctx, "lock:order:7", func(context.Context) error { time.Sleep(time.Millisecond); return nil })
-			}
-		})
+	turns := map[string]*atomic.Int64{}
+	for kind, open := range map[string]func() (lockmigrate.Locker, error){
+		"compat":                  func() (lockmigrate.Locker, error) { return compat.New(s.Pool(), compat.Options{}) },
+		"compat, stage bridge":    func() (lockmigrate.Locker, error) { return compat.New(s.Pool(), compat.Options{Namespace: bridge}) },
+		"compat, stage modern":    func() (lockmigrate.Locker, error) { return compat.New(s.Pool(), compat.Options{Namespace: last}) },
+		"modern":                  func() (lockmigrate.Locker, error) { return modern.New(s.Pool(), modern.Options{TTL: time.Second}) },
+		"modern, fencing":         func() (lockmigrate.Locker, error) { return modern.New(s.Pool(), modern.Options{FenceTTL: time.Hour}) },
+		"modern, Redisson's form": func() (lockmigrate.Locker, error) { return redisson.New(s.Pool(), modern.Options{}) },
+	} {
+		n := new(atomic.Int64)
+		turns[kind] = n
+		for i := range 3 {
+			locker, err := open()
+			require.NoError(t, err, kind)
+			running.Go(func() {
+				defer locker.Close()
+				for ctx.Err() == nil {
+					patience := ctx
+					if i == 2 {
+						short, cancel := context.WithTimeout(ctx, 3*time.Millisecond)
+						defer cancel()
+						patience = short
+					}
+					if locker.Do(patience, "order "+kind, func(context.Context) error { time.Sleep(2 * time.Millisecond); return nil }) == nil {
+						n.Add(1)
+					}
+				}
+			})
+		}
 	}
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	c, err := verify.Run(t.Context(), end, verify.Options{Match: []string{"lock:*"}, Window: 2 * time.Second, Longest: time.Second, Census: true, Whole: true})
+	c, err := verify.Run(t.Context(), end, verify.Options{Window: 3 * time.Second, Longest: time.Second, Census: true, Whole: true})
 	require.NoError(t, err)
-	handed, err := redis.String(s.Conn().Do("INFO", "commandstats"))
-	require.NoError(t, err)
-	require.Contains(t, handed, "cmdstat_zrem:calls=", "the key was handed on")
+	for kind, n := range turns {
+		assert.Greater(t, n.Load(), int64(10), kind)
+	}
 	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
 	assert.Empty(t, c.Evidence.Seen)
+	assert.Empty(t, c.Evidence.Unexplained)
 }
 
 // TestDeadHoldersValueIsTakenOver has what a dead old client left: live at the start, over by the end, and taken over by a service at stage
