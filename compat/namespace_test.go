@@ -59,12 +59,11 @@ func within(t testing.TB, d time.Duration) context.Context {
 // TestAMemberWithAFixedNameComesBack: a process that crashed cannot say goodbye, and the one that follows it
 // under the same name, as in a StatefulSet, works at once. What the first one may still hold is waited for.
 func TestAMemberWithAFixedNameComesBack(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		named := quick(ofOrders, func(o *compat.Options) { o.Member = "pay-0" })
-		link := redistest.NewLink(t, s.Addr)
-		pool := poolTo(t, link.Addr)
+		link := s.Route("first")
+		pool := link.Pool()
 		first, err := compat.New(pool, quick(ofOrders, func(o *compat.Options) { o.Member, o.ReplyTimeout = "pay-0", 300*time.Millisecond }))
 		if err != nil {
 			t.Fatal(err)
@@ -284,7 +283,6 @@ func TestAMisfitSaysWhy(t *testing.T) {
 func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 	t.Parallel()
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		t.Parallel()
 		store := namespaceOf(t, s, time.Hour)
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ShortestLease = 0 }))
 		if _, err := l.Acquire(within(t, 10*time.Second), "orders:1"); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Lease 5s is shorter") {

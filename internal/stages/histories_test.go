@@ -213,7 +213,7 @@ func TestOperatorCrashesAtEveryRoundTrip(t *testing.T) {
 				a.report()
 				a.report()
 
-				wire := &crashing{at: crash, executed: executed, addr: s.Addr}
+				wire := &crashing{at: crash, executed: executed, dial: s.Wire}
 				broken := &Store{Pool: wire, Namespace: "orders", ReplyTimeout: 5 * time.Second}
 				mover := Mover{Store: broken, Look: time.Millisecond}
 				err := mover.Run(t.Context(), Bridge, func(View, []Blocker) {})
@@ -248,7 +248,7 @@ func TestOperatorCrashesAtEveryRoundTrip(t *testing.T) {
 
 // crashing is a pool whose n-th request from all of its connections ends them all.
 type crashing struct {
-	addr     string
+	dial     func(ctx context.Context) (net.Conn, error)
 	at       int
 	executed bool
 	count    atomic.Int64
@@ -265,7 +265,7 @@ func (c *crashing) GetContext(ctx context.Context) (redis.Conn, error) {
 	if c.count.Load() >= int64(c.at) {
 		return nil, errors.New("the operator's process is gone")
 	}
-	raw, err := net.Dial("tcp", c.addr)
+	raw, err := c.dial(ctx)
 	if err != nil {
 		return nil, err
 	}

@@ -141,7 +141,7 @@ func TestOperatorsDieInTheMiddle(t *testing.T) {
 					if err := do.prepare(t.Context(), healthy); err != nil {
 						t.Fatal(err)
 					}
-					wire := &crashing{at: crash, executed: executed, addr: s.Addr}
+					wire := &crashing{at: crash, executed: executed, dial: s.Wire}
 					err := do.run(t.Context(), &Store{Pool: wire, Namespace: "orders", ReplyTimeout: 5 * time.Second})
 					wire.close()
 					if finished = wire.count.Load() < int64(crash); finished {

@@ -135,7 +135,7 @@ func TestFewOverARawConnection(t *testing.T) {
 
 func few(t *testing.T, addr string, procs int) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(procs))
-	l := open(t, addr, func(o *SharedOptions) {
+	l := open(t, redistest.Dialer(addr), func(o *SharedOptions) {
 		o.ReplyTimeout = time.Minute // else a command that was left behind goes over the next connection
 		o.Dial = func(ctx context.Context) (redis.Conn, error) {
 			return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(rawconn.DialContext))
@@ -167,8 +167,8 @@ func few(t *testing.T, addr string, procs int) {
 }
 
 func TestBatchWithinABound(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := open(t, s.Addr, func(o *SharedOptions) { o.Bound = 64 })
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
+		l := open(t, s.Dial, func(o *SharedOptions) { o.Bound = 64 })
 		s.Do("SET", "k", "token")
 		commands := make([]protocol.Command, 500)
 		for i := range commands {

@@ -20,7 +20,7 @@ func BenchmarkDo(b *testing.B) {
 	s := redistest.Real(b)
 	pool := s.Pool()
 	pool.MaxIdle = 256
-	l := open(b, s.Addr, nil)
+	l := open(b, s.Dial, nil)
 	ctx, cancel := context.WithCancel(b.Context())
 	defer cancel()
 	release := redis.NewScript(1, scripts.CompareDel.Source)

@@ -19,7 +19,7 @@ import (
 func newConn(t *testing.T, s *redistest.Server, change func(*SharedOptions)) *Shared {
 	t.Helper()
 	o := SharedOptions{
-		Dial:         func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", s.Addr) },
+		Dial:         s.Dial,
 		Now:          func() protocol.Instant { return protocol.InstantOf(time.Now()) },
 		ReplyTimeout: 5 * time.Second,
 	}

@@ -108,9 +108,9 @@ func (f *fake) DoWithTimeout(_ time.Duration, name string, args ...any) (any, er
 	return f.Do(name, args...)
 }
 
-func open(t testing.TB, addr string, change func(*SharedOptions)) *Shared {
+func open(t testing.TB, dial func(ctx context.Context) (redis.Conn, error), change func(*SharedOptions)) *Shared {
 	o := SharedOptions{
-		Dial: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) },
+		Dial: dial,
 		Now:  func() protocol.Instant { return protocol.InstantOf(time.Now()) },
 	}
 	if change != nil {
@@ -123,7 +123,7 @@ func open(t testing.TB, addr string, change func(*SharedOptions)) *Shared {
 
 // over opens a Shared over a connection in memory.
 func over(t testing.TB, f *fake, change func(*SharedOptions)) *Shared {
-	return open(t, "", func(o *SharedOptions) {
+	return open(t, nil, func(o *SharedOptions) {
 		o.Dial = f.dial
 		if change != nil {
 			change(o)

@@ -21,8 +21,8 @@ import (
 )
 
 func TestForgottenScriptsUnderLoad(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := open(t, s.Addr, nil)
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
+		l := open(t, s.Dial, nil)
 		for range 3 {
 			s.Do("SCRIPT", "FLUSH")
 			var all sync.WaitGroup
@@ -54,7 +54,7 @@ func TestCancelledCallerIsAccountedFor(t *testing.T) {
 		}
 	})
 	var dials atomic.Int32
-	l := open(t, "", func(o *SharedOptions) {
+	l := open(t, nil, func(o *SharedOptions) {
 		o.Dial = func(ctx context.Context) (redis.Conn, error) {
 			dials.Add(1)
 			return redis.DialContext(ctx, "tcp", proxy.Addr)
@@ -195,7 +195,7 @@ func TestBrokenConnection(t *testing.T) {
 	f.gate = make(chan struct{})
 	conns := []*fake{f, spare}
 	downs := make(chan error, 2)
-	l := open(t, "", func(o *SharedOptions) {
+	l := open(t, nil, func(o *SharedOptions) {
 		o.Down = func(_ string, _ redis.Conn, err error) { downs <- err }
 		o.Dial = func(context.Context) (redis.Conn, error) { c := conns[0]; conns = conns[1:]; return c, nil }
 	})
@@ -253,7 +253,7 @@ func TestAttemptsToConnect(t *testing.T) {
 	var dials atomic.Int32
 	refused := errors.New("refused")
 	up := newFake()
-	l := open(t, "", func(o *SharedOptions) {
+	l := open(t, nil, func(o *SharedOptions) {
 		o.Retry = 30 * time.Millisecond
 		o.Dial = func(context.Context) (redis.Conn, error) {
 			if dials.Add(1) == 1 {
@@ -285,7 +285,7 @@ func TestAttemptsToConnect(t *testing.T) {
 
 func TestSetup(t *testing.T) {
 	s := redistest.Mini(t)
-	l := open(t, s.Addr, func(o *SharedOptions) {
+	l := open(t, s.Dial, func(o *SharedOptions) {
 		o.Setup = func(_ string, c redis.Conn) error { _, err := c.Do("SELECT", 3); return err }
 	})
 	_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
@@ -294,7 +294,7 @@ func TestSetup(t *testing.T) {
 	assert.True(t, s.Mini.Exists("k"))
 
 	ended := make(chan struct{})
-	l = open(t, s.Addr, func(o *SharedOptions) {
+	l = open(t, s.Dial, func(o *SharedOptions) {
 		o.ReplyTimeout = 20 * time.Millisecond
 		o.Setup = func(_ string, c redis.Conn) error { defer close(ended); _, err := c.Receive(); return err }
 	})
@@ -307,9 +307,9 @@ func TestSetup(t *testing.T) {
 // caller is told something that is not so: the server's count is at least what was acknowledged, and at
 // most that plus what may have run.
 func TestNothingIsMiscounted(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
 		proxy := redistest.NewProxy(t, s)
-		l := open(t, proxy.Addr, func(o *SharedOptions) { o.Bound = 16; o.ReplyTimeout = time.Second })
+		l := open(t, redistest.Dialer(proxy.Addr), func(o *SharedOptions) { o.Bound = 16; o.ReplyTimeout = time.Second })
 		stop := make(chan struct{})
 		var trouble, all sync.WaitGroup
 		trouble.Go(func() {
@@ -367,7 +367,7 @@ func TestNothingIsMiscounted(t *testing.T) {
 
 func TestKilledConnectionIsNoticed(t *testing.T) {
 	s := redistest.Real(t)
-	l := open(t, s.Addr, nil)
+	l := open(t, s.Dial, nil)
 	for range 20 {
 		_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
 		require.NoError(t, err)
@@ -381,7 +381,7 @@ func TestKilledConnectionIsNoticed(t *testing.T) {
 func TestAllocations(t *testing.T) {
 	redistest.Unraced(t)
 	s := redistest.Real(t)
-	l := open(t, s.Addr, nil)
+	l := open(t, s.Dial, nil)
 	n := testing.AllocsPerRun(2000, func() {
 		_, err := l.Do(t.Context(), protocol.Command{Op: protocol.SetToken, Key: "key", Value: "token", TTL: time.Minute})
 		assert.NoError(t, err)

@@ -22,7 +22,7 @@ func TestAServerThatIsTheWrongOneIsLeft(t *testing.T) {
 	servers := redistest.NewReplicated(t)
 	name := redistest.NewLink(t, servers.Master.Addr)
 	var dials atomic.Int64
-	l := open(t, name.Addr, func(o *SharedOptions) {
+	l := open(t, redistest.Dialer(name.Addr), func(o *SharedOptions) {
 		o.Dial = func(ctx context.Context) (redis.Conn, error) {
 			dials.Add(1)
 			return redis.DialContext(ctx, "tcp", name.Addr)

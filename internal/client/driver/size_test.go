@@ -57,7 +57,7 @@ func TestCallersDoNotWaitForAWrite(t *testing.T) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(t, err)
 	defer listener.Close()
-	l := open(t, "", func(o *SharedOptions) {
+	l := open(t, nil, func(o *SharedOptions) {
 		o.ReplyTimeout = time.Hour
 		o.Dial = func(ctx context.Context) (redis.Conn, error) {
 			conn, err := (&net.Dialer{}).DialContext(ctx, "tcp", listener.Addr().String())

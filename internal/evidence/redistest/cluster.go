@@ -387,7 +387,7 @@ func (s *Server) Dir() string { return s.dir }
 func (s *Server) Try(name string, args ...any) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	conn, err := s.dial(ctx)
+	conn, err := s.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}

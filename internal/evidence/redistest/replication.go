@@ -265,6 +265,9 @@ func (s *Server) startSentinel(port string) {
 
 // Freeze stops the server's process until the returned function thaws it.
 func (s *Server) Freeze() (thaw func()) {
+	if s.virtual != nil {
+		return s.virtual.Freeze()
+	}
 	s.Signal(syscall.SIGSTOP)
 	return sync.OnceFunc(func() { s.Signal(syscall.SIGCONT) })
 }

@@ -24,6 +24,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
@@ -45,7 +46,8 @@ type Server struct {
 	mu       sync.Mutex
 	cmd      *exec.Cmd
 	log      output
-	runs     atomic.Int64 // of the embedded server
+	runs     atomic.Int64  // of the embedded server
+	virtual  *world.Server // set: the server of a world, in the bubble of its test
 }
 
 // output is what a server prints; it may be read while the server writes.
@@ -93,7 +95,12 @@ func Mini(t testing.TB) *Server {
 }
 
 // Replaced makes the embedded server another process, as after a restart or a failover. Its keys stay.
-func (s *Server) Replaced() { s.runs.Add(1) }
+func (s *Server) Replaced() {
+	s.runs.Add(1)
+	if s.virtual != nil {
+		s.virtual.Replaced()
+	}
+}
 
 // Real starts a redis-server on a free port of the loopback, without persistence unless args say
 // otherwise, and ends it with the test. Args are as on its command line: "--maxmemory", "10mb".
@@ -204,7 +211,7 @@ func (s *Server) endless() {
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	conn, err := s.dial(ctx)
+	conn, err := s.Dial(ctx)
 	if err != nil {
 		return // a test has taken it out of reach
 	}
@@ -221,16 +228,38 @@ func (s *Server) endless() {
 	}
 }
 
-// Each runs a test on the embedded server and, where the run asks for it, on a real one.
-func Each(t *testing.T, test func(t *testing.T, s *Server)) {
+// Virtual runs a test in virtual time, on a server of a world. What a test of time that passes needs of a server, this one has: Kill,
+// Start, Freeze and Replaced work as those of a real one. It has no address: connections come from Pool and Conn. Within, there is
+// neither t.Run nor t.Parallel.
+func Virtual(t *testing.T, test func(t *testing.T, s *Server)) {
+	t.Helper()
+	world.Run(t, 1, func(w *world.World) { test(w.T, &Server{Addr: "a world's", t: w.T, virtual: w.Server()}) })
+}
+
+// Route returns a new way to the server of a world, for a process to which something is to happen.
+func (s *Server) Route(process string) *world.Route { return s.virtual.Route(process) }
+
+// EachTCP is Each for a test that needs the server's address: the embedded server then has real time.
+func EachTCP(t *testing.T, test func(t *testing.T, s *Server)) {
 	t.Helper()
 	t.Run("embedded", func(t *testing.T) { test(t, Mini(t)) })
+	t.Run("real", func(t *testing.T) { test(t, Real(t)) })
+}
+
+// Each runs a test in virtual time and, where the run asks for it, on a real server.
+func Each(t *testing.T, test func(t *testing.T, s *Server)) {
+	t.Helper()
+	t.Run("virtual", func(t *testing.T) { Virtual(t, test) })
 	t.Run("real", func(t *testing.T) { test(t, Real(t)) })
 }
 
 // Start starts a real server that is down, on the same address and folder, and waits until it answers.
 func (s *Server) Start() {
 	s.t.Helper()
+	if s.virtual != nil {
+		s.virtual.Start()
+		return
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	host, port, _ := net.SplitHostPort(s.Addr)
@@ -283,8 +312,14 @@ func (s *Server) await(answers func() error) {
 	}
 }
 
-// Kill ends a real server at once, as kill -9 does.
-func (s *Server) Kill() { s.stop(syscall.SIGKILL) }
+// Kill ends the server at once, as kill -9 does.
+func (s *Server) Kill() {
+	if s.virtual != nil {
+		s.virtual.Kill()
+		return
+	}
+	s.stop(syscall.SIGKILL)
+}
 
 // Shutdown ends a real server in an orderly way.
 func (s *Server) Shutdown() { s.stop(syscall.SIGTERM) }
@@ -310,7 +345,7 @@ func (s *Server) stop(sig syscall.Signal) {
 }
 
 func (s *Server) ping() error {
-	conn, err := s.dial(context.Background())
+	conn, err := s.Dial(context.Background())
 	if err != nil {
 		return err
 	}
@@ -337,14 +372,14 @@ func (s *Server) URL() string {
 
 // Pool returns a pool of connections, closed with the test.
 func (s *Server) Pool() *redis.Pool {
-	pool := &redis.Pool{MaxIdle: 16, DialContext: s.dial}
+	pool := &redis.Pool{MaxIdle: 16, DialContext: s.Dial}
 	s.t.Cleanup(func() { _ = pool.Close() })
 	return pool
 }
 
-// Untracked returns a pool of a user without the right to client tracking. Miniredis has no tracking anyway.
+// Untracked returns a pool of a user without the right to client tracking. Neither miniredis nor a world has tracking anyway.
 func (s *Server) Untracked() *redis.Pool {
-	if s.Mini != nil {
+	if s.Mini != nil || s.virtual != nil {
 		return s.Pool()
 	}
 	s.Do("ACL", "SETUSER", "untracked", "on", ">pw", "~*", "&*", "+@all", "-client|tracking")
@@ -371,7 +406,7 @@ func InStage(pool *redis.Pool, stage lockmigrate.Stage, dialect string, shortest
 // Conn returns a connection of the test's own, closed with the test.
 func (s *Server) Conn() redis.Conn {
 	s.t.Helper()
-	conn, err := s.dial(context.Background())
+	conn, err := s.Dial(context.Background())
 	if err != nil {
 		s.t.Fatalf("connect to %s: %v", s.Addr, err)
 	}
@@ -382,7 +417,7 @@ func (s *Server) Conn() redis.Conn {
 // Do runs one command on a fresh connection and fails the test on an error.
 func (s *Server) Do(name string, args ...any) any {
 	s.t.Helper()
-	conn, err := s.dial(context.Background())
+	conn, err := s.Dial(context.Background())
 	if err != nil {
 		s.t.Fatalf("connect to %s: %v", s.Addr, err)
 	}
@@ -404,7 +439,24 @@ func (s *Server) Value(key string) string {
 	return ""
 }
 
-func (s *Server) dial(ctx context.Context) (redis.Conn, error) {
+// Wire makes a connection as bytes.
+func (s *Server) Wire(ctx context.Context) (net.Conn, error) {
+	if s.virtual != nil {
+		return s.virtual.Wire(ctx)
+	}
+	return (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr)
+}
+
+// Dialer makes connections to an address.
+func Dialer(addr string) func(ctx context.Context) (redis.Conn, error) {
+	return func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }
+}
+
+// Dial makes a connection.
+func (s *Server) Dial(ctx context.Context) (redis.Conn, error) {
+	if s.virtual != nil {
+		return s.virtual.Dial(ctx)
+	}
 	return redis.DialContext(ctx, "tcp", s.Addr, redis.DialContextFunc(rawconn.DialContext), redis.DialPassword(s.Password),
 		redis.DialUseTLS(s.tls != nil), redis.DialTLSConfig(s.tls))
 }

@@ -8,6 +8,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -42,6 +43,7 @@ type Server struct {
 	runs    int // how often it was started again
 	stopped bool
 	own     *client      // of Do
+	way     *Route       // of Dial
 	inner   *server.Peer // of scripts
 	out     bytes.Buffer
 	running *running   // the script that is
@@ -55,6 +57,8 @@ type client struct {
 	peer     *server.Peer
 	push     func(raw []byte)
 	channels []string // that it has subscribed to
+	multi    bool
+	queued   [][]string // since MULTI
 	gone     atomic.Bool
 }
 
@@ -75,13 +79,14 @@ func (w *World) Server() *Server {
 	m.FlushAll()
 	m.ClockTTL(true)
 	s := &Server{w: w, mini: m, commands: m.Server(), scripts: make(map[string]string), calls: make(map[string]int)}
+	s.arrived, s.over = make(chan *conn, 64), make(chan struct{})
+	s.own, s.inner = &client{peer: s.peer()}, s.peer()
+	go s.serve()
 	w.mu.Lock()
-	defer w.mu.Unlock()
 	s.number = len(w.servers)
 	w.servers = append(w.servers, s)
-	s.arrived, s.over = make(chan *conn, 64), make(chan struct{})
-	go s.serve()
-	s.own, s.inner = &client{peer: s.peer()}, s.peer()
+	w.mu.Unlock()
+	s.way = w.Process("the test's").Route(s)
 	return s
 }
 
@@ -109,9 +114,12 @@ func (s *Server) serve() {
 // peer returns what miniredis keeps for a connection.
 func (s *Server) peer() *server.Peer { return server.NewPeer(bufio.NewWriterSize(&s.out, 64)) }
 
-// Conn returns a connection of a new process, for the test.
+// Wire is Dial for bytes.
+func (s *Server) Wire(ctx context.Context) (net.Conn, error) { return s.way.Dial(ctx, "", "") }
+
+// Conn returns a connection of the test's own.
 func (s *Server) Conn() redis.Conn {
-	conn, err := s.Pool().DialContext(context.Background())
+	conn, err := s.Dial(context.Background())
 	if err != nil {
 		s.w.Fatal(err)
 	}
@@ -220,13 +228,15 @@ func (s *Server) isStopped() bool {
 	return s.stopped
 }
 
-// Pool returns a pool of a new process, to which nothing happens.
-func (s *Server) Pool() *redis.Pool {
-	s.w.mu.Lock()
-	s.w.processes++
-	name := fmt.Sprint("process ", s.w.processes)
-	s.w.mu.Unlock()
-	return s.w.Process(name).Route(s).Pool()
+// Route returns a way to the server from a new process.
+func (s *Server) Route(process string) *Route { return s.w.Process(process).Route(s) }
+
+// Pool returns a pool of connections to which nothing happens.
+func (s *Server) Pool() *redis.Pool { return &redis.Pool{MaxIdle: 16, DialContext: s.Dial} }
+
+// Dial makes a connection to which nothing happens.
+func (s *Server) Dial(ctx context.Context) (redis.Conn, error) {
+	return redis.DialContext(ctx, "tcp", "", redis.DialContextFunc(s.way.Dial))
 }
 
 // run runs a client's command and returns the reply's bytes.
@@ -250,6 +260,9 @@ func (s *Server) raw(c *client, words []string) []byte {
 		s.Seen(words)
 	}
 	args := words[1:]
+	if raw := s.transaction(c, words); raw != nil {
+		return raw
+	}
 	switch words[0] {
 	case "EVAL", "EVALSHA":
 		return encode(nil, s.eval(c, words))
@@ -286,6 +299,36 @@ func (s *Server) raw(c *client, words []string) []byte {
 		return encode(nil, reply)
 	}
 	return s.dispatch(c.peer, words)
+}
+
+// transaction runs what is about MULTI, and queues what is behind it. miniredis has no scripts in transactions, but knows what WATCH
+// has seen.
+func (s *Server) transaction(c *client, words []string) []byte {
+	switch {
+	case words[0] == "MULTI":
+		c.multi = true
+		return encode(nil, status("OK"))
+	case !c.multi:
+		return nil
+	case words[0] == "DISCARD":
+		c.multi, c.queued = false, nil
+		s.dispatch(c.peer, []string{"UNWATCH"})
+		return encode(nil, status("OK"))
+	case words[0] != "EXEC":
+		c.queued = append(c.queued, words)
+		return encode(nil, status("QUEUED"))
+	}
+	queued := c.queued
+	c.multi, c.queued = false, nil
+	s.dispatch(c.peer, []string{"MULTI"})
+	if reply, _ := replyFrom(s.dispatch(c.peer, words)); reply == nil {
+		return encode(nil, nil)
+	}
+	replies := make([]any, len(queued))
+	for i, words := range queued {
+		replies[i], _ = replyFrom(s.raw(c, words))
+	}
+	return encode(nil, replies)
 }
 
 // small runs the commands that a script may call, and miniredis does not have or has otherwise.

@@ -50,11 +50,10 @@ type World struct {
 	*testing.T
 	Rand *rand.Rand // of the test, from the seed
 
-	seed      uint64
-	mu        sync.Mutex
-	servers   []*Server
-	routes    []*Route
-	processes int
+	seed    uint64
+	mu      sync.Mutex
+	servers []*Server
+	routes  []*Route
 }
 
 // begins is when each world begins. The bubble's own beginning, in the year 2000, is before any lock's expiry.

@@ -60,7 +60,7 @@ func fillSome(s *redistest.Server) {
 }
 
 func TestScanFindsLocks(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
 		fillSome(s)
 		rows, sum, err := scan(t, s, Options{Confidence: Medium})
 		require.NoError(t, err)
@@ -81,7 +81,7 @@ func TestScanFindsLocks(t *testing.T) {
 }
 
 func TestScanAllListsEveryType(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
 		fillSome(s)
 		rows, sum, err := scan(t, s, Options{Confidence: Medium, All: true})
 		require.NoError(t, err)
@@ -102,7 +102,7 @@ func TestScanAllListsEveryType(t *testing.T) {
 }
 
 func TestScanMatch(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
 		fillSome(s)
 		for _, c := range []struct {
 			match []string
@@ -122,7 +122,7 @@ func TestScanMatch(t *testing.T) {
 }
 
 func TestScanManyPagesOfManyTypes(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
 		conn := s.Conn()
 		const keys = 5000
 		expiry := time.Now().Add(time.Minute).UnixMilli()
@@ -176,7 +176,7 @@ func TestScanKnowsHowFarItIs(t *testing.T) {
 }
 
 func TestScanLooksForGuards(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
 		const number, other = "6123456789012345678", "6123456789012345679"
 		for key, guard := range map[string]string{"bridge": number, "modern": "", "changing": other, "{tag}bridge": number} {
 			s.Do("SET", key, number, "PX", 60_000)
@@ -222,7 +222,7 @@ func TestCompanion(t *testing.T) {
 
 // What released clients leave on a real server, by name of the client.
 func TestScanTellsReleasedClientsApart(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
 		now := time.Now()
 		behind := now.Add(-10 * time.Second) // a client's clock
 		fst, _ := protocol.JBoot.Expiry(protocol.InstantOf(now), time.Minute, "")
@@ -243,7 +243,7 @@ func TestScanTellsReleasedClientsApart(t *testing.T) {
 }
 
 func TestScanOfAnEmptyServer(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
 		rows, sum, err := scan(t, s, Options{All: true})
 		require.NoError(t, err)
 		assert.Empty(t, rows)

@@ -47,7 +47,7 @@ func dialError(t *testing.T, url string, files TLSFiles) *Error {
 }
 
 func TestDial(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
 		e, err := Parse(fmt.Sprintf("redis://%s/3", s.Addr), TLSFiles{})
 		require.NoError(t, err)
 		conn, err := e.Dial(context.Background())

@@ -78,114 +78,110 @@ func printable(t *testing.T, text string) {
 
 // Names lock their own key and nothing else, and are printed without harm.
 func TestHostileNames(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		lockers := open(t, s)
-		for kind, try := range lockers {
-			for i, name := range names {
-				t.Run(fmt.Sprintf("%s/%d", kind, i), func(t *testing.T) {
-					s.Do("FLUSHALL")
-					s.Do("SET", "bystander", "1")
-					held, err := try(t.Context(), name)
-					require.NoError(t, err)
-					assert.EqualValues(t, 1, s.Do("EXISTS", name), "it is the key that is taken")
-					_, err = try(t.Context(), name)
-					require.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-					printable(t, err.Error())
-					// What other name could it be mistaken for?
-					for _, other := range []string{"victim", name + "x", "{" + name + "}", strings.TrimSpace(name) + "!"} {
-						k, err := try(t.Context(), other)
-						require.NoError(t, err, "another lock is free: %q", other)
-						require.NoError(t, k.Release(t.Context()))
-					}
-					require.NoError(t, held.Release(t.Context()))
-					err = held.Release(t.Context())
-					require.Error(t, err)
-					printable(t, err.Error())
-					assert.EqualValues(t, 0, s.Do("EXISTS", name))
-					assert.EqualValues(t, 0, s.Do("EXISTS", "victim"), "nothing was injected")
-					assert.Equal(t, "1", s.Value("bystander"))
-				})
-			}
+	s := redistest.Real(t)
+	lockers := open(t, s)
+	for kind, try := range lockers {
+		for i, name := range names {
+			t.Run(fmt.Sprintf("%s/%d", kind, i), func(t *testing.T) {
+				s.Do("FLUSHALL")
+				s.Do("SET", "bystander", "1")
+				held, err := try(t.Context(), name)
+				require.NoError(t, err)
+				assert.EqualValues(t, 1, s.Do("EXISTS", name), "it is the key that is taken")
+				_, err = try(t.Context(), name)
+				require.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+				printable(t, err.Error())
+				// What other name could it be mistaken for?
+				for _, other := range []string{"victim", name + "x", "{" + name + "}", strings.TrimSpace(name) + "!"} {
+					k, err := try(t.Context(), other)
+					require.NoError(t, err, "another lock is free: %q", other)
+					require.NoError(t, k.Release(t.Context()))
+				}
+				require.NoError(t, held.Release(t.Context()))
+				err = held.Release(t.Context())
+				require.Error(t, err)
+				printable(t, err.Error())
+				assert.EqualValues(t, 0, s.Do("EXISTS", name))
+				assert.EqualValues(t, 0, s.Do("EXISTS", "victim"), "nothing was injected")
+				assert.Equal(t, "1", s.Value("bystander"))
+			})
 		}
-	})
+	}
 }
 
 // Values that nobody's client wrote never get anybody in where they could be a holder's, and are never
 // printed raw or whole.
 func TestHostileValues(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		lockers := open(t, s)
-		for kind, try := range lockers {
-			for i, value := range values {
-				t.Run(fmt.Sprintf("%s/%d", kind, i), func(t *testing.T) {
-					s.Do("FLUSHALL")
-					s.Do("SET", "k", value)
-					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-					defer cancel()
-					held, err := try(ctx, "k")
-					if err != nil {
-						printable(t, err.Error())
-						assert.True(t, errors.Is(err, lockmigrate.ErrNotAcquired) || errors.Is(err, lockmigrate.ErrForeignFormat), err)
-						assert.Equal(t, value, s.Value("k"), "what is held is left alone")
-						return
-					}
-					// Taken over: it was an expiry of the past, in the way the old clients read it.
-					assert.Contains(t, []string{"legacy", "bridge"}, kind, "%q", value)
-					past := []string{"-1", "0"}
-					if kind == "legacy" { // Long.parseLong takes the digits of any script
-						past = append(past, "٣", "１２３")
-					}
-					assert.Contains(t, past, value)
-					require.NoError(t, held.Release(ctx))
-				})
-			}
+	s := redistest.Real(t)
+	lockers := open(t, s)
+	for kind, try := range lockers {
+		for i, value := range values {
+			t.Run(fmt.Sprintf("%s/%d", kind, i), func(t *testing.T) {
+				s.Do("FLUSHALL")
+				s.Do("SET", "k", value)
+				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+				defer cancel()
+				held, err := try(ctx, "k")
+				if err != nil {
+					printable(t, err.Error())
+					assert.True(t, errors.Is(err, lockmigrate.ErrNotAcquired) || errors.Is(err, lockmigrate.ErrForeignFormat), err)
+					assert.Equal(t, value, s.Value("k"), "what is held is left alone")
+					return
+				}
+				// Taken over: it was an expiry of the past, in the way the old clients read it.
+				assert.Contains(t, []string{"legacy", "bridge"}, kind, "%q", value)
+				past := []string{"-1", "0"}
+				if kind == "legacy" { // Long.parseLong takes the digits of any script
+					past = append(past, "٣", "１２３")
+				}
+				assert.Contains(t, past, value)
+				require.NoError(t, held.Release(ctx))
+			})
 		}
-	})
+	}
 }
 
 // Keys of another type are held by whoever made them.
 func TestHostileTypes(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for kind, try := range open(t, s) {
-			for _, put := range [][]any{{"LPUSH", "k", "x"}, {"SADD", "k", "x"}, {"ZADD", "k", 1, "x"}, {"HSET", "k", "f", "v"}, {"XADD", "k", "*", "f", "v"}} {
-				t.Run(fmt.Sprintf("%s/%s", kind, put[0]), func(t *testing.T) {
-					s.Do("FLUSHALL")
-					s.Do(put[0].(string), put[1:]...)
-					_, err := try(t.Context(), "k")
-					require.Error(t, err)
-					printable(t, err.Error())
-					assert.EqualValues(t, 1, s.Do("EXISTS", "k"))
-				})
-			}
+	s := redistest.Real(t)
+	for kind, try := range open(t, s) {
+		for _, put := range [][]any{{"LPUSH", "k", "x"}, {"SADD", "k", "x"}, {"ZADD", "k", 1, "x"}, {"HSET", "k", "f", "v"}, {"XADD", "k", "*", "f", "v"}} {
+			t.Run(fmt.Sprintf("%s/%s", kind, put[0]), func(t *testing.T) {
+				s.Do("FLUSHALL")
+				s.Do(put[0].(string), put[1:]...)
+				_, err := try(t.Context(), "k")
+				require.Error(t, err)
+				printable(t, err.Error())
+				assert.EqualValues(t, 1, s.Do("EXISTS", "k"))
+			})
 		}
-	})
+	}
 }
 
 // Companions of a lock that hold what nobody of us wrote there: a queue that is a string, a counter that is
 // a word, a guard that is a hash. The lock may be refused; it must not be given twice, and a release must
 // still free the key.
 func TestHostileCompanions(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		lockers := open(t, s)
-		for _, companion := range []string{"{k}:queue", "{k}:fence", "{k}:guard", "{k}:yield", "{k}:line"} {
-			for _, put := range [][]any{{"SET", "x"}, {"SET", "9223372036854775807"}, {"LPUSH", "x"}, {"ZADD", 1, "no entry"}, {"ZADD", 1, "t 99999999999999999999 ch"}} {
-				for _, kind := range []string{"bridge", "modern"} {
-					t.Run(fmt.Sprintf("%s/%s/%v", kind, companion, put), func(t *testing.T) {
-						s.Do("FLUSHALL")
-						s.Do(put[0].(string), append([]any{companion}, put[1:]...)...)
-						held, err := lockers[kind](t.Context(), "k")
-						if err != nil {
-							printable(t, err.Error())
-							redistest.Await(t, "what a refusal left behind to go", time.Second, func() bool { return s.Do("EXISTS", "k") == int64(0) })
-							return
-						}
-						_, err = lockers[kind](t.Context(), "k")
-						require.Error(t, err, "given twice")
-						require.NoError(t, held.Release(t.Context()))
-						assert.EqualValues(t, 0, s.Do("EXISTS", "k"))
-					})
-				}
+	s := redistest.Real(t)
+	lockers := open(t, s)
+	for _, companion := range []string{"{k}:queue", "{k}:fence", "{k}:guard", "{k}:yield", "{k}:line"} {
+		for _, put := range [][]any{{"SET", "x"}, {"SET", "9223372036854775807"}, {"LPUSH", "x"}, {"ZADD", 1, "no entry"}, {"ZADD", 1, "t 99999999999999999999 ch"}} {
+			for _, kind := range []string{"bridge", "modern"} {
+				t.Run(fmt.Sprintf("%s/%s/%v", kind, companion, put), func(t *testing.T) {
+					s.Do("FLUSHALL")
+					s.Do(put[0].(string), append([]any{companion}, put[1:]...)...)
+					held, err := lockers[kind](t.Context(), "k")
+					if err != nil {
+						printable(t, err.Error())
+						redistest.Await(t, "what a refusal left behind to go", time.Second, func() bool { return s.Do("EXISTS", "k") == int64(0) })
+						return
+					}
+					_, err = lockers[kind](t.Context(), "k")
+					require.Error(t, err, "given twice")
+					require.NoError(t, held.Release(t.Context()))
+					assert.EqualValues(t, 0, s.Do("EXISTS", "k"))
+				})
 			}
 		}
-	})
+	}
 }
