@@ -52,7 +52,7 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 			l.keep(k, began)
 			break
 		}
-		k.legacy = &legacyHold{key: key, owner: m.Owner, text: m.Value(), expiry: m.Expiry(), opts: o}
+		k.legacy = &legacyHold{lockers.NewOld(m), o}
 		k.begin(0, false, began, began.Add(o.Lease))
 		return retryHint{}, nil
 	case protocol.Foreign:
@@ -84,13 +84,11 @@ func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 	until := l.conns.Clock.At(began.Add(p.Terms.longest()))
 	if v == protocol.Acquired {
 		release := func() bool {
-			m := &protocol.LegacyRelease{Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry()}
-			out := l.finish(context.Background(), l.runner(m.Dialect), l.timed(m), protocol.Reply{})
-			if out.Step.Verdict != protocol.Released && out.Step.Verdict != protocol.NotOurs {
-				return false
+			given := lockers.Confirmed(l.finish(context.Background(), l.runner(m.Dialect), l.timed(lockers.Undone(m)), protocol.Reply{}))
+			if given {
+				p.Leave()
 			}
-			p.Leave()
-			return true
+			return given
 		}
 		if release() {
 			return

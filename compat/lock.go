@@ -3,13 +3,13 @@ package compat
 import (
 	"context"
 	"fmt"
-	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -271,44 +271,15 @@ func (h *bridgeHold) giveBack() *protocol.BridgeRelease {
 // legacyHold is a lock of stage Legacy. It is given back by compare-and-delete, so that it never
 // deletes a successor's key.
 type legacyHold struct {
-	key, owner string
-	opts       *Options
-
-	mu sync.Mutex
-	// What stands on the key. After a renewal without an answer it is text or pending.
-	text, pending         string
-	expiry, pendingExpiry protocol.Instant
+	*lockers.Old
+	opts *Options
 }
 
-func (h *legacyHold) alone() bool { return true }
-func (h *legacyHold) value() string {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return h.text
-}
-func (h *legacyHold) span() time.Duration  { return h.opts.Lease }
-func (h *legacyHold) every() time.Duration { return h.opts.Lease / 3 }
+func (h *legacyHold) alone() bool                { return true }
+func (h *legacyHold) value() string              { return h.Value() }
+func (h *legacyHold) span() time.Duration        { return h.opts.Lease }
+func (h *legacyHold) every() time.Duration       { return h.opts.Lease / 3 }
+func (h *legacyHold) renewed(m protocol.Machine) { h.Renewed(m.(*protocol.LegacyRenew)) }
+func (h *legacyHold) release() protocol.Machine  { return h.Release(protocol.ReleaseCompare, false) }
 
-func (h *legacyHold) renewal(notAfter protocol.Instant) protocol.Machine {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return &protocol.LegacyRenew{
-		Dialect: h.opts.rules, Key: h.key, Owner: h.owner, Lease: h.opts.Lease, NotAfter: notAfter,
-		Value: h.text, ValueExpiry: h.expiry, Pending: h.pending, PendingExpiry: h.pendingExpiry,
-	}
-}
-
-func (h *legacyHold) renewed(m protocol.Machine) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	r := m.(*protocol.LegacyRenew)
-	h.text, h.expiry, h.pending, h.pendingExpiry = r.Value, r.ValueExpiry, r.Pending, r.PendingExpiry
-}
-
-func (h *legacyHold) release() protocol.Machine {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	return &protocol.LegacyRelease{
-		Dialect: h.opts.rules, Key: h.key, Policy: protocol.ReleaseCompare, Value: h.text, Pending: h.pending, Expiry: h.expiry,
-	}
-}
+func (h *legacyHold) renewal(notAfter protocol.Instant) protocol.Machine { return h.Renewal(notAfter) }

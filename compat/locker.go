@@ -439,13 +439,7 @@ func withCause(err, cause error) error {
 	return &lockmigrate.Error{Op: known.Op, Key: known.Key, Kind: lockmigrate.ErrNotAcquired, Cause: errors.Join(cause, known)}
 }
 
-// runner is the pipelined connection, or the pool where there is none or the dialect needs a connection to itself.
-func (l *locker) runner(d *protocol.Dialect) waiting.Runner {
-	if d.Transaction {
-		return l.conns.Servers[0].PerAttempt
-	}
-	return l.conns.Servers[0].Commands
-}
+func (l *locker) runner(d *protocol.Dialect) waiting.Runner { return l.conns.Servers[0].Runner(d) }
 
 // timed lets the machines of stage Legacy live by the server's clock; the others have none but that of the
 // deadlines.
@@ -454,17 +448,8 @@ func (l *locker) timed(m protocol.Machine) protocol.Machine {
 	case *protocol.BridgeAcquire, *protocol.BridgeRenew, *protocol.BridgeRelease:
 		return m
 	default:
-		return onServerTime{m, l.clock}
+		return lockers.OnClock(m, l.clock.Now)
 	}
-}
-
-type onServerTime struct {
-	protocol.Machine
-	clock *lockers.ServerClock
-}
-
-func (m onServerTime) Next(_ protocol.Instant, reply protocol.Reply) protocol.Step {
-	return m.Machine.Next(protocol.InstantOf(m.clock.Now()), reply)
 }
 
 // advance runs a machine until it sleeps or is done. When ctx ends first it returns at once; the

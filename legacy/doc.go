@@ -62,6 +62,6 @@
 //
 // # Concurrency
 //
-// A Locker is safe for concurrent use and starts no goroutine of its own; one exchange runs on a
-// goroutine while its caller waits. Waiting holds no connection.
+// A Locker is safe for concurrent use. One goroutine watches the deadlines of all its locks, until Close. Its commands share one
+// pipelined connection; dialect servicestack takes one of the pool for each attempt. Waiting holds no connection.
 package legacy

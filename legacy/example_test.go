@@ -33,6 +33,7 @@ func Example() {
 	if err != nil {
 		panic(err)
 	}
+	defer locker.Close()
 
 	ctx := context.Background()
 	err = locker.Do(ctx, "lock.orders", func(ctx context.Context) error {

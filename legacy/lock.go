@@ -3,11 +3,11 @@ package legacy
 import (
 	"context"
 	"errors"
-	"sync"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -16,27 +16,21 @@ type lock struct {
 	lifetime.Life
 	locker *locker
 	key    string
-	owner  string
-
-	waited bool // before it was acquired
-
-	mu sync.Mutex
-	// What stands on the key. After a renewal without an answer it is the value or the pending one.
-	value, pending             string
-	valueExpiry, pendingExpiry protocol.Instant // on the Locker's clock
+	old    *lockers.Old // its times are of the Locker's clock
+	waited bool         // before it was acquired
 }
 
 // newLock prepares the lease. began is a monotonic reading from before the clock was read for the value,
 // so the local deadline is never later than the lease.
 func newLock(ctx context.Context, l *locker, m *protocol.LegacyAcquire, began protocol.Instant) *lock {
-	k := &lock{locker: l, key: m.Key, owner: m.Owner, value: m.Value(), valueExpiry: m.Expiry()}
-	k.Init(&l.lives, k, ctx)
+	k := &lock{locker: l, key: m.Key, old: lockers.NewOld(m)}
+	k.Init(&l.conns.Lives, k, ctx)
 	s := &k.Lease
 	s.Owner, s.Span = k, l.opts.Lease
 	// The earlier of two readings: the full lease counted from before the attempt on the monotonic
 	// clock, and what the Locker's clock has left of the written expiry.
 	left := m.Expiry().Time().Sub(l.now())
-	s.Begin(began, min(began.Add(l.opts.Lease), l.mono.Now().Add(left)))
+	s.Begin(began, min(began.Add(l.opts.Lease), l.conns.Clock.Now().Add(left)))
 	return k
 }
 
@@ -45,14 +39,9 @@ var _ lifetime.Sole = (*lock)(nil)
 // Key, Token, Fence and Stage are the holder's too.
 
 func (k *lock) Key() string              { return k.key }
+func (k *lock) Token() string            { return k.old.Value() }
 func (k *lock) Fence() int64             { return 0 }
 func (k *lock) Stage() lockmigrate.Stage { return lockmigrate.StageLegacy }
-
-func (k *lock) Token() string {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.value
-}
 
 // Renew implements lifetime.Kind.
 func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
@@ -61,27 +50,15 @@ func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 		failed := driver.Ended(protocol.Failed, err)
 		return failed, context.Cause(ctx) // no failure of the lock's where it is the caller's
 	}
-	k.mu.Lock()
-	m := &protocol.LegacyRenew{
-		Dialect: l.rules, Key: k.key, Owner: k.owner, Lease: l.opts.Lease,
-		Value: k.value, ValueExpiry: k.valueExpiry, Pending: k.pending, PendingExpiry: k.pendingExpiry,
-	}
-	k.mu.Unlock()
-	outcome, err := l.driver.Advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) {
-		k.keep(m)
+	m := k.old.Renewal(0)
+	outcome, err := l.advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) {
+		k.old.Renewed(m)
 		abandoned(o)
 	})
 	if err == nil {
-		k.keep(m)
+		k.old.Renewed(m)
 	}
 	return outcome, err
-}
-
-// keep takes over what a renewal that is over has left on the key.
-func (k *lock) keep(m *protocol.LegacyRenew) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.value, k.valueExpiry, k.pending, k.pendingExpiry = m.Value, m.ValueExpiry, m.Pending, m.PendingExpiry
 }
 
 // Release implements lifetime.Kind.
@@ -91,15 +68,9 @@ func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	if errors.As(k.Over(), &lost) && lost.Reason == lockmigrate.ReasonTaken { // a DEL would be a successor's
 		return driver.Ended(protocol.NotOurs, nil), nil
 	}
-	again := k.Unconfirmed()
-	k.mu.Lock()
-	m := &protocol.LegacyRelease{
-		Dialect: rules, Key: k.key, Policy: l.opts.Release.rule(rules),
-		Value: k.value, Pending: k.pending, Expiry: k.valueExpiry, Again: again,
-	}
-	k.mu.Unlock()
+	m := k.old.Release(l.opts.Release.rule(rules), k.Unconfirmed())
 	never := m.Policy == protocol.ReleaseNever
-	outcome, err := l.driver.Advance(ctx, m, protocol.Reply{}, abandoned)
+	outcome, err := l.advance(ctx, m, protocol.Reply{}, abandoned)
 	if never && outcome.Step.Verdict == protocol.NotOurs { // the dialect lets its keys run out
 		outcome.Step.Verdict = protocol.Released
 	}

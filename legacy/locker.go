@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -14,22 +13,15 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // locker is the lockmigrate.Locker of one fleet's keys.
 type locker struct {
-	opts   Options
-	rules  *protocol.Dialect
-	now    func() time.Time                // of every value written and judged
-	sync   func(ctx context.Context) error // corrects that clock
-	driver *driver.PerAttempt
-	mono   lifetime.Clock // of the deadlines
-	watch  *lifetime.Timers
-	lives  lifetime.Locker
-
-	background driver.Background
-	closed     atomic.Bool
+	opts  Options
+	rules *protocol.Dialect
+	now   func() time.Time                // of every value written and judged
+	sync  func(ctx context.Context) error // corrects that clock
+	conns *lockers.Client
 }
 
 // New returns a Locker over a pool of connections to the fleet's server. It sends nothing yet. TryAcquire sends at most SETNX, GET
@@ -39,30 +31,22 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 		return nil, fmt.Errorf("legacy: %w", err)
 	}
 	opts = opts.withDefaults()
-	l := &locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }, mono: lifetime.NewClock()}
+	l := &locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }}
 	l.rules, _ = opts.Dialect.rules()
-	l.opts.Observer = lockers.Observer(opts.Observer)
-	pool = topology.Leaving(pool)
+	l.conns = lockers.Connect(lockers.Options{Package: "legacy", TTL: opts.Lease, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer}, pool)
 	if opts.FollowServer {
-		server := lockers.NewServerClock(pool, opts.ReplyTimeout)
+		server := lockers.NewServerClock(l.conns.Servers[0].Pool, opts.ReplyTimeout)
 		l.now, l.sync = server.Now, server.Sync
-	}
-	l.driver = &driver.PerAttempt{Pool: pool, Now: func() time.Time { return l.now() }, ReplyTimeout: opts.ReplyTimeout}
-	l.watch = lifetime.NewTimers(l.mono.Now)
-	l.lives = lifetime.Locker{
-		Now: l.mono.Now, At: l.mono.At, Seen: l.opts.Observer, Watch: l.watch,
-		Background: &l.background, ReplyTimeout: opts.ReplyTimeout,
 	}
 	return l, nil
 }
 
 // Close implements lockmigrate.Locker. Nothing is sent after it.
-func (l *locker) Close() error {
-	time.AfterFunc(l.opts.ReplyTimeout, func() { topology.Leave(l.driver.Pool, lifetime.ErrClosed) }) // where a pool is exhausted
-	l.closed.Store(true)
-	l.background.Close()
-	l.driver.Close()
-	return lockers.StillHeld("legacy", l.watch.Len())
+func (l *locker) Close() error { return l.conns.Close() }
+
+// advance runs a machine by the Locker's clock.
+func (l *locker) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	return l.conns.Servers[0].Runner(l.rules).Advance(ctx, lockers.OnClock(m, l.now), reply, abandoned)
 }
 
 // TryAcquire implements lockmigrate.Locker.
@@ -92,15 +76,13 @@ func (l *locker) observed(ctx context.Context, key string, patience time.Duratio
 	if err := lockers.CheckContext(ctx, key); err != nil {
 		return nil, err
 	}
-	start := time.Now()
+	start := l.conns.Clock.Now()
 	lock, err := l.acquire(ctx, key, patience)
-	e := lockmigrate.Event{Kind: lockers.EndOf(err), Op: "acquire", Key: key, Took: time.Since(start), Err: err}
 	if err != nil {
-		l.opts.Observer(e)
+		l.conns.Concluded(lockmigrate.Event{Key: key, Err: err}, start)
 		return nil, err
 	}
-	e.How = lockers.How(lock.waited, false)
-	lock.Watched(func() { l.opts.Observer(e) })
+	lock.Watched(func() { l.conns.Concluded(lockmigrate.Event{Key: key, How: lockers.How(lock.waited, false)}, start) })
 	return lock.AsLock(), nil
 }
 
@@ -118,11 +100,11 @@ func (l *locker) acquire(ctx context.Context, key string, patience time.Duration
 	start := time.Now()
 	reply, seen := protocol.Reply{}, obstacle{}
 	for {
-		if l.closed.Load() {
+		if !l.conns.Background.Begin() {
 			return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 		}
-		attempt := l.mono.Now()
-		outcome, err := l.driver.Advance(ctx, machine, reply, func(o driver.Outcome) { l.giveBack(machine, o) })
+		attempt := l.conns.Clock.Now()
+		outcome, err := l.ask(ctx, machine, reply)
 		if err != nil {
 			return nil, l.notAcquired(key, seen, err) // the machine may still run: hands off
 		}
@@ -144,6 +126,12 @@ func (l *locker) acquire(ctx context.Context, key string, patience time.Duration
 	}
 }
 
+// ask makes one attempt, which is counted in background. Of what arrives after its caller has left nothing stays.
+func (l *locker) ask(ctx context.Context, m *protocol.LegacyAcquire, reply protocol.Reply) (driver.Outcome, error) {
+	defer l.conns.Background.End()
+	return l.conns.Ask(ctx, l.conns.Servers[0].Runner(l.rules), lockers.OnClock(m, l.now), reply, func(o driver.Outcome) { l.giveBack(m, o) })
+}
+
 // obstacle is what an attempt found on the key.
 type obstacle struct {
 	value   string
@@ -154,14 +142,14 @@ type obstacle struct {
 func (l *locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o driver.Outcome, attempt protocol.Instant) (*lock, error) {
 	switch o.Step.Verdict {
 	case protocol.Acquired:
-		if took := l.mono.Now().Sub(attempt); took >= l.opts.Lease {
+		if took := l.conns.Clock.Now().Sub(attempt); took >= l.opts.Lease {
 			l.giveBack(m, o)
 			return nil, &lockmigrate.Error{
 				Op: "acquire", Key: m.Key, Kind: lockmigrate.ErrLost, Reason: lockmigrate.ReasonDeadline,
 				Note: fmt.Sprintf("the reply took %v, longer than the lease", took),
 			}
 		}
-		if l.closed.Load() {
+		if l.conns.Closed() {
 			l.giveBack(m, o)
 			return nil, &lockmigrate.Error{Op: "acquire", Key: m.Key, Cause: lifetime.ErrClosed}
 		}
@@ -221,16 +209,13 @@ func (l *locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 		return
 	}
 	release := func() (given bool, cause error) {
-		ctx, cancel := context.WithTimeout(context.Background(), l.opts.ReplyTimeout)
+		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 		defer cancel()
-		outcome, err := l.driver.Advance(ctx, &protocol.LegacyRelease{
-			Dialect: m.Dialect, Key: m.Key, Policy: protocol.ReleaseCompare, Value: m.Value(), Expiry: m.Expiry(),
-		}, protocol.Reply{}, func(driver.Outcome) {})
-		v := outcome.Step.Verdict
-		return err == nil && (v == protocol.Released || v == protocol.NotOurs), errors.Join(err, outcome.Err)
+		outcome, err := l.advance(ctx, lockers.Undone(m), protocol.Reply{}, func(driver.Outcome) {})
+		return err == nil && lockers.Confirmed(outcome), errors.Join(err, outcome.Err)
 	}
 	if given, cause := release(); !given {
-		l.background.Again(time.Now().Add(l.opts.Lease), func() bool {
+		l.conns.Background.Again(time.Now().Add(l.opts.Lease), func() bool {
 			given, _ := release()
 			return given
 		})
@@ -240,7 +225,7 @@ func (l *locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 
 // notGivenBack tells the observer that the key may stay taken, as nobody else is there to be told.
 func (l *locker) notGivenBack(m *protocol.LegacyAcquire, cause error) {
-	l.opts.Observer(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: m.Key, Err: &lockmigrate.Error{
+	l.conns.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: m.Key, Err: &lockmigrate.Error{
 		Op: "acquire", Key: m.Key, Kind: lockmigrate.ErrUnknownOutcome, Cause: cause, Until: m.Expiry().Time(),
 		Note: "its caller had left; the value on the key may be ours",
 	}})

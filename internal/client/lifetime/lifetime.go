@@ -3,7 +3,7 @@
 //
 // # The holder is told
 //
-// A Life is watched from Begin on, by a Renewer or by Timers. The watch ends in two ways only: the deadline, or the knowledge
+// A Life is watched from Begin on, by a Renewer. The watch ends in two ways only: the deadline, or the knowledge
 // that nothing of ours is on the server. A release does not end it. A release may fail, be refused, stay without a reply, or
 // be left by its caller; the lease then rests, which means that nothing renews it and its deadline is watched on. So the
 // holder's context always ends, and each lock that the observer was told of ends in exactly one EventReleased or EventLost.
@@ -45,7 +45,7 @@ var (
 	ErrNoContext = errors.New("the context is nil: pass context.Background() where there is no other")
 )
 
-// Watch looks after deadlines: a Renewer or Timers.
+// Watch looks after deadlines: a Renewer.
 type Watch interface {
 	Add(s *Lease)
 	Extend(s *Lease, until protocol.Instant) (why Loss, ok bool)

@@ -290,42 +290,6 @@ func TestALeaseThatRestsAtItsMaxIsOnlyWatched(t *testing.T) {
 	})
 }
 
-func TestTimers(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		clock := NewClock()
-		w := NewTimers(clock.Now)
-		newLease := func(span time.Duration) *leased {
-			k := &leased{lost: make(chan Loss, 2)}
-			k.lease.Owner = k
-			k.lease.Begin(clock.Now(), clock.Now().Add(span))
-			w.Add(&k.lease)
-			return k
-		}
-		k := newLease(50 * time.Millisecond)
-		until := clock.Now().Add(200 * time.Millisecond)
-		if _, ok := w.Extend(&k.lease, until); !ok {
-			t.Error("a lease that lasts is not extended")
-		}
-		w.Rest(&k.lease)
-		if why := within(t, "the end", k.lost); why != Deadline || clock.Now() < until {
-			t.Errorf("lost: %v, %v before the deadline", why, until.Sub(clock.Now()))
-		}
-		if why, ok := w.Extend(&k.lease, clock.Now().Add(time.Hour)); ok || why != Deadline {
-			t.Errorf("extended after its end: %v %v", why, ok)
-		}
-		if w.Remove(&k.lease) {
-			t.Error("a lease that is over is kept")
-		}
-		k = newLease(time.Hour)
-		if !w.Remove(&k.lease) {
-			t.Error("a lease is gone")
-		}
-		if len(w.all) != 0 {
-			t.Errorf("%d leases are left", len(w.all))
-		}
-	})
-}
-
 func TestNoAnswerEndsTheLease(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		b := newWatched(t)

@@ -211,6 +211,23 @@ func StillHeld(name string, locks int) error {
 	return fmt.Errorf("%s: closed with locks held: %d; release them first, they stay on the server until their leases end", name, locks)
 }
 
+// Ask is over's Advance for somebody who is counted in Background. What goes on after the caller has left is counted there too.
+func (c *Client) Ask(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
+	c.Background.Extend()
+	goesOn := false
+	defer func() {
+		if !goesOn {
+			c.Background.End()
+		}
+	}()
+	outcome, err := over.Advance(ctx, m, reply, func(o driver.Outcome) {
+		defer c.Background.End()
+		abandoned(o)
+	})
+	goesOn = err != nil && outcome.Step.Verdict != protocol.Failed
+	return outcome, err
+}
+
 // CheckContext refuses a nil context.
 func CheckContext(ctx context.Context, key string) error {
 	if ctx == nil {

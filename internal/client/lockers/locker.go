@@ -144,23 +144,6 @@ func Left(key string, cause error) error {
 	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
 }
 
-// Ask is over's Advance for a waiter. What goes on after it has left is counted in Background, like the waiter.
-func (l *Locker) Ask(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l.Background.Extend()
-	goesOn := false
-	defer func() {
-		if !goesOn {
-			l.Background.End()
-		}
-	}()
-	outcome, err := over.Advance(ctx, m, reply, func(o driver.Outcome) {
-		defer l.Background.End()
-		abandoned(o)
-	})
-	goesOn = err != nil && outcome.Step.Verdict != protocol.Failed
-	return outcome, err
-}
-
 // Taking is a machine that makes one attempt beside others.
 type Taking interface {
 	protocol.Machine

@@ -92,11 +92,7 @@ func TestOneShape(t *testing.T) {
 			err = l.Close()
 			assert.ErrorContains(t, err, name+": closed with locks held: 1")
 			assert.Equal(t, err, l.Close(), "the second time too")
-			if name == "legacy" { // its locks live on: nothing renews them anyway
-				assert.NoError(t, lock.Context().Err())
-			} else {
-				assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
-			}
+			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 			_, err = l.Acquire(t.Context(), "orders")
 			assert.ErrorContains(t, err, "the Locker is closed")
 		})

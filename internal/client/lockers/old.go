@@ -1,0 +1,90 @@
+package lockers
+
+import (
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Old is a lock of the old scheme that is held: by package legacy, and at stage legacy by package compat. It keeps what stands on the key.
+type Old struct {
+	dialect    *protocol.Dialect
+	key, owner string
+	lease      time.Duration
+
+	mu sync.Mutex
+	// After a renewal without an answer the key has text or pending.
+	text, pending         string
+	expiry, pendingExpiry protocol.Instant
+}
+
+// NewOld is what an acquisition has won.
+func NewOld(m *protocol.LegacyAcquire) *Old {
+	return &Old{dialect: m.Dialect, key: m.Key, owner: m.Owner, lease: m.Lease, text: m.Value(), expiry: m.Expiry()}
+}
+
+// Value is what stands on the key, as far as is known.
+func (o *Old) Value() string {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return o.text
+}
+
+// Renewal returns the machine that extends the lock.
+func (o *Old) Renewal(notAfter protocol.Instant) *protocol.LegacyRenew {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return &protocol.LegacyRenew{
+		Dialect: o.dialect, Key: o.key, Owner: o.owner, Lease: o.lease, NotAfter: notAfter,
+		Value: o.text, ValueExpiry: o.expiry, Pending: o.pending, PendingExpiry: o.pendingExpiry,
+	}
+}
+
+// Renewed takes over what a renewal that is over has left on the key.
+func (o *Old) Renewed(m *protocol.LegacyRenew) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.text, o.expiry, o.pending, o.pendingExpiry = m.Value, m.ValueExpiry, m.Pending, m.PendingExpiry
+}
+
+// Release returns the machine that gives the lock back.
+func (o *Old) Release(policy protocol.Release, again bool) *protocol.LegacyRelease {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	return &protocol.LegacyRelease{
+		Dialect: o.dialect, Key: o.key, Policy: policy, Value: o.text, Pending: o.pending, Expiry: o.expiry, Again: again,
+	}
+}
+
+// Undone returns the machine that removes what an acquisition has won for nobody, where the key still holds it.
+func Undone(m *protocol.LegacyAcquire) *protocol.LegacyRelease {
+	return NewOld(m).Release(protocol.ReleaseCompare, false)
+}
+
+// Confirmed tells that a release has run, or had nothing to remove.
+func Confirmed(o driver.Outcome) bool {
+	return o.Step.Verdict == protocol.Released || o.Step.Verdict == protocol.NotOurs
+}
+
+// Runner is what a dialect's machines run over: the shared connection, or one of the pool where the dialect needs it to itself.
+func (s *Server) Runner(d *protocol.Dialect) waiting.Runner {
+	if d.Transaction {
+		return s.PerAttempt
+	}
+	return s.Commands
+}
+
+// OnClock has a machine live by a clock of its own: the machines of the old scheme write its times on keys.
+func OnClock(m protocol.Machine, now func() time.Time) protocol.Machine { return onClock{m, now} }
+
+type onClock struct {
+	protocol.Machine
+	now func() time.Time
+}
+
+func (m onClock) Next(_ protocol.Instant, reply protocol.Reply) protocol.Step {
+	return m.Machine.Next(protocol.InstantOf(m.now()), reply)
+}
