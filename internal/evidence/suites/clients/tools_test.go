@@ -101,7 +101,10 @@ func TestObserve(t *testing.T) {
 					value(row.SkewMS), value(row.SkewErrorMS), row.Samples, row.Acquired)
 				assert.Equal(t, c.observe, row.Kind)
 				assert.Equal(t, c.dialect, row.Dialect)
+				// Alone on its key it was not seen to overwrite anybody: the names of its keys decide.
+				assert.Equal(t, c.dialect == "blind-set" && c.kind == holders.QueueLock, row.DialectOr != "", row.DialectDoubt)
 				if c.lease > 0 {
+					assert.Empty(t, row.LeaseDoubt)
 					assert.InDelta(t, ms(c.turnLease()), value(row.LeaseMS), 10, "lease")
 				}
 				if row.SkewMS != nil {
