@@ -137,6 +137,9 @@ func (s *leads) rounding() time.Duration {
 // smaller by more than the command can have been on its way, or such leads are no exception. It is 0 where it is no more than delays.
 func (s *leads) below(lease time.Duration) (by time.Duration, varies bool) {
 	near := max(200*time.Millisecond, lease/10) + 2*s.quantum
+	if len(s.jump.kept) == 0 && s.top[0]-s.least.ahead <= near {
+		return 0, false
+	}
 	all := slices.Concat(s.kept, s.jump.kept, []lead{s.least})
 	few := 0
 	for i, x := range all {
@@ -417,12 +420,13 @@ func (h *host) lease(of lease, shift time.Duration) lease {
 		l.least, l.most = min(own, l.likely), max(own, l.likely)
 		l.doubt = fmt.Sprintf("or it is %v, and its clock is right", own)
 	}
-	switch other, _ := h.client.other(); {
-	case l.from != "written":
-	case other == protocol.RedisPyFloat.Name: // it adds a second less
-		l.most = max(l.most, l.likely+time.Second)
-	case other == protocol.RedisObjects.Name:
-		l.least = max(min(l.least, l.likely-time.Second), time.Millisecond)
+	if l.from == "written" && h.leads.of != nil && h.leads.of.Unit == protocol.FloatSeconds {
+		switch other, _ := h.client.other(); other {
+		case protocol.RedisPyFloat.Name: // it adds a second less
+			l.most = max(l.most, l.likely+time.Second)
+		case protocol.RedisObjects.Name:
+			l.least = max(min(l.least, l.likely-time.Second), time.Millisecond)
+		}
 	}
 	if by, varies := h.leads.below(l.likely); by > 0 {
 		most := l.likely
