@@ -99,7 +99,7 @@ func TestThreeSourcesSeeOneFleet(t *testing.T) {
 			assert.Equal(t, m.Kind, c.Kind, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Dialect, c.Dialect, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Sidecar, c.Sidecar, "%s %s", name, m.Addr)
-			assert.Equal(t, m.Kind == observe.Sidecar, m.Sidecar == "billing", "%s %s", name, m.Addr)
+			assert.Equal(t, m.Kind == observe.Sidecar, m.Sidecar == "orders/billing", "%s %s", name, m.Addr)
 			assert.Equal(t, value(m.LeaseMS), value(c.LeaseMS), "%s %s", name, m.Addr)
 			assert.Equal(t, m.Tries, c.Tries, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Acquired, c.Acquired, "%s %s", name, m.Addr)
@@ -137,7 +137,7 @@ func TestAServiceBehindASidecar(t *testing.T) {
 		t.Run(stage.String(), func(t *testing.T) {
 			s := redistest.Real(t)
 			behind := behindASidecar(t, s, stage, s.Addr)
-			kind, name, groups := observe.Sidecar, "billing", map[observe.Group]int{observe.ByAddr: 2, observe.ByName: 1}
+			kind, name, groups := observe.Sidecar, "orders/billing", map[observe.Group]int{observe.ByAddr: 2, observe.ByName: 1}
 			if stage == stages.Legacy {
 				kind, name, groups = observe.Legacy, "", map[observe.Group]int{observe.ByAddr: 2}
 			}
