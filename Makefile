@@ -45,8 +45,8 @@ pictures: ## docs/pictures, from what the tools print and show (redis-server, Ch
 image: ## the static program of deploy/Dockerfile in an empty root as a user without rights (as root, redis-server): a minute on two cores
 	LOCKMIGRATE_SUITES=redis,image $(GO) test ./internal/evidence/suites/deploy -run TestContainers -v
 
-bench: ## every lock beside its peers, and docs/benchmarks.md anew (about six minutes, redis-server on the PATH)
-	cd bench && $(GO) run . -docs ../docs $(BENCHFLAGS)
+bench: ## every lock beside its peers, compared by benchstat; see docs/benchmarks.md (redis-server on the PATH)
+	GO="$(GO)" ./bench/run
 
 bench-smoke: ## the bench module's own checks and a tiny round of everything
-	cd bench && $(GO) vet ./... && LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./...
+	cd bench && $(GO) vet ./... && LOCKMIGRATE_SUITES=$(SUITES) $(GO) test -short -bench . -benchtime 3x ./...

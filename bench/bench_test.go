@@ -1,138 +1,499 @@
-package main
+package bench
 
 import (
-	"bufio"
+	"context"
+	"errors"
+	"fmt"
 	"os"
-	"strings"
+	"runtime"
+	"slices"
+	"strconv"
+	"sync"
+	"sync/atomic"
+	"syscall"
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
+
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
-// TestMain is a worker process too: the tests measure with what they are made of.
-func TestMain(m *testing.M) {
-	if len(os.Args) > 1 && os.Args[1] == "worker" {
-		if err := work(bufio.NewReader(os.Stdin), os.Stdout); err != nil {
-			_, _ = os.Stderr.WriteString(err.Error() + "\n")
-			os.Exit(1)
-		}
-		os.Exit(0)
+func TestMain(m *testing.M) { redistest.Main(m) }
+
+// server is the one of $BENCH_SERVER, which run has put on a core of its own, or one for this test.
+func server(t testing.TB) (addr string, admin redis.Conn) {
+	t.Helper()
+	if addr = os.Getenv("BENCH_SERVER"); addr == "" {
+		addr = redistest.Real(t).Addr
 	}
-	os.Exit(m.Run())
+	admin, err := redis.Dial("tcp", addr)
+	check(t, err)
+	t.Cleanup(func() { _ = admin.Close() })
+	return addr, admin
 }
 
-// A small run of everything: every contestant excludes, releases and reports, and the document comes out.
-func TestSmoke(t *testing.T) {
-	redistest.Need(t, redistest.Redis) // it measures one: where the run asks for it and there is none, it fails
-	plan := Plan{Rounds: 1, Stretch: 20 * time.Millisecond, Contended: 400 * time.Millisecond, Idle: 500 * time.Millisecond, Held: 500, Waiters: 50, After: time.Millisecond}
-	results, err := measure(plan, func(line string) { t.Log(line) })
+func check(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, sc := range scenarios {
-		for _, c := range contestants {
-			if plan.covers(sc) && plan.has(c) && sc.fits(c) && len(results[sc.name][c.name]) != 1 {
-				t.Errorf("%s, %s: %d samples", sc.name, c.name, len(results[sc.name][c.name]))
-			}
+}
+
+// each runs a benchmark for each contestant that fits, as lock=NAME, which benchstat makes a column of.
+func each(b *testing.B, fits func(c contestant) bool, run func(t *trial)) {
+	for _, c := range contestants {
+		if fits(c) && (!c.aside || os.Getenv("BENCH_ASIDE") != "") {
+			b.Run("lock="+c.name, func(b *testing.B) {
+				t := &trial{B: b, contestant: c, key: "bench-" + c.name + "-" + strconv.FormatInt(time.Now().UnixNano(), 36)}
+				t.addr, t.admin = server(b)
+				run(t)
+				if n := t.overlaps.Load(); n > 0 {
+					b.Fatalf("two holders at once, %d times", n)
+				}
+			})
 		}
-	}
-	r := makeReport(plan, results, "go test")
-	dir := t.TempDir()
-	if err := r.write(dir); err != nil {
-		t.Fatal(err)
-	}
-	for _, want := range []string{"## What was to be reached", "| modern |", "benchmarks/handoff.svg"} {
-		if !strings.Contains(r.text, want) {
-			t.Errorf("the report lacks %q:\n%s", want, r.text)
-		}
-	}
-	if len(r.charts) < 5 {
-		t.Errorf("%d charts", len(r.charts))
 	}
 }
 
-// Two who hold a lock at once are seen, or no measurement here is worth anything.
-func TestRefereeSeesOverlaps(t *testing.T) {
-	path, err := newBoard()
-	if err != nil {
-		t.Fatal(err)
+func solo(c contestant) bool  { return c.solo }
+func crowd(c contestant) bool { return c.solo && c.name != "legacy" }
+func waits(c contestant) bool { return c.waits }
+
+// told are the locks to choose from whose waiters are woken, and the ideal.
+func told(c contestant) bool { return c.name == "modern" || c.name == "compat" || c.list }
+
+// trial is a contestant in a benchmark.
+type trial struct {
+	*testing.B
+	contestant
+	addr, key string
+	admin     redis.Conn
+	brought   bool // the token of a list
+	inside    atomic.Int32
+	overlaps  atomic.Int32
+}
+
+// client opens one more client, with connections as a process of its own would have.
+func (t *trial) client() client {
+	c, err := t.open(t.addr)
+	check(t, err)
+	t.Cleanup(c.Close)
+	if t.list && !t.brought {
+		t.brought = true
+		_, err := t.admin.Do("LPUSH", t.key, "token")
+		check(t, err)
 	}
-	defer os.Remove(path)
-	one, err := openReferee(path)
-	if err != nil {
-		t.Fatal(err)
+	return c
+}
+
+// usage is what this process and the server have spent.
+type usage struct {
+	client, server time.Duration
+	reads          float64 // of sockets by the server: commands that came together count once
+	connections    float64
+}
+
+func (t *trial) usage() usage {
+	fields, err := endpoint.Info(context.Background(), t.admin)
+	check(t, err)
+	value := func(name string) float64 {
+		f, _ := strconv.ParseFloat(fields[name], 64)
+		return f
 	}
-	defer one.close()
-	two, err := openReferee(path)
-	if err != nil {
-		t.Fatal(err)
+	var u syscall.Rusage
+	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
+	return usage{time.Duration(u.Utime.Nano() + u.Stime.Nano()), time.Duration((value("used_cpu_sys") + value("used_cpu_user")) * 1e9),
+		value("total_reads_processed"), value("connected_clients")}
+}
+
+// costs reports what each of b.N operations cost since before.
+func (t *trial) costs(before usage) {
+	after, n := t.usage(), float64(t.N)*1e3
+	client, server := float64(after.client-before.client)/n, float64(after.server-before.server)/n
+	t.ReportMetric(client, "client-us/op")
+	t.ReportMetric(server, "server-us/op")
+	t.ReportMetric(client+server, "cpu-us/op")
+	t.ReportMetric((after.reads-before.reads-1)/float64(t.N), "reads/op")
+}
+
+func quantile(all []time.Duration, q float64) float64 {
+	if len(all) == 0 {
+		return 0
 	}
-	defer two.close()
-	one.enter()
-	one.leave()
-	two.enter()
-	if v := one.verdict(); v != "" {
-		t.Errorf("one after the other: %q", v)
-	}
-	one.enter()
-	if two.verdict() == "" {
-		t.Error("two at once were not seen")
+	slices.Sort(all)
+	return float64(all[int(q*float64(len(all)-1))]) / 1e3
+}
+
+// BenchmarkSolo takes a free lock and gives it back, again and again.
+func BenchmarkSolo(b *testing.B) {
+	each(b, solo, func(t *trial) {
+		ctx, cancel := context.WithCancel(context.Background()) // callers have contexts that can end
+		defer cancel()
+		c := t.client()
+		for range 300 {
+			check(t, c.Pair(ctx, t.key))
+		}
+		t.ReportAllocs()
+		before := t.usage()
+		t.ResetTimer()
+		for range t.N {
+			check(t, c.Pair(ctx, t.key))
+		}
+		t.StopTimer()
+		t.costs(before)
+	})
+}
+
+// BenchmarkCrowd is many goroutines of one process, each with a key of its own.
+func BenchmarkCrowd(b *testing.B) {
+	for _, n := range []int{1, 2, 4, 8, 16, 32, 64, 256} {
+		b.Run(fmt.Sprint("goroutines=", n), func(b *testing.B) {
+			each(b, func(c contestant) bool { return crowd(c) && (n == 64 || c.shares || c.name == "raw") }, func(t *trial) {
+				c, ctx := t.client(), context.Background()
+				took, failures := make([][]time.Duration, n), make([]error, n)
+				work := func(left *atomic.Int64) {
+					var all sync.WaitGroup
+					for g := range n {
+						key := fmt.Sprint(t.key, g)
+						all.Go(func() {
+							for now := time.Now(); failures[g] == nil && left.Add(-1) >= 0; {
+								failures[g] = c.Pair(ctx, key)
+								began := now
+								now = time.Now()
+								took[g] = append(took[g], now.Sub(began))
+							}
+						})
+					}
+					all.Wait()
+					check(t, errors.Join(failures...))
+				}
+				var left atomic.Int64
+				left.Store(int64(10 * n))
+				work(&left)
+				clear(took)
+				before := t.usage()
+				t.ResetTimer()
+				left.Store(int64(t.N))
+				work(&left)
+				t.StopTimer()
+				t.costs(before)
+				t.ReportMetric(quantile(slices.Concat(took...), 0.99), "p99-us")
+			})
+		})
 	}
 }
 
-func TestFigures(t *testing.T) {
-	results := Results{"solo": {
-		"raw":    {{Result: Result{Ops: 10, CPU: 100}}, {Result: Result{Ops: 10, CPU: 200}}, {Result: Result{Ops: 10, CPU: 400}}},
-		"modern": {{Result: Result{Ops: 10, CPU: 200}}, {Result: Result{Problem: "stuck"}}, {Result: Result{Ops: 10, CPU: 400}}},
-	}}
-	v := results.over("solo", "modern", figure{of: wholeCPU, base: "raw"})
-	if v.n != 2 || v.low != 1 || v.high != 2 || v.mid != 1.5 {
-		t.Errorf("%+v: a ratio is of its own round, and a round with a problem has none", v)
+// hold keeps a lock for a while. Two holders are seen.
+func (t *trial) hold(inside section, d time.Duration) {
+	if t.inside.Add(1) != 1 {
+		t.overlaps.Add(1)
 	}
-	if q := quantile([]int64{5, 1, 4, 2, 3}, 0.5); q != 3 {
-		t.Errorf("the median of 1 to 5 is %v", q)
-	}
-	if u := unevenness(Sample{Result: Result{Turns: []int{0, 3}}}); number(u, 2) != "∞" {
-		t.Errorf("%v for a worker that starves", u)
-	}
+	_ = inside.stay(d)
+	t.inside.Add(-1)
 }
 
-// Fleets work on one server and in a cluster, without the rights that the Go clients would use, beside another application: both
-// kinds of clients get turns, and each wait is counted once.
-func TestFleets(t *testing.T) {
-	redistest.Need(t, redistest.Redis)
-	for name, begin := range map[string]func() ([]*server, error){
-		"one server": func() ([]*server, error) { s, err := startServer(); return []*server{s}, err },
-		"a cluster":  startCluster,
-	} {
-		servers, err := begin()
-		if err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		defer stopAll(servers)
-		h := &harness{servers: servers, user: "go"}
-		if err := h.allow("-info", "-client|tracking"); err != nil {
-			t.Fatalf("%s: %v", name, err)
-		}
-		stop := h.makeNoise(100)
-		defer stop()
-		fleet := fleet{old: 1, young: 2, hold: 5 * time.Millisecond, think: 20 * time.Millisecond}
-		served := false
-		for end := time.Now().Add(time.Minute); !served && time.Now().Before(end); { // a busy machine may leave a second without turns
-			got, err := h.play(fleet, true, time.Second)
-			if err != nil {
-				t.Fatalf("%s: %v", name, err)
-			}
-			served = got[0].turns > 0 && got[1].turns > 0
-			for kind, clients := range []int{1, 2} {
-				if g := &got[kind]; len(g.waits) != g.turns || len(g.each) != clients {
-					t.Errorf("%s: kind %d: %d turns, %d waits, %d clients", name, kind, g.turns, len(g.waits), len(g.each))
+// pass has two clients hand one lock to and fro. Each holds it for 3 ms, so that the other one waits by then, and asks again when that has
+// it. It reports the time from before a release until the other client has the lock, of those who receive counts.
+func (t *trial) pass(first, second client, receives func(who int) bool) {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute+time.Duration(t.N)*time.Second)
+	defer cancel()
+	inside, err := newSection()
+	check(t, err)
+	defer inside.close()
+	took := make(chan time.Duration, 2*t.N+2)
+	has := [2]chan struct{}{make(chan struct{}, 1), make(chan struct{}, 1)}
+	var released atomic.Int64
+	var both sync.WaitGroup
+	failures := [2]error{}
+	turns := func(who int, c client) error {
+		for turn := range t.N {
+			if who == 1 || turn > 0 { // the other one has the lock
+				select {
+				case <-has[1-who]:
+				case <-ctx.Done():
+					return ctx.Err()
 				}
 			}
+			release, err := c.Acquire(ctx, t.key)
+			if err != nil {
+				return err
+			}
+			if at := released.Load(); at != 0 && receives(who) {
+				took <- time.Duration(time.Now().UnixNano() - at)
+			}
+			has[who] <- struct{}{}
+			t.hold(inside, 3*time.Millisecond)
+			released.Store(time.Now().UnixNano())
+			if err := release(); err != nil {
+				return err
+			}
 		}
-		if !served {
-			t.Errorf("%s: somebody had no turn in any second of a minute", name)
+		return nil
+	}
+	for who, c := range []client{first, second} {
+		both.Go(func() { failures[who] = turns(who, c) })
+	}
+	both.Wait()
+	check(t, errors.Join(failures[:]...))
+	close(took)
+	var all []time.Duration
+	for d := range took {
+		all = append(all, d)
+	}
+	t.ReportMetric(quantile(all, 0.5), "p50-us")
+	t.ReportMetric(quantile(all, 0.99), "p99-us")
+}
+
+// BenchmarkHandoff is a lock that one client gives back while another one waits.
+func BenchmarkHandoff(b *testing.B) {
+	each(b, waits, func(t *trial) { t.pass(t.client(), t.client(), func(int) bool { return true }) })
+}
+
+// oldClient is an unmodified client of the old scheme.
+type oldClient struct{ redis.Conn }
+
+func (c oldClient) Close() { _ = c.Conn.Close() }
+
+func (c oldClient) Pair(context.Context, string) error { return nil }
+
+func (c oldClient) Acquire(ctx context.Context, key string) (func() error, error) {
+	for ctx.Err() == nil {
+		n, err := redis.Int(c.Do("SETNX", key, time.Now().Add(time.Minute).UnixMilli()))
+		if n == 1 || err != nil {
+			return func() error { _, err := c.Do("DEL", key); return err }, err
 		}
+		time.Sleep(500 * time.Microsecond)
+	}
+	return nil, ctx.Err()
+}
+
+// BenchmarkOldDel is the same from an old client, which sends DEL. No other library hears that; lock=bare is the floor.
+func BenchmarkOldDel(b *testing.B) {
+	each(b, func(c contestant) bool { return c.old }, func(t *trial) {
+		conn, err := redis.Dial("tcp", t.addr)
+		check(t, err)
+		old := oldClient{conn}
+		defer old.Close()
+		t.pass(old, t.client(), func(who int) bool { return who == 1 })
+	})
+}
+
+// BenchmarkTurns has everybody want one lock all the time. Each holds it for 1 ms. Everybody has had a turn before it counts.
+func BenchmarkTurns(b *testing.B) {
+	for _, c := range []struct {
+		name                string
+		clients, goroutines int
+		fits                func(contestant) bool
+	}{{"4x4", 4, 4, waits}, {"1x16", 1, 16, waits}, {"32x1", 32, 1, told}, {"4x1", 4, 1, told}, {"400x1", 400, 1, told}} {
+		b.Run("clients="+c.name, func(b *testing.B) {
+			each(b, c.fits, func(t *trial) { t.turns(c.clients, c.goroutines) })
+		})
+	}
+}
+
+func (t *trial) turns(clients, goroutines int) {
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	defer cancel()
+	n := clients * goroutines
+	turns, took, failures := make([]int, n), make([][]time.Duration, n), make([]error, n)
+	var late, left atomic.Int64 // who has had no turn yet; turns to come
+	late.Store(int64(n))
+	left.Store(int64(t.N))
+	counts := make(chan struct{})
+	var before usage
+	var began time.Time
+	var all sync.WaitGroup
+	for k := range clients {
+		c := t.client()
+		for j := range goroutines {
+			i := k*goroutines + j
+			all.Go(func() {
+				inside, err := newSection()
+				if failures[i] = err; err != nil {
+					return
+				}
+				defer inside.close()
+				for first, counted := true, false; ctx.Err() == nil && left.Load() > 0; first = false {
+					select {
+					case <-counts:
+						counted = true
+					default:
+					}
+					asked := time.Now()
+					release, err := c.Acquire(ctx, t.key)
+					if err != nil {
+						if left.Load() > 0 {
+							failures[i] = err
+						}
+						return
+					}
+					if counted && left.Add(-1) >= 0 {
+						turns[i]++
+						took[i] = append(took[i], time.Since(asked))
+					}
+					if first && late.Add(-1) == 0 {
+						before, began = t.usage(), time.Now()
+						t.ResetTimer()
+						close(counts)
+					}
+					t.hold(inside, time.Millisecond)
+					if left.Load() <= 0 {
+						cancel()
+					}
+					if failures[i] = release(); failures[i] != nil {
+						return
+					}
+				}
+			})
+		}
+	}
+	all.Wait()
+	t.StopTimer()
+	if late.Load() > 0 || left.Load() > 0 {
+		t.Skipf("starved: %d of %d had no turn, %d turns are left (%v)", late.Load(), n, left.Load(), errors.Join(failures...))
+	}
+	t.costs(before)
+	t.ReportMetric(float64(t.N)/time.Since(began).Seconds(), "turns/s")
+	t.ReportMetric(float64(slices.Max(turns))/float64(max(slices.Min(turns), 1)), "most/fewest")
+	t.ReportMetric(quantile(slices.Concat(took...), 0.99)/1e3, "p99-ms")
+}
+
+// lasts is for benchmarks of which a number of operations says nothing: they last for a while, and are run once.
+func lasts(long time.Duration) time.Duration {
+	if testing.Short() {
+		return 200 * time.Millisecond
+	}
+	return long
+}
+
+// BenchmarkWaiting holds a lock, for which 8 goroutines of 4 clients wait: what they ask the server.
+func BenchmarkWaiting(b *testing.B) {
+	each(b, waits, func(t *trial) {
+		release, err := t.client().Acquire(context.Background(), t.key)
+		check(t, err)
+		settles, long := lasts(time.Second), lasts(12*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), settles+long+time.Second) // a BLPOP hears of no cancel
+		var all sync.WaitGroup
+		for range 4 {
+			c := t.client()
+			for range 2 {
+				all.Go(func() {
+					if release, err := c.Acquire(ctx, t.key); err == nil {
+						t.overlaps.Add(1)
+						_ = release()
+					}
+				})
+			}
+		}
+		time.Sleep(settles)
+		before, began := t.usage(), time.Now()
+		time.Sleep(long)
+		t.ReportMetric((t.usage().reads-before.reads-1)/time.Since(began).Seconds(), "reads/s")
+		cancel()
+		all.Wait()
+		check(t, release())
+	})
+}
+
+// BenchmarkMemory has 5,000 goroutines of a process wait for a lock: what the Go runtime takes from the system for them.
+func BenchmarkMemory(b *testing.B) {
+	each(b, func(c contestant) bool { return told(c) && !c.list }, func(t *trial) {
+		release, err := t.client().Acquire(context.Background(), t.key)
+		check(t, err)
+		ctx, cancel := context.WithCancel(context.Background())
+		system := func() float64 {
+			var m runtime.MemStats
+			runtime.ReadMemStats(&m)
+			return float64(m.Sys) / (1 << 20)
+		}
+		c, before := t.client(), system()
+		var all sync.WaitGroup
+		for range 5000 {
+			all.Go(func() { _, _ = c.Acquire(ctx, t.key) })
+		}
+		time.Sleep(lasts(3 * time.Second))
+		t.ReportMetric(system()-before, "MiB")
+		cancel()
+		all.Wait()
+		check(t, release())
+	})
+}
+
+// BenchmarkHeld holds 100,000 locks with a TTL of 30 s and renews them.
+func BenchmarkHeld(b *testing.B) {
+	each(b, func(c contestant) bool { return c.held }, func(t *trial) {
+		many := 100_000
+		if testing.Short() {
+			many = 500
+		}
+		c := t.client()
+		releases, failures := make([]func() error, many), make([]error, 64)
+		forEach := func(do func(i int) error) {
+			var all sync.WaitGroup
+			for g := range failures {
+				all.Go(func() {
+					for i := g; i < many && failures[g] == nil; i += len(failures) {
+						failures[g] = do(i)
+					}
+				})
+			}
+			all.Wait()
+			check(t, errors.Join(failures...))
+		}
+		forEach(func(i int) (err error) {
+			releases[i], err = c.Acquire(context.Background(), fmt.Sprint(t.key, i))
+			return err
+		})
+		before, began := t.usage(), time.Now()
+		time.Sleep(lasts(12 * time.Second))
+		after, took := t.usage(), time.Since(began)
+		t.ReportMetric(float64(after.client-before.client)/float64(took), "client-core")
+		t.ReportMetric(float64(after.server-before.server)/float64(took), "server-core")
+		t.ReportMetric(after.connections, "connections")
+		forEach(func(i int) error { return releases[i]() })
+	})
+}
+
+// Each contestant keeps a second client out while it holds, and lets it in afterwards.
+func TestContestantsAreLocks(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	for _, c := range contestants {
+		if !c.waits && !c.solo {
+			continue
+		}
+		t.Run(c.name, func(t *testing.T) {
+			addr, admin := server(t)
+			var two [2]client
+			for i := range two {
+				one, err := c.open(addr)
+				check(t, err)
+				defer one.Close()
+				two[i] = one
+			}
+			if c.list {
+				_, err := admin.Do("LPUSH", "check", "token")
+				check(t, err)
+			}
+			release, err := two[0].Acquire(t.Context(), "check")
+			check(t, err)
+			impatient, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
+			defer cancel()
+			if _, err := two[1].Acquire(impatient, "check"); err == nil {
+				t.Fatal("a second client got a lock that was held")
+			}
+			check(t, release())
+			for end := time.Now().Add(10 * time.Second); ; {
+				release, err := two[1].Acquire(t.Context(), "check")
+				if err == nil {
+					check(t, release())
+					return
+				}
+				if !errors.Is(err, errHeld) || time.Now().After(end) {
+					t.Fatal(err)
+				}
+			}
+		})
 	}
 }

@@ -1,4 +1,4 @@
-package main
+package bench
 
 import (
 	"bytes"
@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"path/filepath"
 	"regexp"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
@@ -429,4 +430,17 @@ func TestPeersFaults(t *testing.T) {
 		redistest.Section(t, filepath.Join("..", "docs", "faults.md"), "peers", "cd bench && LOCKMIGRATE_SUITES=redis go test -run TestPeersFaults -update", doc.String(), true)
 	}
 	t.Log("\n" + doc.String())
+}
+
+// versions are those of the libraries that were tried.
+func versions() string {
+	var found []string
+	if build, ok := debug.ReadBuildInfo(); ok {
+		for _, m := range build.Deps {
+			if regexp.MustCompile(`gomodule/redigo|go-redsync/redsync|bsm/redislock|redis/rueidis|redis/go-redis`).MatchString(m.Path) {
+				found = append(found, strings.TrimPrefix(m.Path, "github.com/")+" "+m.Version)
+			}
+		}
+	}
+	return strings.Join(found, ", ")
 }

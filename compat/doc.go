@@ -123,7 +123,7 @@
 // When is a gap? A waiting old client sends SETNX. A release compares the server's count of SETNX with the count at the last look.
 // Where it stands still there is no gap (TestNoGapsWithoutOldClients). Where it grew, bridge holders give the old clients what
 // they save: clients that only poll would leave the key free for a moment after each turn. So both sides keep about the turns that
-// they had when all were old ("bench fleets" measures it; internal/scripts/bridge_yield.lua has the rule).
+// they had when all were old (docs/runbook.md has figures; internal/scripts/bridge_yield.lua has the rule).
 //
 // SETNX on other keys is counted too. A gap that nobody uses doubles the time to the next one, up to 16 times Yield
 // (TestOldClientWhenGapsAreRare). Old clients that poll by another command get one gap in 30 s: a refused SET NX leaves nothing on

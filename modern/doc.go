@@ -108,7 +108,7 @@
 // A queue on the server with direct hand-over was measured against waking the first waiter and letting it compete
 // (Options.Unfair). Sections of 1 ms, redis 7.0.15, two cores:
 //
-//	cd bench && go run . -only turns-4x4,turns-16x1 -of blpop,modern,modern-unfair -rounds 2
+//	BENCH_ASIDE=1 bench/run 'Turns/clients=(4x4|32x1)'
 //
 // In 4 processes of 4 workers the worker with the most turns had 1.02 times the fewest. In 16 processes of one worker it was the
 // same; waking alone left workers without a single turn in both. It took 6 and 17 round trips an acquisition instead of 2. A
