@@ -361,7 +361,7 @@ func servicesAreExplained(t *testing.T, s *redistest.Server) {
 						defer cancel()
 						patience = short
 					}
-					if locker.Do(patience, "order "+kind, func(context.Context) error { time.Sleep(2 * time.Millisecond); return nil }) == nil {
+					if locker.Do(patience, "order "+kind, func(context.Context) error { time.Sleep(5 * time.Millisecond); return nil }) == nil {
 						n.Add(1)
 					}
 				}
