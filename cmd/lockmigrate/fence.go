@@ -174,6 +174,7 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 		return cmp.Or(printPlans(env, all, notes, err, false), err, undone(failed, nodes, all, false))
 	}
 	var record func(fence.Entry) error
+	keeps := ""
 	if flags.remove == "" {
 		journal, err := fence.OpenJournal(flags.journal)
 		if err != nil {
@@ -181,12 +182,14 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 		}
 		defer journal.Close()
 		record = journal.Write
-		notes = append(notes, fmt.Sprintf("\"lockmigrate fence --remove %s --execute\" restores the former rights", terminal.Quoted(flags.journal)))
+		keeps = fmt.Sprintf("\"lockmigrate fence --remove %s --execute\" restores the former rights", terminal.Quoted(flags.journal))
 	}
 	for i := range all {
 		if n := carriers[i]; n != nil {
 			if err := all[i].Execute(ctx, n.conn, record); err != nil {
 				all[i].Error, failed[n.Addr] = err.Error(), true
+			} else if len(all[i].Command) > 0 && keeps != "" {
+				notes, keeps = append(notes, keeps), ""
 			}
 		}
 	}

@@ -1,7 +1,6 @@
 package fence
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
 	"fmt"
@@ -11,8 +10,6 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
-
-	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
 // Entry is a change of one user of one server: a line of the journal before the change, and one with After when it stands.
@@ -53,18 +50,18 @@ func (j *Journal) Close() error { return j.file.Close() }
 
 // ReadJournal reads the changes of a file in their order.
 func ReadJournal(name string) ([]Entry, error) {
-	file, err := os.Open(name)
+	text, err := os.ReadFile(name)
 	if err != nil {
 		return nil, err
 	}
-	defer file.Close()
 	var all []Entry
-	lines := bufio.NewScanner(file)
-	lines.Buffer(nil, 64<<20)
-	for n := 1; lines.Scan(); n++ {
+	for line := range strings.Lines(string(text)) {
 		var e Entry
-		if err := json.Unmarshal(lines.Bytes(), &e); err != nil || e.User == "" || e.Before == "" {
-			return nil, fmt.Errorf("%s, line %d is no line of a fence's journal", name, n)
+		if err := json.Unmarshal([]byte(line), &e); err != nil || e.User == "" || e.Before == "" {
+			if !strings.HasSuffix(line, "\n") {
+				break // torn by a crash: nothing was changed before the line was there
+			}
+			return nil, fmt.Errorf("%s is no journal of a fence: %.60q", name, line)
 		}
 		same := func(o Entry) bool { return o.Server == e.Server && o.User == e.User && o.At.Equal(e.At) }
 		if i := slices.IndexFunc(all, same); i >= 0 {
@@ -73,7 +70,10 @@ func ReadJournal(name string) ([]Entry, error) {
 			all = append(all, e)
 		}
 	}
-	return all, lines.Err()
+	if len(all) == 0 {
+		return nil, fmt.Errorf("%s holds no fence", name)
+	}
+	return all, nil
 }
 
 // UsersOf are the users that a journal speaks of.
@@ -95,11 +95,12 @@ func Back(ctx context.Context, conn redis.Conn, server string, users []string, j
 	var plans []Plan
 	for _, user := range users {
 		line := ruleOf(lines, user)
-		if line == "" {
-			return nil, &endpoint.Error{What: fmt.Sprintf("the server %s has no user %q", server, user), Advice: "ACL USERS lists them", BadInput: true}
-		}
 		p := Plan{Server: server, User: user, Now: withoutPasswords(line)}
-		p.back(parse(line), changesOf(journal, server, user))
+		if line == "" {
+			p.Error = fmt.Sprintf("the server has no user %q any more", user)
+		} else {
+			p.back(parse(line), changesOf(journal, server, user))
+		}
 		plans = append(plans, p)
 	}
 	return plans, nil
@@ -118,21 +119,21 @@ func changesOf(journal []Entry, server, user string) []Entry {
 // back plans the way from the rules of now to those before the first of the changes, one over the other. A change leads back only from the very
 // rights that it made: somebody may have taken others away since, and a fence gives no rights.
 func (p *Plan) back(now rule, changes []Entry) {
-	want := now
+	want, restores := now, false
 	for _, e := range slices.Backward(changes) {
-		before := parse(e.Before)
-		made := e.After != "" && slices.Equal(parse(e.After).rights(), want.rights())
+		before, after := parse(e.Before), parse(e.After)
+		made := e.After != "" && (slices.Equal(after.rights(), want.rights()) || alike(after, want) && !alike(after, before))
 		lost := e.After == "" && slices.ContainsFunc(e.Command, func(w string) bool { return strings.HasPrefix(w, "-") && slices.Contains(want.root.commands, w) })
 		if made || lost {
-			want = before
+			want, restores = before, true
 		}
 	}
 	switch {
-	case !slices.Equal(want.rights(), now.rights()):
+	case restores:
 		p.Command = p.restore(now, want)
 	case len(changes) == 0:
 		p.Note = "the journal has no fence of this user"
-	case slices.Equal(parse(changes[0].Before).rights(), now.rights()):
+	case alike(parse(changes[0].Before), now):
 		p.Note = "the rules are those of before the fence"
 	default:
 		p.Error = "the rules were changed since the fence went up, so nothing is restored: give back by hand what is missing"

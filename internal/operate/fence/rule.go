@@ -137,7 +137,12 @@ func (r rule) rights() []string {
 	}
 	out = append(out, r.root.commands...)
 	for _, s := range r.selectors {
-		out = append(out, s.text())
+		out = append(out, slices.Concat([]string{"("}, s.other, s.commands)...)
 	}
 	return out
+}
+
+// alike tells that two rules have the same words, in whatever order: 7.0 writes them in another one after a restart.
+func alike(a, b rule) bool {
+	return slices.Equal(slices.Sorted(slices.Values(a.rights())), slices.Sorted(slices.Values(b.rights())))
 }
