@@ -300,7 +300,7 @@ func TestNoNumberIsBelowZero(t *testing.T) {
 		}
 	}
 	look(newRootCommand(processEnvironment()))
-	assert.Greater(t, asked, 60)
+	assert.Greater(t, asked, 40)
 	code, _, stderr := lockmigrateIn(t.Context(), false, "observe", "--snapshot", "-1", "--redis", "redis://127.0.0.1:1")
 	assert.Equal(t, exitFailed, code, stderr)
 	assert.NotContains(t, stderr, "negative")

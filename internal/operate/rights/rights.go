@@ -187,7 +187,7 @@ var Commands = []Use{
 	use("lockmigrate sweep --execute", connects, census, run, "get del hget pexpire"),
 	use("lockmigrate serve", connects, census, "client|id client|list ?dbsize echo get monitor"),
 	use("lockmigrate stage init", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
-	use("lockmigrate stage", connects, Namespace, run, "hgetall hmget time"),
+	use("lockmigrate stage", connects, Namespace, run, "hgetall hmget time ?info"),
 	use("lockmigrate stage list", connects, Namespace, Namespaces, run, "hgetall scan time"),
 	use("lockmigrate stage set", connects, census, Namespace, Namespaces, run, "hget hmget hmset hset"),
 	use("lockmigrate stage delete", connects, Namespace, Namespaces, run, "del hget hgetall hmget hmset hset scan time ?info"),
