@@ -2,6 +2,7 @@ package observe
 
 import (
 	"cmp"
+	"slices"
 	"strings"
 	"time"
 
@@ -261,6 +262,7 @@ func (o *Observer) Take(l *traffic.Command) {
 		o.Keys.Apply(l)
 		return
 	}
+	o.script.acted = o.script.acted || l.InScript()
 	c.before, c.last = c.last, l.At
 	c.commands++
 	if l.Script != nil && !l.InScript() {
@@ -385,7 +387,9 @@ func (o *Observer) forgetIdle() {
 
 // begin notes a script, which the lines of "lua" that follow belong to.
 func (o *Observer) begin(c *client, l *traffic.Command) {
+	before := o.script
 	o.script = script{call: l.Script, caller: c, name: l.Script.Name}
+	o.script.again = before.caller == c && !before.acted && l.Words[0] == "EVAL" && before.call.Words[0] == "EVALSHA" && len(l.Words) > 2 && slices.Equal(l.Words[2:], before.call.Words[2:])
 	if len(l.Words) < 3 {
 		return
 	}

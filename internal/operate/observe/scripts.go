@@ -15,6 +15,8 @@ type script struct {
 	call   *traffic.Script
 	caller *client
 	name   string // the file of ours, else empty
+	again  bool   // the server did not know its digest, and its text is sent
+	acted  bool   // a command of it came
 
 	sidecar map[string]string // the words of sidecar_take.lua
 }
@@ -97,7 +99,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.
 	if owner := o.tokens[e.Value]; owner.later {
 		switch asked := o.script.sidecar; {
 		case asked != nil && asked["shape"] != "wait" && e.TTL > 0 && strconv.FormatInt(e.TTL.Milliseconds(), 10) == asked["ttl"]:
-			c.ttl = e.TTL
+			o.use(c, lk.family).lives(c, e.TTL)
 			o.acquire(c, lk, s, e.Value, l.At, "free")
 		case asked == nil && h != nil:
 			o.release(lk, h, c, l.At) // handed over: kept for an attempt that comes
@@ -134,7 +136,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.
 			how = "takeover"
 		}
 		if owner.kind == Bridge && owner.c == c {
-			c.ttl = e.TTL
+			o.use(c, lk.family).lives(c, e.TTL)
 		}
 		if !asked {
 			owner.c.tries++

@@ -125,7 +125,7 @@ func (c *dialogues) script(l *Command, v respValue) {
 			as("DEL", key)
 		}
 	case scripts.SidecarTake:
-		if shape := named["shape"]; shape == "nx" && code == 1 || shape == "set" && !v.null || shape == "getset" && v.null {
+		if shape := named["shape"]; shape == "nx" && code == 1 || shape == "set" && !v.null || (shape == "getset" || shape == "lose") && v.null {
 			takes(named["value"])
 		}
 	}
