@@ -145,7 +145,7 @@ func TestOneHolderInEveryStage(t *testing.T) {
 
 // TestWaitersTakeTurns: goroutines of one process and of several.
 func TestWaitersTakeTurns(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		referee := redistest.NewReferee(t)
 		var all sync.WaitGroup
 		var last atomic.Int64
@@ -174,7 +174,7 @@ func TestWaitersTakeTurns(t *testing.T) {
 
 // TestBridgeTakesOverCrashedLegacyHolders and leaves those alone that are not.
 func TestBridgeTakesOverWhatHasExpired(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick())
 		s.Do("SET", "orders", time.Now().Add(-50*time.Millisecond).UnixMilli())
 		if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
@@ -191,7 +191,7 @@ func TestBridgeTakesOverWhatHasExpired(t *testing.T) {
 
 // TestForeignValuesAreHeld: whatever cannot be read is never taken, and the error says what it is.
 func TestForeignValuesAreHeld(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick())
 		modern := newLocker(t, s, quick(inStage(t, s, lockmigrate.StageModern)))
 		cases := map[string]struct {
@@ -257,7 +257,7 @@ func TestDoHoldsAndGivesBack(t *testing.T) {
 
 // TestCancelledAcquireLeavesNothing: also while it settles.
 func TestCancelledAcquireLeavesNothing(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		l, err := compat.New(s.Pool(), quick(func(o *compat.Options) {
 			o.CommandDelay, o.ShortestLease, o.Lease, o.TTL = 20*time.Second, time.Minute, time.Minute, time.Minute
 		}))
@@ -283,7 +283,7 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 }
 
 func TestMaxHoldEndsALock(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick(func(o *compat.Options) { o.MaxHold = 150 * time.Millisecond }))
 		k := acquire(t, l, "orders")
 		lost(t, k, 2*time.Second)
@@ -412,8 +412,7 @@ func TestNumbersOfBridgeValues(t *testing.T) {
 
 // TestObserverHearsALocksLife: also what only the bridge knows, takeovers and repairs.
 func TestObserverHearsALocksLife(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		var mu sync.Mutex
 		var heard []string
 		l := newLocker(t, s, quick(func(o *compat.Options) {

@@ -93,21 +93,22 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 
 // TestHeldLocksFollowAShorterLease: a lock that is held is renewed as often as the corrected record wants it.
 func TestHeldLocksFollowAShorterLease(t *testing.T) {
-	s := redistest.Real(t)
-	store := namespace(t, s)
-	moveTo(t, store, stages.Bridge)
-	correct(t, store, func(r *stages.Record) { r.Shortest = 3 * time.Minute })
-	t.Cleanup(compat.ShortenMemberLease(time.Second))
-	l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL, o.Lease, o.ShortestLease = 3*time.Minute, 3*time.Minute, 0 }))
-	k := acquire(t, l, "orders:1")
-	before := k.Expiry()
-	epoch := correct(t, store, func(r *stages.Record) { r.Shortest = time.Second })
-	await(t, "the member hears of the correction", func() bool {
-		_, runs, err := l.Stage()
-		return err == nil && runs == epoch
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		store := namespace(t, s)
+		moveTo(t, store, stages.Bridge)
+		correct(t, store, func(r *stages.Record) { r.Shortest = 3 * time.Minute })
+		t.Cleanup(compat.ShortenMemberLease(time.Second))
+		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL, o.Lease, o.ShortestLease = 3*time.Minute, 3*time.Minute, 0 }))
+		k := acquire(t, l, "orders:1")
+		before := k.Expiry()
+		epoch := correct(t, store, func(r *stages.Record) { r.Shortest = time.Second })
+		await(t, "the member hears of the correction", func() bool {
+			_, runs, err := l.Stage()
+			return err == nil && runs == epoch
+		})
+		await(t, "a renewal, which was a minute away", func() bool { return k.Expiry().After(before) })
+		after := k.Expiry()
+		await(t, "the next one", func() bool { return k.Expiry().After(after) })
+		release(t, k)
 	})
-	await(t, "a renewal, which was a minute away", func() bool { return k.Expiry().After(before) })
-	after := k.Expiry()
-	await(t, "the next one", func() bool { return k.Expiry().After(after) })
-	release(t, k)
 }

@@ -243,8 +243,7 @@ func TestALateReportAfterGoodbye(t *testing.T) {
 // TestAMisfitSaysWhy: a member that cannot run the record tells it, and is in the way of the next stage with its
 // reason until it is corrected; not of the way back.
 func TestAMisfitSaysWhy(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		well := newLocker(t, s, quick(ofOrders))
 		if err := well.Ready(within(t, 10*time.Second)); err != nil {
@@ -281,8 +280,7 @@ func TestAMisfitSaysWhy(t *testing.T) {
 // TestAServiceOutlivesACorrectedRecord: options that did not fit the record work as soon as the record is corrected,
 // and a record that is changed under a member to what it cannot run stops it at once, with the reason.
 func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespaceOf(t, s, time.Hour)
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ShortestLease = 0 }))
 		if _, err := l.Acquire(within(t, 10*time.Second), "orders:1"); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Lease 5s is shorter") {
@@ -468,15 +466,16 @@ func TestRightsThatWereNeverThere(t *testing.T) {
 // TestAGoodbyeWithoutARecord: the record is gone, by a flush or because an operator has deleted it. A member that is
 // closed then leaves nothing behind that nobody would remove.
 func TestAGoodbyeWithoutARecord(t *testing.T) {
-	s := redistest.Real(t)
-	namespace(t, s)
-	l := newLocker(t, s, quick(ofOrders))
-	if err := l.Ready(within(t, time.Minute)); err != nil {
-		t.Fatal(err)
-	}
-	s.Do("FLUSHALL")
-	l.Close()
-	if n := s.Do("EXISTS", stages.MembersKey("orders")); n != int64(0) {
-		t.Error("it has left an entry")
-	}
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		namespace(t, s)
+		l := newLocker(t, s, quick(ofOrders))
+		if err := l.Ready(within(t, time.Minute)); err != nil {
+			t.Fatal(err)
+		}
+		s.Do("FLUSHALL")
+		l.Close()
+		if n := s.Do("EXISTS", stages.MembersKey("orders")); n != int64(0) {
+			t.Error("it has left an entry")
+		}
+	})
 }

@@ -84,81 +84,83 @@ func TestWaitersOutliveARestart(t *testing.T) {
 // TestAWaitersLostRepliesAreSettled: an attempt of a waiter takes the key, and no reply to it or to its
 // release ever comes. The key is given back, and the waiter takes it with another value.
 func TestAWaitersLostRepliesAreSettled(t *testing.T) {
-	s := redistest.Real(t)
-	holder := newLocker(t, s, quick())
-	held := acquire(t, holder, "orders")
-	var armed atomic.Bool
-	var lostTakes atomic.Int64
-	pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(_ int, command string) redistest.Fate {
-		if strings.HasPrefix(command, "EVAL") && armed.Load() && lostTakes.Add(1) <= 4 {
-			return redistest.LosesReply // taken, asked again, given back, asked again
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		holder := newLocker(t, s, quick())
+		held := acquire(t, holder, "orders")
+		var armed atomic.Bool
+		var lostTakes atomic.Int64
+		pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(_ int, command string) redistest.Fate {
+			if strings.HasPrefix(command, "EVAL") && armed.Load() && lostTakes.Add(1) <= 4 {
+				return redistest.LosesReply // taken, asked again, given back, asked again
+			}
+			return redistest.Passes
+		}}
+		var mode redistest.Mode
+		l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, 5*time.Second }, watchedBy(&mode)))
+		if err != nil {
+			t.Fatal(err)
 		}
-		return redistest.Passes
-	}}
-	var mode redistest.Mode
-	l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, 5*time.Second }, watchedBy(&mode)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	locks, errs := wait(t, patiently(t), l, &mode, "orders")
-	// Armed while it waits: whichever of its attempts finds the key free loses every reply.
-	armed.Store(true)
-	release(t, held)
-	select {
-	case k := <-locks:
-		if lostTakes.Load() < 4 {
-			t.Errorf("only %d replies were lost", lostTakes.Load())
+		t.Cleanup(func() { _ = l.Close() })
+		locks, errs := wait(t, patiently(t), l, &mode, "orders")
+		// Armed while it waits: whichever of its attempts finds the key free loses every reply.
+		armed.Store(true)
+		release(t, held)
+		select {
+		case k := <-locks:
+			if lostTakes.Load() < 4 {
+				t.Errorf("only %d replies were lost", lostTakes.Load())
+			}
+			on := s.Value("orders")
+			if on == "" || on != s.Value(protocol.GuardKey("orders")) {
+				t.Errorf("the key holds %q, the guard %q", on, s.Value(protocol.GuardKey("orders")))
+			}
+			release(t, k)
+		case err := <-errs:
+			t.Fatalf("the waiter gave up: %v", err)
 		}
-		on := s.Value("orders")
-		if on == "" || on != s.Value(protocol.GuardKey("orders")) {
-			t.Errorf("the key holds %q, the guard %q", on, s.Value(protocol.GuardKey("orders")))
+		if left := s.Value("orders") + s.Value(protocol.GuardKey("orders")); left != "" {
+			t.Errorf("left behind: %q", left)
 		}
-		release(t, k)
-	case err := <-errs:
-		t.Fatalf("the waiter gave up: %v", err)
-	}
-	if left := s.Value("orders") + s.Value(protocol.GuardKey("orders")); left != "" {
-		t.Errorf("left behind: %q", left)
-	}
+	})
 }
 
 // TestAWaitThatEndsInDoubtSaysSo: as above, and nothing is ever answered again. The wait goes on until its
 // context ends, and its error says that the key may stay taken.
 func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
-	s := redistest.Real(t)
-	held := acquire(t, newLocker(t, s, quick()), "orders")
-	var armed atomic.Bool
-	pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(_ int, command string) redistest.Fate {
-		if armed.Load() && strings.HasPrefix(command, "EVAL") {
-			return redistest.LosesReply
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		held := acquire(t, newLocker(t, s, quick()), "orders")
+		var armed atomic.Bool
+		pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(_ int, command string) redistest.Fate {
+			if armed.Load() && strings.HasPrefix(command, "EVAL") {
+				return redistest.LosesReply
+			}
+			return redistest.Passes
+		}}
+		var mode redistest.Mode
+		l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL = time.Minute }, watchedBy(&mode)))
+		if err != nil {
+			t.Fatal(err)
 		}
-		return redistest.Passes
-	}}
-	var mode redistest.Mode
-	l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL = time.Minute }, watchedBy(&mode)))
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = l.Close() })
-	why := errors.New("enough")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	defer cancel(nil)
-	_, errs := wait(t, ctx, l, &mode, "orders")
-	before := strings.Count(pool.Commands(), "EVAL")
-	armed.Store(true)
-	release(t, held)
-	redistest.Await(t, "attempts and attempts to give back", 30*time.Second, func() bool { return strings.Count(pool.Commands(), "EVAL") > before+12 || len(errs) > 0 })
-	cancel(why)
-	select {
-	case err := <-errs:
-		var e *lockmigrate.Error
-		if !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.Is(err, why) || errors.Is(err, lockmigrate.ErrNotAcquired) || time.Until(e.Until) < 0 {
-			t.Errorf("%v", err)
+		t.Cleanup(func() { _ = l.Close() })
+		why := errors.New("enough")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		defer cancel(nil)
+		_, errs := wait(t, ctx, l, &mode, "orders")
+		before := strings.Count(pool.Commands(), "EVAL")
+		armed.Store(true)
+		release(t, held)
+		redistest.Await(t, "attempts and attempts to give back", 30*time.Second, func() bool { return strings.Count(pool.Commands(), "EVAL") > before+12 || len(errs) > 0 })
+		cancel(why)
+		select {
+		case err := <-errs:
+			var e *lockmigrate.Error
+			if !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.Is(err, why) || errors.Is(err, lockmigrate.ErrNotAcquired) || time.Until(e.Until) < 0 {
+				t.Errorf("%v", err)
+			}
+		case <-time.After(30 * time.Second):
+			t.Fatal("the wait does not end")
 		}
-	case <-time.After(30 * time.Second):
-		t.Fatal("the wait does not end")
-	}
+	})
 }
 
 // TestARefusalEndsAWait: a right that is taken away is an answer.

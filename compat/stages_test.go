@@ -53,8 +53,7 @@ func runs(t testing.TB, l compat.Locker, want lockmigrate.Stage) {
 
 // TestLocksOutliveAStageChange (G7).
 func TestLocksOutliveAStageChange(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		l := newLocker(t, s, quick(ofOrders))
 		old := acquire(t, l, "orders:1")
@@ -94,8 +93,7 @@ func TestLocksOutliveAStageChange(t *testing.T) {
 
 // TestWaitersFollowTheStage: an Acquire that began in one stage gets its lock in another.
 func TestWaitersFollowTheStage(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		l := newLocker(t, s, quick(ofOrders))
 		k := acquire(t, l, "orders:1")
@@ -116,7 +114,7 @@ func TestWaitersFollowTheStage(t *testing.T) {
 
 // TestKeysOutsideTheNamespaceAreRefused, and so are options that contradict the record.
 func TestKeysOutsideTheNamespaceAreRefused(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		namespace(t, s)
 		l := newLocker(t, s, quick(ofOrders))
 		for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){l.TryAcquire, l.Acquire} {
@@ -135,8 +133,7 @@ func TestKeysOutsideTheNamespaceAreRefused(t *testing.T) {
 // TestMemberFailsClosed (G6): a member without a record, or that cannot report, acquires nothing, and
 // the error of the wait says why.
 func TestMemberFailsClosed(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 300 * time.Millisecond }))
 		await(t, "the refusal without a record", func() bool {
 			_, err := l.TryAcquire(t.Context(), "orders:1")
@@ -222,7 +219,7 @@ func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
 
 // TestMembersAreSeen: what `lockmigrate stage` shows of a member, and that it leaves with Close.
 func TestMembersAreSeen(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		l, err := compat.New(s.Pool(), quick(ofOrders, func(o *compat.Options) { o.Member = "pay-7" }))
 		if err != nil {

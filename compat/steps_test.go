@@ -106,8 +106,7 @@ func TestWithdrawingIsWhatKeepsTwoHoldersApart(t *testing.T) {
 
 // TestStaleDeleteWhileSettling: nobody came in; the lock is repaired, settles again and is ours.
 func TestStaleDeleteWhileSettling(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, settling())
 		bridge, result, locked := takeOver(t, s, l, "orders")
 		s.Do("DEL", "orders")
@@ -124,7 +123,7 @@ func TestStaleDeleteWhileSettling(t *testing.T) {
 // whatever has come there, and at its next look takes its own value for expired. So in that dialect the
 // bridge settles after every acquisition, and withdraws.
 func TestLoserOfDialectBComesBackAsWinner(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, settling(func(o *compat.Options) { o.Dialect = legacy.Dialect{Name: "jedis-uuid"} }))
 		result := make(chan error, 1)
 		go func() {
@@ -152,8 +151,7 @@ func TestLoserOfDialectBComesBackAsWinner(t *testing.T) {
 // TestStaleDeleteIsRepaired (G5): within one renewal interval the key is ours again, and meanwhile the
 // guard keeps other bridge and modern clients out.
 func TestStaleDeleteIsRepaired(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		o := quick()
 		l, other := newLocker(t, s, o), newLocker(t, s, o)
 		modern := newLocker(t, s, quick(inStage(t, s, lockmigrate.StageModern)))
@@ -181,8 +179,7 @@ func TestStaleDeleteIsRepaired(t *testing.T) {
 // TestDisplacedHolderIsTold (G5): a legacy client came in after a stale DEL. The holder is told within
 // one renewal interval, its guard stays until it has released, and its release harms nobody.
 func TestDisplacedHolderIsTold(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		o := quick()
 		l, other := newLocker(t, s, o), newLocker(t, s, o)
 		k := acquire(t, l, "orders")
@@ -227,7 +224,7 @@ func TestReleaseTellsADisplacement(t *testing.T) {
 // TestADisplacementBehindItsCallerIsToldInFull: the caller of Release leaves while the server has the command. The holder is
 // told, and also whose value stands there.
 func TestADisplacementBehindItsCallerIsToldInFull(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		var leave atomic.Pointer[context.CancelFunc]
 		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(int, string) {
 			if cancel := leave.Swap(nil); cancel != nil {
@@ -286,37 +283,39 @@ func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
 
 // TestHolderWithoutAServerIsTold (G3): the deadline is local and needs no reply.
 func TestHolderWithoutAServerIsTold(t *testing.T) {
-	s := redistest.Real(t)
-	l := newLocker(t, s, quick(func(o *compat.Options) { o.ReplyTimeout = 300 * time.Millisecond }))
-	start := time.Now()
-	k := acquire(t, l, "orders")
-	s.Kill()
-	lost(t, k, 3*time.Second)
-	if held := time.Since(start); held > 1300*time.Millisecond {
-		t.Errorf("held for %v after the acquisition, the TTL is 1s", held)
-	}
-	s.Start()
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, quick(func(o *compat.Options) { o.ReplyTimeout = 300 * time.Millisecond }))
+		start := time.Now()
+		k := acquire(t, l, "orders")
+		s.Kill()
+		lost(t, k, 3*time.Second)
+		if held := time.Since(start); held > 1300*time.Millisecond {
+			t.Errorf("held for %v after the acquisition, the TTL is 1s", held)
+		}
+		s.Start()
+	})
 }
 
 // TestLostRepliesAreSettled: a server that stops answering in the middle costs no certainty, or says so.
 func TestServerThatStopsAnswering(t *testing.T) {
-	s := redistest.Real(t)
-	l := newLocker(t, s, quick(func(o *compat.Options) { o.ReplyTimeout = 200 * time.Millisecond }))
-	release(t, acquire(t, l, "orders"))
-	s.Do("CLIENT", "PAUSE", 3000, "WRITE")
-	start := time.Now()
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	if _, err := l.TryAcquire(ctx, "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) || time.Since(start) > 180*time.Millisecond {
-		t.Errorf("after %v: %v", time.Since(start), err)
-	}
-	_, err := l.TryAcquire(t.Context(), "bills")
-	var e *lockmigrate.Error
-	if !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.As(err, &e) || e.Until.IsZero() {
-		t.Errorf("four replies were lost: %v", err)
-	}
-	s.Do("CLIENT", "UNPAUSE")
-	await(t, "both keys are free again", func() bool {
-		return s.Value("orders")+s.Value("bills")+s.Value(protocol.GuardKey("orders"))+s.Value(protocol.GuardKey("bills")) == ""
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		l := newLocker(t, s, quick(func(o *compat.Options) { o.ReplyTimeout = 200 * time.Millisecond }))
+		release(t, acquire(t, l, "orders"))
+		thaw := s.Freeze()
+		start := time.Now()
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := l.TryAcquire(ctx, "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) || time.Since(start) > 180*time.Millisecond {
+			t.Errorf("after %v: %v", time.Since(start), err)
+		}
+		_, err := l.TryAcquire(t.Context(), "bills")
+		var e *lockmigrate.Error
+		if !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.As(err, &e) || e.Until.IsZero() {
+			t.Errorf("four replies were lost: %v", err)
+		}
+		thaw()
+		await(t, "both keys are free again", func() bool {
+			return s.Value("orders")+s.Value("bills")+s.Value(protocol.GuardKey("orders"))+s.Value(protocol.GuardKey("bills")) == ""
+		})
 	})
 }

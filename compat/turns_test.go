@@ -41,7 +41,7 @@ func queued(t testing.TB, s *redistest.Server, key string, n int64) {
 // goroutines, every goroutine gets its share. Woken all at once, whoever is near the server would win.
 func TestProcessesTakeTurns(t *testing.T) {
 	const lockers, workers, turns = 3, 2, 240
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
 		defer cancel()
 		var all sync.WaitGroup
@@ -149,7 +149,7 @@ func TestCompatAndModernShareAQueue(t *testing.T) {
 // TestWaitersOfProcessesAreServedInOrder: first in the queue, first served, and a newcomer or a TryAcquire
 // does not come between.
 func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		first := acquire(t, newLocker(t, s, eager()), "orders")
 		const waiters = 4
 		served := make(chan int, waiters)
@@ -191,7 +191,7 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 // TestQueueOutlivesItsWaiters: a waiter that died, one that gave up and one that never hears anything do not
 // keep the others out.
 func TestQueueOutlivesItsWaiters(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		first := acquire(t, newLocker(t, s, eager()), "orders")
 		s.Do("ZADD", protocol.QueueKey("orders"), 1, "1000 0 1 lockmigrate:wake:nobody dead")
 		s.Do("ZADD", protocol.QueueKey("orders"), 2, "no entry at all")
@@ -222,26 +222,27 @@ func TestQueueOutlivesItsWaiters(t *testing.T) {
 // when that claim is over, and not when a TTL is.
 func TestAGrantedWaiterThatIsStoppedCostsItsClaim(t *testing.T) {
 	const claim = 700 * time.Millisecond
-	s := redistest.Real(t)
-	first := acquire(t, newLocker(t, s, eager()), "orders")
-	stopped := redis.PubSubConn{Conn: s.Conn()}
-	if err := stopped.Subscribe("lockmigrate:wake:stopped"); err != nil {
-		t.Fatal(err)
-	}
-	stopped.ReceiveWithTimeout(time.Minute)
-	entry := protocol.Entry{Claim: claim, Guarded: true, Channel: "lockmigrate:wake:stopped", Token: "6999999999999999999"}
-	s.Do("ZADD", protocol.QueueKey("orders"), 1, entry.String())
-	served := make(chan lockmigrate.Lock)
-	l := newLocker(t, s, eager())
-	go func() { served <- acquireFor(t, l, "orders", time.Minute) }()
-	queued(t, s, "orders", 2)
-	began := time.Now()
-	release(t, first)
-	k := <-served
-	if took := time.Since(began); took < claim || took > 15*time.Second {
-		t.Errorf("the next one came after %v, the claim is %v and the TTL 20 s", took, claim)
-	}
-	release(t, k)
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		first := acquire(t, newLocker(t, s, eager()), "orders")
+		stopped := redis.PubSubConn{Conn: s.Conn()}
+		if err := stopped.Subscribe("lockmigrate:wake:stopped"); err != nil {
+			t.Fatal(err)
+		}
+		stopped.ReceiveWithTimeout(time.Minute)
+		entry := protocol.Entry{Claim: claim, Guarded: true, Channel: "lockmigrate:wake:stopped", Token: "6999999999999999999"}
+		s.Do("ZADD", protocol.QueueKey("orders"), 1, entry.String())
+		served := make(chan lockmigrate.Lock)
+		l := newLocker(t, s, eager())
+		go func() { served <- acquireFor(t, l, "orders", time.Minute) }()
+		queued(t, s, "orders", 2)
+		began := time.Now()
+		release(t, first)
+		k := <-served
+		if took := time.Since(began); took < claim || took > 15*time.Second {
+			t.Errorf("the next one came after %v, the claim is %v and the TTL 20 s", took, claim)
+		}
+		release(t, k)
+	})
 }
 
 func acquireFor(t testing.TB, l compat.Locker, key string, within time.Duration) lockmigrate.Lock {
@@ -289,33 +290,33 @@ func TestRenewalsCostNoGoroutines(t *testing.T) {
 // TestLegacyClientsGetTheirTurns: beside bridge clients of several processes that leave no moment between
 // them, a polling client of the old scheme comes in again and again.
 func TestLegacyClientsGetTheirTurns(t *testing.T) {
-	s := redistest.Real(t)
-	bridge := crowd(t, s, 5*time.Millisecond)
-	old, err := legacy.New(s.Pool(), legacy.Options{Lease: 5 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer old.Close()
-	for turn := range 3 {
-		bounded, stop := context.WithTimeout(t.Context(), 2*time.Minute)
-		k, err := old.Acquire(bounded, "orders")
-		stop()
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		bridge := crowd(t, s, 5*time.Millisecond)
+		old, err := legacy.New(s.Pool(), legacy.Options{Lease: 5 * time.Second})
 		if err != nil {
-			t.Fatalf("the legacy client's turn %d: %v, after %d of the bridge", turn, err, bridge.Load())
+			t.Fatal(err)
 		}
-		if err := k.Release(t.Context()); err != nil {
-			t.Errorf("release: %v", err)
+		defer old.Close()
+		for turn := range 3 {
+			bounded, stop := context.WithTimeout(t.Context(), 2*time.Minute)
+			k, err := old.Acquire(bounded, "orders")
+			stop()
+			if err != nil {
+				t.Fatalf("the legacy client's turn %d: %v, after %d of the bridge", turn, err, bridge.Load())
+			}
+			if err := k.Release(t.Context()); err != nil {
+				t.Errorf("release: %v", err)
+			}
+			before := bridge.Load()
+			redistest.Await(t, "the bridge's next turns", time.Minute, func() bool { return bridge.Load() > before+4 })
 		}
-		before := bridge.Load()
-		redistest.Await(t, "the bridge's next turns", time.Minute, func() bool { return bridge.Load() > before+4 })
-	}
+	})
 }
 
 // TestWaitersInTheQueueFollowTheStage: those who stand in the queue when the stage changes get their turn in
 // the new one.
 func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		moveTo(t, store, stages.Bridge)
 		var lockers []compat.Locker

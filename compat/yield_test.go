@@ -86,92 +86,95 @@ const (
 // TestNoGapsWithoutOldClients: where nobody sends SETNX bridge clients leave nothing free; the first old client that comes is
 // noticed soon.
 func TestNoGapsWithoutOldClients(t *testing.T) {
-	s := redistest.Real(t)
-	turns := crowd(t, s, 5*time.Millisecond)
-	looked := false
-	for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
-		mode, _, ok := gapState(s)
-		if looked = looked || ok; mode != 0 {
-			t.Fatalf("a gap after %d turns, and no old client is there", turns.Load())
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		turns := crowd(t, s, 5*time.Millisecond)
+		looked := false
+		for end := time.Now().Add(2 * time.Second); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
+			mode, _, ok := gapState(s)
+			if looked = looked || ok; mode != 0 {
+				t.Fatalf("a gap after %d turns, and no old client is there", turns.Load())
+			}
 		}
-	}
-	if !looked || turns.Load() < 50 {
-		t.Fatalf("%d turns; the state was seen: %v", turns.Load(), looked)
-	}
-	// Three gaps to the next look, a hold, and the pause between two looks of the old client.
-	if took, bound := firstTurn(t, s), 3*gap+gap+100*time.Millisecond+slack; took > bound {
-		t.Errorf("the first turn took %v, want %v", took, bound)
-	}
+		if !looked || turns.Load() < 50 {
+			t.Fatalf("%d turns; the state was seen: %v", turns.Load(), looked)
+		}
+		// Three gaps to the next look, a hold, and the pause between two looks of the old client.
+		if took, bound := firstTurn(t, s), 3*gap+gap+100*time.Millisecond+slack; took > bound {
+			t.Errorf("the first turn took %v, want %v", took, bound)
+		}
+	})
 }
 
 // TestOldClientWhenGapsAreRare: another application sends SETNX. Gaps of no use get rarer, down to one in sixteen gaps' time; an
 // old client that comes then waits for that, a hold and a gap at most.
 func TestOldClientWhenGapsAreRare(t *testing.T) {
-	s := redistest.Real(t)
-	crowd(t, s, 5*time.Millisecond)
-	ctx, cancel := context.WithCancel(t.Context())
-	var noise sync.WaitGroup
-	defer noise.Wait()
-	defer cancel()
-	noise.Go(func() {
-		conn := s.Conn()
-		for ctx.Err() == nil {
-			_, _ = conn.Do("SETNX", "of another application", 1)
-			time.Sleep(10 * time.Millisecond)
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		crowd(t, s, 5*time.Millisecond)
+		ctx, cancel := context.WithCancel(t.Context())
+		var noise sync.WaitGroup
+		defer noise.Wait()
+		defer cancel()
+		noise.Go(func() {
+			conn := s.Conn()
+			for ctx.Err() == nil {
+				_, _ = conn.Do("SETNX", "of another application", 1)
+				time.Sleep(10 * time.Millisecond)
+			}
+		})
+		most := 16 * gap
+		redistest.Await(t, "gaps as rare as they get", time.Minute, func() bool {
+			_, step, _ := gapState(s)
+			return step == most.Milliseconds()
+		})
+		if took, bound := firstTurn(t, s), most+2*gap+slack; took > bound {
+			t.Errorf("the first turn took %v, want %v", took, bound)
 		}
 	})
-	most := 16 * gap
-	redistest.Await(t, "gaps as rare as they get", time.Minute, func() bool {
-		_, step, _ := gapState(s)
-		return step == most.Milliseconds()
-	})
-	if took, bound := firstTurn(t, s), most+2*gap+slack; took > bound {
-		t.Errorf("the first turn took %v, want %v", took, bound)
-	}
 }
 
 // TestYieldOfTheRecord: the record says for how long a key is left free. A member may say more, not less.
 func TestYieldOfTheRecord(t *testing.T) {
-	s := redistest.Real(t)
-	store := namespace(t, s)
-	view, err := store.Show(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	to := view.Record
-	to.Yield = 300 * time.Millisecond
-	if _, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil {
-		t.Fatal(err)
-	}
-	moveTo(t, store, stages.Bridge)
-	for _, c := range []struct {
-		yield time.Duration
-		fits  bool
-	}{{0, true}, {time.Second, true}, {200 * time.Millisecond, false}, {-1, false}} {
-		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Yield = c.yield }))
-		err := l.Ready(t.Context())
-		if fits := err == nil; fits != c.fits || !fits && !errors.Is(err, lockmigrate.ErrStage) {
-			t.Errorf("Yield %v beside the record's 300 ms: %v", c.yield, err)
-		}
-		if !c.fits {
-			continue
-		}
-		conn, want := s.Conn(), max(c.yield, to.Yield)
-		k := acquire(t, l, "orders:1")
-		now := time.Now().UnixMilli()
-		if _, err := conn.Do("SET", protocol.YieldKey("orders:1"), fmt.Sprintf("0 %[1]d 60000 0 100 -2 %[1]d 0 100 0 0", now-1000)); err != nil {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		store := namespace(t, s)
+		view, err := store.Show(t.Context())
+		if err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(2 * time.Millisecond)
-		release(t, k)
-		began := time.Now()
-		release(t, acquireFor(t, l, "orders:1", time.Minute))
-		if took := time.Since(began); took < want-50*time.Millisecond {
-			t.Errorf("Yield %v: the key was left free for %v", c.yield, took)
+		to := view.Record
+		to.Yield = 300 * time.Millisecond
+		if _, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil {
+			t.Fatal(err)
 		}
-		s.Do("DEL", protocol.YieldKey("orders:1"))
-		l.Close()
-	}
+		moveTo(t, store, stages.Bridge)
+		for _, c := range []struct {
+			yield time.Duration
+			fits  bool
+		}{{0, true}, {time.Second, true}, {200 * time.Millisecond, false}, {-1, false}} {
+			l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Yield = c.yield }))
+			err := l.Ready(t.Context())
+			if fits := err == nil; fits != c.fits || !fits && !errors.Is(err, lockmigrate.ErrStage) {
+				t.Errorf("Yield %v beside the record's 300 ms: %v", c.yield, err)
+			}
+			if !c.fits {
+				continue
+			}
+			conn, want := s.Conn(), max(c.yield, to.Yield)
+			k := acquire(t, l, "orders:1")
+			now := time.Now().UnixMilli()
+			if _, err := conn.Do("SET", protocol.YieldKey("orders:1"), fmt.Sprintf("0 %[1]d 60000 0 100 -2 %[1]d 0 100 0 0", now-1000)); err != nil {
+				t.Fatal(err)
+			}
+			time.Sleep(2 * time.Millisecond)
+			release(t, k)
+			began := time.Now()
+			release(t, acquireFor(t, l, "orders:1", time.Minute))
+			if took := time.Since(began); took < want-50*time.Millisecond {
+				t.Errorf("Yield %v: the key was left free for %v", c.yield, took)
+			}
+			s.Do("DEL", protocol.YieldKey("orders:1"))
+			l.Close()
+		}
+	})
 }
 
 // TestNothingIsLeftAfterAMinute: by default locks leave nothing on the server but what is gone within a minute, and of a key that

@@ -130,7 +130,7 @@ func TestForeignValueIsHeld(t *testing.T) {
 }
 
 func TestWaitEnds(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		s.Do("SET", key, ms(time.Now().Add(time.Hour)))
 		start := time.Now()
 		_, err := newLocker(t, s.Pool(), legacy.Options{Wait: 50 * time.Millisecond, Poll: 10 * time.Millisecond, Jitter: time.Millisecond}).Acquire(t.Context(), key)
@@ -161,7 +161,7 @@ func TestReleasePolicies(t *testing.T) {
 		{legacy.ReleaseCompare, true, successor},
 	} {
 		t.Run(fmt.Sprintf("policy %d overrun %v", c.policy, c.overrun), func(t *testing.T) {
-			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+			redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 				lease := time.Hour
 				if c.overrun {
 					lease = 100 * time.Millisecond
@@ -202,7 +202,7 @@ func TestContextEndsWithTheLease(t *testing.T) {
 }
 
 func TestRenewMovesTheLease(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		lock, err := newLocker(t, s.Pool(), legacy.Options{Lease: time.Second}).TryAcquire(t.Context(), key)
 		require.NoError(t, err)
 		first := lock.Expiry()
@@ -224,7 +224,7 @@ func TestRenewMovesTheLease(t *testing.T) {
 }
 
 func TestDo(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		locker := newLocker(t, s.Pool(), legacy.Options{Lease: 250 * time.Millisecond})
 		sentinel := errors.New("the work's own")
 		assert.ErrorIs(t, locker.Do(t.Context(), key, func(context.Context) error { return sentinel }), sentinel)
@@ -242,7 +242,7 @@ func TestDo(t *testing.T) {
 }
 
 func TestExclusionUnderLoad(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		locker := newLocker(t, s.Pool(), legacy.Options{Poll: time.Millisecond, Jitter: time.Millisecond})
 		referee := redistest.NewReferee(t)
 		var wg sync.WaitGroup

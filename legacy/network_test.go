@@ -86,7 +86,7 @@ func TestLostRelease(t *testing.T) {
 
 // The caller leaves while SETNX is under way; the lock that arrives is given back.
 func TestCancelledAcquireLeavesNothing(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		ctx, cancel := context.WithCancel(t.Context())
 		sent, proceed := make(chan struct{}), make(chan struct{})
 		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) {
@@ -114,7 +114,7 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 // A reply that takes longer than the lease brings no lock.
 func TestLateReplyIsNoLock(t *testing.T) {
 	const lease = 200 * time.Millisecond
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) {
 			if n == 0 {
 				time.Sleep(lease + 50*time.Millisecond) // the network
@@ -128,18 +128,19 @@ func TestLateReplyIsNoLock(t *testing.T) {
 
 // redsync over redigo came back after 3 s, with success, from a context of 200 ms.
 func TestContextIsHonouredWhileTheServerIsPaused(t *testing.T) {
-	s := redistest.Real(t)
-	s.Do("CLIENT", "PAUSE", 1000, "ALL")
-	locker, err := legacy.New(s.Pool(), legacy.Options{})
-	require.NoError(t, err)
-	ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-	defer cancel()
-	late, start := redistest.NewLateness(t), time.Now()
-	_, err = locker.Acquire(ctx, key)
-	assert.Less(t, time.Since(start), 500*time.Millisecond+late.Most())
-	assert.ErrorIs(t, err, context.DeadlineExceeded)
-	locker.Close()
-	assert.EqualValues(t, 0, s.Do("EXISTS", key), "the SETNX that arrived late was undone")
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		s.Do("CLIENT", "PAUSE", 1000, "ALL")
+		locker, err := legacy.New(s.Pool(), legacy.Options{})
+		require.NoError(t, err)
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		late, start := redistest.NewLateness(t), time.Now()
+		_, err = locker.Acquire(ctx, key)
+		assert.Less(t, time.Since(start), 500*time.Millisecond+late.Most())
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		locker.Close()
+		assert.EqualValues(t, 0, s.Do("EXISTS", key), "the SETNX that arrived late was undone")
+	})
 }
 
 func TestBadServers(t *testing.T) {
@@ -173,14 +174,15 @@ func TestBadServers(t *testing.T) {
 
 // Options.Wait bounds an Acquire also where the server does not answer.
 func TestWaitBoundsASilentServer(t *testing.T) {
-	s := redistest.Real(t)
-	l, err := legacy.New(s.Pool(), legacy.Options{Lease: time.Minute, Wait: 200 * time.Millisecond, ReplyTimeout: 20 * time.Second})
-	require.NoError(t, err)
-	thaw := s.Freeze()
-	start := time.Now()
-	_, err = l.Acquire(t.Context(), "orders")
-	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-	assert.Less(t, time.Since(start), 10*time.Second)
-	thaw()
-	l.Close()
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		l, err := legacy.New(s.Pool(), legacy.Options{Lease: time.Minute, Wait: 200 * time.Millisecond, ReplyTimeout: 20 * time.Second})
+		require.NoError(t, err)
+		thaw := s.Freeze()
+		start := time.Now()
+		_, err = l.Acquire(t.Context(), "orders")
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+		assert.Less(t, time.Since(start), 10*time.Second)
+		thaw()
+		l.Close()
+	})
 }

@@ -106,7 +106,7 @@ func TestTheListenerBreaksAsAWaiterLeaves(t *testing.T) {
 // A waiter without a place in a queue whose questions stay without answers, and whose context ends before an answer comes,
 // does not leave the key taken for a TTL.
 func TestAWaiterLeavesWhileItsQuestionsAreUnanswered(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		var losing atomic.Bool
 		var lost atomic.Int32
 		pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(int, string) redistest.Fate {

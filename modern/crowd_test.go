@@ -49,7 +49,7 @@ func TestStressManyGoroutines(t *testing.T) {
 
 // A thousand waiters that give up at random, while others go on: nobody is woken wrongly, nobody hangs.
 func TestStressCancelledWaits(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		lockers := []lockmigrate.Locker{newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{})}
 		var all sync.WaitGroup
 		var got, gaveUp atomic.Int64

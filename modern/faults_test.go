@@ -140,30 +140,31 @@ func TestFault03FailedTryIsOneCommand(t *testing.T) {
 
 // Fault 6: an extension after the expiry reports "taken", and a cancelled wait a bare failure.
 func TestFault06SaysWhatHappened(t *testing.T) {
-	s := redistest.Real(t)
-	locker := newLocker(t, s.Pool(), modern.Options{TTL: 50 * time.Millisecond, RenewEvery: -1})
-	lock, err := locker.TryAcquire(t.Context(), key)
-	require.NoError(t, err)
-	<-lock.Context().Done()
-	err = lock.Renew(t.Context())
-	assert.ErrorIs(t, err, lockmigrate.ErrLost)
-	assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		locker := newLocker(t, s.Pool(), modern.Options{TTL: 50 * time.Millisecond, RenewEvery: -1})
+		lock, err := locker.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		<-lock.Context().Done()
+		err = lock.Renew(t.Context())
+		assert.ErrorIs(t, err, lockmigrate.ErrLost)
+		assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
 
-	// The same when the server is the first to know.
-	long := newLocker(t, s.Pool(), modern.Options{RenewEvery: -1})
-	lock, err = long.Acquire(t.Context(), key)
-	require.NoError(t, err)
-	s.Do("DEL", key)
-	assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrLost)
+		// The same when the server is the first to know.
+		long := newLocker(t, s.Pool(), modern.Options{RenewEvery: -1})
+		lock, err = long.Acquire(t.Context(), key)
+		require.NoError(t, err)
+		s.Do("DEL", key)
+		assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrLost)
 
-	s.Do("SET", key, "another's")
-	ctx, cancel := context.WithCancelCause(t.Context())
-	reason := errors.New("shutting down")
-	time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
-	_, err = long.Acquire(ctx, key)
-	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-	assert.ErrorIs(t, err, reason)
-	assert.ErrorContains(t, err, key)
+		s.Do("SET", key, "another's")
+		ctx, cancel := context.WithCancelCause(t.Context())
+		reason := errors.New("shutting down")
+		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
+		_, err = long.Acquire(ctx, key)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+		assert.ErrorIs(t, err, reason)
+		assert.ErrorContains(t, err, key)
+	})
 }
 
 // Fault 7: thousands of waiters at the server, herds and deadlocks. One waiter for each key and process
@@ -232,20 +233,21 @@ func TestFault08LostWakeUp(t *testing.T) {
 // Fault 9: a worker that hangs is renewed for ever. MaxHold ends that: the worker is told first, and the
 // key is free at most one TTL later.
 func TestFault09MaxHold(t *testing.T) {
-	s := redistest.Real(t)
-	opts := modern.Options{TTL: time.Second, MaxHold: 2 * time.Second} // a busy machine needs most of a second for a renewal
-	late, start := redistest.NewLateness(t), time.Now()
-	lock, err := newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
-	require.NoError(t, err)
-	<-lock.Context().Done()
-	told := time.Since(start)
-	assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
-	assert.ErrorContains(t, context.Cause(lock.Context()), "MaxHold")
-	assert.GreaterOrEqual(t, told, opts.MaxHold, "renewed until then")
-	_, err = newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
-	require.NoError(t, err)
-	assert.Less(t, time.Since(start), opts.MaxHold+opts.TTL+400*time.Millisecond+late.Most())
-	assert.GreaterOrEqual(t, time.Since(start), told, "told first")
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		opts := modern.Options{TTL: time.Second, MaxHold: 2 * time.Second} // a busy machine needs most of a second for a renewal
+		late, start := redistest.NewLateness(t), time.Now()
+		lock, err := newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
+		require.NoError(t, err)
+		<-lock.Context().Done()
+		told := time.Since(start)
+		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
+		assert.ErrorContains(t, context.Cause(lock.Context()), "MaxHold")
+		assert.GreaterOrEqual(t, told, opts.MaxHold, "renewed until then")
+		_, err = newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
+		require.NoError(t, err)
+		assert.Less(t, time.Since(start), opts.MaxHold+opts.TTL+400*time.Millisecond+late.Most())
+		assert.GreaterOrEqual(t, time.Since(start), told, "told first")
+	})
 }
 
 // Fault 10: an unlock that is a bare DEL removes another's lock.

@@ -193,7 +193,7 @@ func TestRenewalKeepsTheLock(t *testing.T) {
 }
 
 func TestPoolWithoutDial(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		pool := &redistest.Faulty{Pool: s.Pool()}
 		a := newLocker(t, pool, modern.Options{Poll: 5 * time.Millisecond})
 		var mode redistest.Mode

@@ -14,7 +14,7 @@ import (
 
 // A lock that was handed over is held for its TTL too where nobody renews it, and not for the claim.
 func TestHandedOverWithoutRenewal(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		opts := modern.Options{TTL: 20 * time.Second, RenewEvery: -1}
 		holder, err := newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
 		require.NoError(t, err)

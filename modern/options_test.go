@@ -128,7 +128,7 @@ func TestFencingTokensWithoutTheirCounter(t *testing.T) {
 
 // A waiter that wants a fencing token gets one though the holder that hands over knows of none.
 func TestFencingBesideOthers(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		plain, fenced := newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{FenceTTL: time.Minute})
 		lock, err := plain.Acquire(t.Context(), key)
 		require.NoError(t, err)
@@ -274,7 +274,7 @@ func TestMissingRightsAreExplained(t *testing.T) {
 
 // With Yield, a client that only polls gets in though the waiters hand the key on to each other.
 func TestYieldLetsPollersIn(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		locker := newLocker(t, s.Pool(), modern.Options{Yield: 20 * time.Millisecond, Poll: 5 * time.Millisecond})
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()

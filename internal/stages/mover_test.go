@@ -13,7 +13,7 @@ import (
 // A wait whose time is over in the midst of a look, at whichever of its two round trips, finishes the look and says who was in
 // the way; and a step that nobody is in the way of is made.
 func TestALookIsFinished(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := newStore(s)
 		create(t, store)
 		a := newFake(t, store, "a")
@@ -80,7 +80,7 @@ func TestBeforeHasTheLastWord(t *testing.T) {
 
 // Follow returns when every member that lives runs the record; a silent one and one that cannot run it are not waited for.
 func TestFollowWaitsForThoseWhoAct(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := newStore(s)
 		create(t, store)
 		a, unfit, silent := newFake(t, store, "a"), newFake(t, store, "unfit"), newFake(t, store, "silent")

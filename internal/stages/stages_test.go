@@ -114,7 +114,7 @@ func TestInit(t *testing.T) {
 
 // TestFleetMovesForwardBackForward: every step asks every member.
 func TestFleetMovesForwardBackForward(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := newStore(s)
 		create(t, store)
 		a, b := newFake(t, store, "a"), newFake(t, store, "b")
@@ -140,7 +140,7 @@ func TestFleetMovesForwardBackForward(t *testing.T) {
 
 // TestLocksOfAnOldStageBlock: a member may run the new stage and still hold a lock of the old one.
 func TestLocksOfAnOldStageBlock(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := newStore(s)
 		create(t, store)
 		a := newFake(t, store, "a")
@@ -202,7 +202,7 @@ func TestSilentMembersRunOut(t *testing.T) {
 
 // TestUndoingAStepDoesNotWait: back may overtake a step that nobody, or somebody, has taken.
 func TestUndoingAStepDoesNotWait(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := newStore(s)
 		create(t, store)
 		a, b := newFake(t, store, "a"), newFake(t, store, "b")
@@ -218,7 +218,7 @@ func TestUndoingAStepDoesNotWait(t *testing.T) {
 }
 
 func TestLateReportsChangeNothing(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := newStore(s)
 		create(t, store)
 		a := newFake(t, store, "a")

@@ -51,16 +51,17 @@ func TestALateReleaseTakesNoHoldAway(t *testing.T) {
 // An owner that was stopped past the deadline comes back, and acquires again before anybody has told it of the loss. It must not get
 // what it does not hold any more.
 func TestNobodyReentersPastTheDeadline(t *testing.T) {
-	s := redistest.Real(t)
-	locker := newLocker(t, s.Pool(), modern.Options{TTL: time.Minute})
-	var made *lockers.Hold
-	redisson.Made(locker, func(h *lockers.Hold) { made = h })
-	owner := modern.WithOwner(t.Context(), "owner")
-	_, err := locker.TryAcquire(owner, key)
-	require.NoError(t, err)
-	hold := made
-	hold.Lease.Begin(hold.Lease.Began, hold.Lease.Began) // the watch looks at it in some seconds
-	_, err = locker.TryAcquire(owner, key)
-	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-	assert.Equal(t, 1, hold.Count())
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		locker := newLocker(t, s.Pool(), modern.Options{TTL: time.Minute})
+		var made *lockers.Hold
+		redisson.Made(locker, func(h *lockers.Hold) { made = h })
+		owner := modern.WithOwner(t.Context(), "owner")
+		_, err := locker.TryAcquire(owner, key)
+		require.NoError(t, err)
+		hold := made
+		hold.Lease.Begin(hold.Lease.Began, hold.Lease.Began) // the watch looks at it in some seconds
+		_, err = locker.TryAcquire(owner, key)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+		assert.Equal(t, 1, hold.Count())
+	})
 }

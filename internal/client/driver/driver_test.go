@@ -105,15 +105,16 @@ func TestALostConnectionIsReplacedForTheQuestionWhatBecame(t *testing.T) {
 }
 
 func TestASilentServerIsBoundedByTheReplyTimeout(t *testing.T) {
-	s := redistest.Real(t)
-	s.Do("CLIENT", "PAUSE", 10_000, "ALL")
-	d := &PerAttempt{Pool: s.Pool(), Now: time.Now, ReplyTimeout: 50 * time.Millisecond}
-	start := time.Now()
-	out, err := d.Advance(context.Background(), taking(), protocol.Reply{}, mustNotAbandon(t))
-	require.NoError(t, err)
-	assert.Equal(t, protocol.Unsure, out.Step.Verdict)
-	assert.Error(t, out.Err)
-	assert.Less(t, time.Since(start), 5*time.Second)
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		s.Do("CLIENT", "PAUSE", 10_000, "ALL")
+		d := &PerAttempt{Pool: s.Pool(), Now: time.Now, ReplyTimeout: 50 * time.Millisecond}
+		start := time.Now()
+		out, err := d.Advance(context.Background(), taking(), protocol.Reply{}, mustNotAbandon(t))
+		require.NoError(t, err)
+		assert.Equal(t, protocol.Unsure, out.Step.Verdict)
+		assert.Error(t, out.Err)
+		assert.Less(t, time.Since(start), 5*time.Second)
+	})
 }
 
 // Runs that race with Close are over when both have returned, and what their callers have left is told once.

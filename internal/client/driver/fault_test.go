@@ -366,14 +366,15 @@ func TestNothingIsMiscounted(t *testing.T) {
 }
 
 func TestKilledConnectionIsNoticed(t *testing.T) {
-	s := redistest.Real(t)
-	l := open(t, s.Dial, nil)
-	for range 20 {
-		_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
-		require.NoError(t, err)
-		s.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-		eventually(t, "it noticed", func() bool { return l.only.link.Load() == nil })
-	}
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		l := open(t, s.Dial, nil)
+		for range 20 {
+			_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
+			require.NoError(t, err)
+			s.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
+			eventually(t, "it noticed", func() bool { return l.only.link.Load() == nil })
+		}
+	})
 }
 
 // A command over the shared connection costs the boxes of its arguments: key, token and TTL for the one, key and

@@ -195,7 +195,7 @@ func (r *Route) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 		}
 		if !mum {
 			c := &conn{route: r, readable: make(chan struct{}, 1)}
-			c.client = r.server.connect(c.push)
+			c.client = r.server.connect(c.push, c.reset)
 			r.mu.Lock()
 			defer r.mu.Unlock()
 			r.made++

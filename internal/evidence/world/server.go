@@ -56,6 +56,7 @@ type client struct {
 	id       int
 	peer     *server.Peer
 	push     func(raw []byte)
+	reset    func()
 	channels []string // that it has subscribed to
 	multi    bool
 	queued   [][]string // since MULTI
@@ -127,10 +128,10 @@ func (s *Server) Conn() redis.Conn {
 	return conn
 }
 
-func (s *Server) connect(push func([]byte)) *client {
+func (s *Server) connect(push func([]byte), reset func()) *client {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	c := &client{id: len(s.clients) + 1, push: push, peer: s.peer()}
+	c := &client{id: len(s.clients) + 1, push: push, reset: reset, peer: s.peer()}
 	s.clients = append(s.clients, c)
 	return c
 }
@@ -206,14 +207,15 @@ func (s *Server) Replaced() {
 
 // Freeze stops the server, until thaw: it accepts connections, and answers nothing.
 func (s *Server) Freeze() (thaw func()) {
-	set := func(stopped bool) {
-		s.mu.Lock()
-		s.stopped = stopped
-		s.mu.Unlock()
-		s.w.each(s, func(r *Route) { r.set(func(s *state) { s.stopped = stopped }) })
-	}
-	set(true)
-	return func() { set(false) }
+	s.stop(true)
+	return func() { s.stop(false) }
+}
+
+func (s *Server) stop(stopped bool) {
+	s.mu.Lock()
+	s.stopped = stopped
+	s.mu.Unlock()
+	s.w.each(s, func(r *Route) { r.set(func(s *state) { s.stopped = stopped }) })
 }
 
 func (s *Server) isDown() bool {
@@ -283,6 +285,14 @@ func (s *Server) raw(c *client, words []string) []byte {
 	case "CLIENT":
 		if len(args) == 1 && strings.EqualFold(args[0], "ID") {
 			return encode(nil, int64(c.id))
+		}
+		if len(args) > 1 && strings.EqualFold(args[0], "PAUSE") { // of all commands, whatever the mode
+			ms, _ := strconv.Atoi(args[1])
+			go func() { time.AfterFunc(time.Duration(ms)*time.Millisecond, s.Freeze()) }()
+			return encode(nil, status("OK"))
+		}
+		if len(args) > 2 && strings.EqualFold(args[0], "KILL") && strings.EqualFold(args[1], "TYPE") {
+			return encode(nil, s.disconnect(c, strings.EqualFold(args[2], "pubsub")))
 		}
 	case "SUBSCRIBE":
 		return s.subscribe(c, args)
@@ -398,6 +408,17 @@ func (s *Server) load(source string) string {
 	sha := shaOf(source)
 	s.scripts[sha] = source
 	return sha
+}
+
+// disconnect resets the connections that listen, or all others but one.
+func (s *Server) disconnect(me *client, listen bool) (n int64) {
+	for _, c := range s.clients {
+		if c != me && !c.gone.Load() && listen == (len(c.channels) > 0) {
+			c.reset()
+			n++
+		}
+	}
+	return n
 }
 
 func (s *Server) subscribe(c *client, channels []string) (raw []byte) {
