@@ -54,7 +54,7 @@ func (locks) Commands() map[string]Keys {
 	return map[string]Keys{
 		"SETNX": {First: 1, Last: 1}, "SET": {First: 1, Last: 1}, "GET": {First: 1, Last: 1}, "GETSET": {First: 1, Last: 1},
 		"DEL": {First: 1, Last: -1}, "MSET": {First: 1, Last: -1, Step: 2}, "RENAME": {First: 1, Last: 2},
-		"EVAL": {First: 3, Counted: true}, "MULTI": {},
+		"EVAL": {First: 3, Counted: true}, "MULTI": {}, "EXEC": {},
 	}
 }
 func (locks) Covers(key []byte) bool { return glob.Match("lock.*", key) }

@@ -3,6 +3,7 @@ package proxy
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"regexp"
 	"strconv"
 	"strings"
@@ -45,6 +46,7 @@ func TestNoClientHearsOfAMissingScript(t *testing.T) {
 				return
 			default:
 				server.Do("SCRIPT", "FLUSH")
+				server.Do("SET", "noise", "x")
 			}
 		}
 	})
@@ -52,10 +54,18 @@ func TestNoClientHearsOfAMissingScript(t *testing.T) {
 		conn := dial(t, addr)
 		load.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 3))
-			key, n := fmt.Sprint("lock.", i), 0
+			key, n, early := fmt.Sprint("lock.", i), 0, ""
 			if i%4 == 3 {
-				_, _ = conn.Write(wire.Append(wire.Append(nil, "HELLO", "3"), "CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", key)) // its change is pushed
-				readUntil(t, conn, "+OK\r\n")
+				_, _ = conn.Write(wire.Append(wire.Append(nil, "HELLO", "3"), "CLIENT", "TRACKING", "ON", "BCAST", "PREFIX", "noise")) // what changes there is pushed
+				for got := ""; !strings.Contains(got, "+OK\r\n"); {                                                                    // pushes may follow at once
+					b := make([]byte, 4096)
+					n, err := conn.Read(b)
+					if !assert.NoError(t, err) {
+						return
+					}
+					got += string(b[:n])
+					_, early, _ = strings.Cut(got, "+OK\r\n")
+				}
 			}
 			for turn := range 300 {
 				var text []byte
@@ -106,7 +116,8 @@ func TestNoClientHearsOfAMissingScript(t *testing.T) {
 				_, _ = conn.Write(wire.Append(nil, "ECHO", last))
 				fmt.Fprintf(&want, "$%d\r\n%s\r\n", len(last), last)
 				_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
-				got, raw := "", make([]byte, 0, 4096)
+				got, raw := "", []byte(early)
+				early = ""
 				for !strings.HasSuffix(got, last+"\r\n") {
 					room := make([]byte, 4096)
 					k, err := conn.Read(room)
@@ -131,7 +142,7 @@ func TestNoClientHearsOfAMissingScript(t *testing.T) {
 }
 
 // push is what the server sends by itself.
-var push = regexp.MustCompile(`>2\r\n\$10\r\ninvalidate\r\n\*1\r\n\$6\r\nlock\.\d\r\n`)
+var push = regexp.MustCompile(`>2\r\n\$10\r\ninvalidate\r\n\*1\r\n\$5\r\nnoise\r\n`)
 
 // Replies are counted, however what the server sends is cut.
 func TestRepliesAreCounted(t *testing.T) {
@@ -203,5 +214,36 @@ func TestRepliesAreCounted(t *testing.T) {
 			require.Equal(t, want, got, "%q", stream)
 			require.True(t, f.between())
 		}
+	}
+}
+
+// What the server sends by itself may come before the word that a script is missing, and both in pieces. The word alone is taken out.
+func TestAPushBeforeAMissingScript(t *testing.T) {
+	const pushed, missing, late = ">2\r\n+x\r\n:1\r\n", "-NOSCRIPT No matching script.\r\n", ":7\r\n"
+	stream := pushed + missing + pushed + late
+	for cut := range len(stream) {
+		up, server := net.Pipe()
+		sent := make(chan string, 1)
+		go func() {
+			b := make([]byte, 1000)
+			n, _ := server.Read(b)
+			sent <- string(b[:n])
+		}()
+		c := &conn{up: up, again: (&Client{Alone: true}).AppendCall([]byte("*3\r\n"), counting), news: make(chan struct{}, 1)}
+		c.called.Store(counting)
+		var b buffer
+		got, held := "", 0
+		for _, piece := range []string{stream[:cut], stream[cut:]} {
+			b.n += copy(b.room(), piece)
+			if held = c.count(&b, held); held == b.n {
+				got += string(b.bytes())
+				b.n, held = 0, 0
+			}
+		}
+		require.Equal(t, pushed+pushed+late, got, "cut at %d", cut)
+		require.Equal(t, "*3\r\n"+string(counting.text), <-sent)
+		require.EqualValues(t, 1, c.answered.Load())
+		require.True(t, c.settled())
+		_, _ = up.Close(), server.Close()
 	}
 }
