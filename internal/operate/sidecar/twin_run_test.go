@@ -517,6 +517,12 @@ func (r *run) reply(s *step, c []string, before [2]view, bare, behind string) {
 		if swaps {
 			r.differ("D4")
 		}
+	case len(s.commands) > 1 && v.what == "raw" && v.ttl < 0 && r.legacy(v.value) && r.ends(v.value): // taken over within a transaction
+		r.differ("D4")
+	case len(s.commands) > 1 && slices.ContainsFunc(slices.Concat(s.commands...), func(w string) bool { return w == "@-5" }) && r.site.dialect != nil:
+		r.differ("D2")
+	case len(s.commands) > 1 && far && r.legacy(bare) && (swaps || name == "GET" && r.ends(bare)):
+		r.differ("D4")
 	case swaps && (v.kind == "none" || len(s.commands) > 1) && bare == "nil" && far:
 		r.differ("D5")
 	case name == "EXEC" && behind == "nil" && r.dirtied:

@@ -90,6 +90,7 @@ func once(c *Client)       { c.Patience = 0 }
 func oldStage(c *Client)   { c.OldStage = true }
 func truthful(c *Client)   { c.Truthful = true }
 func plain(c *Client)      { c.Plain = true }
+func twice(c *Client)      { c.Twice = true }
 func redisson(c *Client)   { c.Redisson = true }
 func queue(c *Client)      { c.Queue = true }
 func held(c *Client)       { c.Held = true }

@@ -89,7 +89,9 @@ type Member struct {
 	Claim    time.Duration
 	MaxSleep time.Duration
 	QueueTTL time.Duration // of a bridge's queue; 0: more than four polls and a lease
-	// Behind names the sidecar that a client of that scheme talks to: with Queue in stage modern, with OldStage in stage legacy, else in
+	// Twice makes a client behind a sidecar send each DEL twice.
+	Twice bool
+	// Behind names the sidecar that a client talks to, of scheme Sidecar, or of Modern, which stands for a script of the service then: with Queue in stage modern, with OldStage in stage legacy, else in
 	// stage bridge. Host is how far the sidecar's clock is ahead of the client's own; they are on one host, so it is 0 (else an ablation).
 	Behind   string
 	OldStage bool

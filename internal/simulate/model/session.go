@@ -83,6 +83,8 @@ type Session struct {
 
 	keeper keeper // of the sidecar
 
+	doubled bool // the second DEL of this turn is sent
+
 	asks bool             // the sidecar asks for the attempt that it holds back
 	held protocol.Command // that attempt, as the client sent it
 	drew int64            // tokens of a sidecar that holds attempts back: two threads of its service may not draw the same
@@ -138,7 +140,7 @@ func (s *Session) Acquire(now Reading) protocol.Step {
 	s.Phase = Acquiring
 	s.Turn++
 	s.Value, s.Expiry, s.Deadline, s.Fence, s.entryLeft = "", 0, 0, 0, false
-	s.pending, s.pendingExpiry = "", 0
+	s.pending, s.pendingExpiry, s.doubled = "", 0, false
 	s.beginAcquire()
 	return s.Next(now, protocol.Reply{})
 }
@@ -206,11 +208,14 @@ func (s *Session) Next(now Reading, reply protocol.Reply) protocol.Step {
 	if s.Mutation != nil && s.Mutation.Reply != nil && reply.Kind != protocol.Begin {
 		reply = s.Mutation.Reply(s, &s.sent, reply)
 	}
-	step := protocol.Step{Kind: protocol.Send, Command: s.held}
-	if !s.asks {
+	step, again := protocol.Step{Kind: protocol.Send, Command: s.held}, s.Twice && !s.doubled && s.sent.Op == protocol.SidecarDel && reply.Kind != protocol.Silence
+	switch {
+	case again:
+		s.doubled, step.Command = true, s.sent
+	case !s.asks:
 		step = s.advance(now, reply)
 	}
-	if step.Kind == protocol.Send && s.Scheme == Sidecar {
+	if step.Kind == protocol.Send && s.Behind != "" && !again {
 		s.asks, s.held = !s.asks && s.Held && step.Command.Op == protocol.SetNX, protocol.Command{}
 		if s.asks {
 			s.held = step.Command

@@ -25,6 +25,7 @@ func (s *Session) AppendState(b []byte) []byte {
 	b = append(b, s.pending...)
 	b = binary.AppendVarint(b, int64(s.pendingExpiry))
 	b = binary.AppendVarint(b, s.drew)
+	b = append(b, bit(s.doubled))
 	if s.asks {
 		b = append(append(b, s.held.Value...), 0)
 	}
