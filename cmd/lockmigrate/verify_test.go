@@ -328,6 +328,8 @@ func TestTheRecordKnowsTheLongestSilence(t *testing.T) {
 	look := []string{"verify", "--namespace", "orders", "--monitor", "--out", "c.json"}
 	_, stderr = o.runs(exitUsage, append(look, "--for", "1s")...)
 	assert.Contains(t, stderr, "the window of 1s is shorter than the longest silence of 1.5s, which the record says")
+	_, stderr = o.runs(exitUsage, append(look, "--for", "2s", "--ignore-db", "5", "--ignore-db", "0")...)
+	assert.Contains(t, stderr, "database 0 is the one of the locks")
 	_, stderr = o.runs(exitUsage, append(look, "--for", "2s", "--longest-silence", "1200ms")...)
 	assert.Contains(t, stderr, "the longest silence of 1.2s is less than the 1.5s that the record knows of")
 	stdout, _ := o.runs(exitDone, append(look, "--for", "1600ms")...)

@@ -42,12 +42,6 @@ func TestHolesAreInconclusive(t *testing.T) {
 	})
 	assert.Equal(t, []string{"counters"}, open(c), c.Why)
 
-	expiry := fmt.Sprint(time.Now().Add(time.Minute).UnixMilli())
-	for _, write := range [][]any{{"SET", "lock:a", expiry}, {"SETEX", "lock:a", 60, expiry}, {"PSETEX", "lock:a", 60000, expiry}, {"MSET", "lock:a", expiry}, {"MSETNX", "lock:a", expiry}} {
-		c = during(t, s, lock, func() { s.Do(write[0].(string), write[1:]...); s.Do("DEL", "lock:a") })
-		assert.Equal(t, []string{"commands"}, open(c), "%v without MONITOR: %s", write, c.Why)
-	}
-
 	o := lock
 	o.Longest = time.Hour
 	c = during(t, s, o, func() {})

@@ -95,7 +95,8 @@ func newMaster(ctx context.Context, q *inquiry, addr string) (*master, error) {
 		facts: Master{Addr: addr, CountsDenied: true, LogRead: true},
 	}
 	if m.table, err = traffic.ReadTable(ctx, conn); err != nil {
-		m.facts.TableWhy = err.Error()
+		m.facts.TableWhy, m.warned = err.Error(), true
+		q.warn(fmt.Sprintf("%s: which commands write is not known, so this run cannot end with none-seen: grant +command: %v", addr, err))
 	}
 	m.facts.Writes = len(m.table.Writers())
 	m.facts.Named, m.facts.NamedWhy = m.named(ctx)
