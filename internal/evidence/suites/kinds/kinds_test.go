@@ -63,6 +63,7 @@ type terms struct {
 	reply   time.Duration        // of the replies; zero: half of ttl
 	ttl     time.Duration        // zero: ttl
 	args    []string             // words on the server's command line
+	faulty  bool                 // the pools lose commands and replies as scene.fate says
 	server  *redistest.Server
 }
 
@@ -260,12 +261,17 @@ func (c *counts) all() (acquired, released, lost int) {
 	return c.acquired, c.released, c.lost
 }
 
-// scene is one server, the way to it, and a Locker of one kind behind that.
+// scene is one server and a Locker of one kind behind that.
 type scene struct {
 	*testing.T
 	kind   kind
 	server *redistest.Server
-	link   *redistest.Link
+	link   interface {
+		Partition()
+		HalfOpen()
+		Heal()
+		Cut()
+	} // the way to it
 	fate   atomic.Uint32 // of each command, where the pools can lose them
 	counts *counts
 	locker
@@ -283,30 +289,51 @@ func each(t *testing.T, wanted func(kind) bool, c terms, test func(s *scene)) {
 		}
 		t.Run(k.name, func(t *testing.T) {
 			t.Parallel()
-			test(newScene(t, k, c, false))
+			server := redistest.Real(t, c.args...)
+			server.Do("ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all")
+			link := redistest.NewLink(t, server.Addr)
+			dial := func(ctx context.Context, db int) (redis.Conn, error) {
+				return redis.DialContext(ctx, "tcp", link.Addr, redis.DialUsername(user), redis.DialPassword("secret"), redis.DialDatabase(db))
+			}
+			test(newScene(&scene{T: t, kind: k, server: server, link: link}, c, dial))
 		})
 	}
 }
 
-func newScene(t *testing.T, k kind, c terms, faulty bool) *scene {
+// virtually is each in virtual time.
+func virtually(t *testing.T, wanted func(kind) bool, c terms, test func(s *scene)) {
 	t.Helper()
-	s := &scene{T: t, kind: k, server: redistest.Real(t, c.args...), counts: &counts{}}
-	s.server.Do("ACL", "SETUSER", user, "on", ">secret", "~*", "&*", "+@all")
-	s.link = redistest.NewLink(t, s.server.Addr)
+	for _, k := range kinds {
+		if wanted != nil && !wanted(k) {
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			redistest.Virtual(t, func(t *testing.T, server *redistest.Server) {
+				link := server.Route(user)
+				test(newScene(&scene{T: t, kind: k, server: server, link: link}, c, func(ctx context.Context, db int) (redis.Conn, error) {
+					return redis.DialContext(ctx, "tcp", "", redis.DialContextFunc(link.Dial), redis.DialDatabase(db))
+				}))
+			})
+		})
+	}
+}
+
+func newScene(s *scene, c terms, dial func(ctx context.Context, db int) (redis.Conn, error)) *scene {
+	s.Helper()
+	t := s.T
+	s.counts = &counts{}
 	c.counted, c.server = s.counts, s.server
 	var pools []lockmigrate.Pool
 	for db := range 3 { // as good as three servers to a quorum
-		pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) {
-			return redis.DialContext(ctx, "tcp", s.link.Addr, redis.DialUsername(user), redis.DialPassword("secret"), redis.DialDatabase(db))
-		}}
+		pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) { return dial(ctx, db) }}
 		t.Cleanup(func() { _ = pool.Close() })
-		if faulty {
+		if c.faulty {
 			pools = append(pools, &redistest.Faulty{Pool: pool, Fate: func(int, string) redistest.Fate { return redistest.Fate(s.fate.Load()) }})
 			continue
 		}
 		pools = append(pools, pool)
 	}
-	s.locker = k.open(t, pools, c)
+	s.locker = s.kind.open(t, pools, c)
 	t.Cleanup(s.locker.close)
 	first := s.hold() // the server knows the scripts from now on
 	require.NoError(t, first.Renew(t.Context()))

@@ -3,6 +3,7 @@ package kinds
 import (
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"sync"
 	"syscall"
@@ -170,7 +171,7 @@ func TestALeavingCallerTellsTheHolder(t *testing.T) {
 			name = "the server stays away"
 		}
 		t.Run(name, func(t *testing.T) {
-			each(t, nil, terms{}, func(s *scene) {
+			virtually(t, nil, terms{}, func(s *scene) {
 				k := s.hold()
 				s.link.HalfOpen()
 				ctx, cancel := context.WithTimeout(s.Context(), ttl/20)
@@ -188,7 +189,7 @@ func TestALeavingCallerTellsTheHolder(t *testing.T) {
 		})
 	}
 	t.Run("before it", func(t *testing.T) {
-		each(t, nil, terms{}, func(s *scene) {
+		virtually(t, nil, terms{}, func(s *scene) {
 			k := s.hold()
 			ctx, cancel := context.WithCancel(s.Context())
 			cancel()
@@ -202,7 +203,7 @@ func TestALeavingCallerTellsTheHolder(t *testing.T) {
 
 // TestALateRenewalIsALoss: the reply to a renewal comes after the deadline.
 func TestALateRenewalIsALoss(t *testing.T) {
-	each(t, nil, terms{fixed: true, reply: ttl * 9 / 10}, func(s *scene) {
+	virtually(t, nil, terms{fixed: true, reply: ttl * 9 / 10}, func(s *scene) {
 		k := s.hold()
 		assert.NoError(s, k.Renew(s.Context())) // there is a connection now
 		s.link.HalfOpen()
@@ -235,7 +236,7 @@ func TestDoNeverHidesTheLoss(t *testing.T) {
 		"the cause, joined": func(ctx context.Context) error { return errors.Join(own, context.Cause(ctx)) },
 	} {
 		t.Run(name, func(t *testing.T) {
-			each(t, nil, terms{fixed: true}, func(s *scene) {
+			virtually(t, nil, terms{fixed: true}, func(s *scene) {
 				var said error
 				err := s.do(s.Context(), func(ctx context.Context) error {
 					s.link.Partition()
@@ -253,7 +254,7 @@ func TestDoNeverHidesTheLoss(t *testing.T) {
 		})
 	}
 	t.Run("MaxHold", func(t *testing.T) {
-		each(t, func(k kind) bool { return k.name != "legacy" && k.name != "legacy, compared" }, terms{maxHold: ttl / 7}, func(s *scene) {
+		virtually(t, func(k kind) bool { return k.name != "legacy" && k.name != "legacy, compared" }, terms{maxHold: ttl / 7}, func(s *scene) {
 			err := s.do(s.Context(), func(ctx context.Context) error {
 				<-ctx.Done()
 				return ctx.Err()
@@ -264,7 +265,7 @@ func TestDoNeverHidesTheLoss(t *testing.T) {
 		})
 	})
 	t.Run("no loss", func(t *testing.T) {
-		each(t, nil, terms{}, func(s *scene) {
+		virtually(t, nil, terms{}, func(s *scene) {
 			assert.NoError(s, s.do(s.Context(), func(context.Context) error { return nil }))
 			err := s.do(s.Context(), func(context.Context) error { return own })
 			assert.Equal(s, own, err, "work's error itself")
@@ -275,90 +276,66 @@ func TestDoNeverHidesTheLoss(t *testing.T) {
 
 // TestAReleaseThatRanIsNoLoss: both replies of the first release are lost, but it ran. Nobody took the lock.
 func TestAReleaseThatRanIsNoLoss(t *testing.T) {
-	for _, k := range kinds {
-		t.Run(k.name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t, k, terms{fixed: true, reply: ttl / 3, ttl: time.Minute}, true)
-			lock := s.hold()
-			s.fate.Store(uint32(redistest.LosesReply))
-			require.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrUnknownOutcome)
-			s.fate.Store(uint32(redistest.Passes))
-			assert.NoError(t, lock.Context().Err(), "nobody knows yet")
-			assert.NoError(t, lock.Release(t.Context()))
-			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
-			s.leavesNothing(t)
-			s.balanced()
-		})
-	}
+	virtually(t, nil, terms{fixed: true, faulty: true, reply: ttl / 3, ttl: time.Minute}, func(s *scene) {
+		lock := s.hold()
+		s.fate.Store(uint32(redistest.LosesReply))
+		require.ErrorIs(s, lock.Release(s.Context()), lockmigrate.ErrUnknownOutcome)
+		s.fate.Store(uint32(redistest.Passes))
+		assert.NoError(s, lock.Context().Err(), "nobody knows yet")
+		assert.NoError(s, lock.Release(s.Context()))
+		assert.ErrorIs(s, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+		s.leavesNothing(s.T)
+		s.balanced()
+	})
 }
 
 // TestARenewalWithoutAnAnswerIsNoLoss: neither reply of a renewal comes, whether it ran or not. The lock is held, renewed again
 // and released, also where the renewal writes another value.
 func TestARenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
-	for _, k := range kinds {
-		for _, fate := range []redistest.Fate{redistest.LosesReply, redistest.LosesCommand} {
-			for _, renews := range []bool{true, false} {
-				name := k.name + ", it ran"
-				if fate == redistest.LosesCommand {
-					name = k.name + ", it did not run"
-				}
-				if renews {
-					name += ", renewed once more"
-				}
-				t.Run(name, func(t *testing.T) {
-					t.Parallel()
-					s := newScene(t, k, terms{fixed: true, reply: ttl / 3, ttl: time.Minute}, true)
+	for name, fate := range map[string]redistest.Fate{"it ran": redistest.LosesReply, "it did not run": redistest.LosesCommand} {
+		for _, renews := range []bool{true, false} {
+			t.Run(fmt.Sprintf("%s, renewed once more: %v", name, renews), func(t *testing.T) {
+				virtually(t, nil, terms{fixed: true, faulty: true, reply: ttl / 3, ttl: time.Minute}, func(s *scene) {
 					lock := s.hold()
 					s.fate.Store(uint32(fate))
-					err := lock.Renew(t.Context())
-					require.Error(t, err)
-					assert.NotErrorIs(t, err, lockmigrate.ErrLost)
+					err := lock.Renew(s.Context())
+					require.Error(s, err)
+					assert.NotErrorIs(s, err, lockmigrate.ErrLost)
 					s.fate.Store(uint32(redistest.Passes))
 					if renews {
-						assert.NoError(t, lock.Renew(t.Context()))
+						assert.NoError(s, lock.Renew(s.Context()))
 					}
-					assert.NoError(t, lock.Release(t.Context()))
-					assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
-					s.leavesNothing(t)
+					assert.NoError(s, lock.Release(s.Context()))
+					assert.ErrorIs(s, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+					s.leavesNothing(s.T)
 					s.balanced()
 				})
-			}
+			})
 		}
 	}
 }
 
 // TestAnAutomaticRenewalWithoutAnAnswerIsNoLoss: the same where the Locker renews by itself.
 func TestAnAutomaticRenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
-	for _, k := range kinds {
-		if k.name == "legacy" || k.name == "legacy, compared" {
-			continue
-		}
-		t.Run(k.name, func(t *testing.T) {
-			t.Parallel()
-			s := newScene(t, k, terms{reply: ttl / 3, ttl: 4 * ttl}, true)
-			lock := s.hold()
-			seen := func() (renewed, failed int) {
-				s.counts.mu.Lock()
-				defer s.counts.mu.Unlock()
-				return s.counts.renewed, s.counts.failed
-			}
-			_, before := seen()
-			s.fate.Store(uint32(redistest.LosesReply))
-			require.Eventually(t, func() bool { _, failed := seen(); return failed > before }, late, time.Millisecond)
-			s.fate.Store(uint32(redistest.Passes))
-			before, _ = seen()
-			require.Eventually(t, func() bool { renewed, _ := seen(); return renewed > before }, late, time.Millisecond)
-			assert.NoError(t, lock.Context().Err(), "held")
-			assert.NoError(t, lock.Release(t.Context()))
-			s.leavesNothing(t)
-			s.balanced()
-		})
-	}
+	renews := func(k kind) bool { return k.name != "legacy" && k.name != "legacy, compared" }
+	virtually(t, renews, terms{faulty: true, reply: ttl / 3, ttl: 4 * ttl}, func(s *scene) {
+		lock := s.hold()
+		before := s.counts.of(&s.counts.failed)
+		s.fate.Store(uint32(redistest.LosesReply))
+		redistest.Await(s.T, "a renewal fails", late, func() bool { return s.counts.of(&s.counts.failed) > before })
+		s.fate.Store(uint32(redistest.Passes))
+		before = s.counts.of(&s.counts.renewed)
+		redistest.Await(s.T, "a renewal succeeds", late, func() bool { return s.counts.of(&s.counts.renewed) > before })
+		assert.NoError(s, lock.Context().Err(), "held")
+		assert.NoError(s, lock.Release(s.Context()))
+		s.leavesNothing(s.T)
+		s.balanced()
+	})
 }
 
 // TestAClosedLockerHandsOutNothing, and the empty key is refused by all.
 func TestAClosedLockerHandsOutNothing(t *testing.T) {
-	each(t, nil, terms{}, func(s *scene) {
+	virtually(t, nil, terms{}, func(s *scene) {
 		_, err := s.acquire(s.Context(), "")
 		assert.ErrorContains(s, err, "the key is empty")
 		var known *lockmigrate.Error
@@ -377,7 +354,7 @@ func TestAClosedLockerHandsOutNothing(t *testing.T) {
 
 // TestCloseWaitsForReleases: a release that is under way when the Locker is closed comes to its end, and is no loss.
 func TestCloseWaitsForReleases(t *testing.T) {
-	each(t, nil, terms{ttl: time.Minute, reply: 20 * time.Second}, func(s *scene) {
+	virtually(t, nil, terms{ttl: time.Minute, reply: 20 * time.Second}, func(s *scene) {
 		k := s.hold()
 		s.link.HalfOpen()
 		released, closed := make(chan error, 1), make(chan struct{})
