@@ -24,8 +24,6 @@ type simulateFlags struct {
 	habits, network string
 	seed            uint64
 	html, scenario  string
-	determinism     bool
-	workers         int
 	run             time.Duration
 	as              string
 	shrink          bool
@@ -68,9 +66,7 @@ func newSimulateCommand(env *environment) *cobra.Command {
 	f.StringVar(&flags.scenario, "scenario", "", "run the fleet that a `FILE` describes instead")
 	choose(cmd, &flags.as, "as", "show one run of a scenario or of a cell: as a `FORM`, story, trace, or a scenario that plays it again", forms...)
 	f.BoolVar(&flags.shrink, "shrink", false, "with --as: cut a run that breaks down to what it needs")
-	f.BoolVar(&flags.determinism, "check-determinism", false, "run everything twice, on a different number of threads, and compare")
 	f.DurationVar(&flags.run, "run", 0, "with --scenario: how much of the fleet's time to play (0: as long as the file says)")
-	f.IntVar(&flags.workers, "workers", 0, "threads to use (0: one for each core)")
 	completes(cmd, "scheme", func() []string { return sim.Schemes })
 	return cmd
 }
@@ -86,7 +82,7 @@ func unused(cmd *cobra.Command, why string, used ...string) error {
 
 // ofScenario plays a scenario: all its seeds, or one of them to be shown.
 func (f *simulateFlags) ofScenario(cmd *cobra.Command, env *environment) error {
-	used := []string{"scenario", "seed", "runs", "run", "check-determinism", "workers"}
+	used := []string{"scenario", "seed", "runs", "run"}
 	if f.as != "" {
 		used = []string{"scenario", "seed", "run", "as", "shrink"}
 	}
@@ -111,7 +107,7 @@ func (f *simulateFlags) ofScenario(cmd *cobra.Command, env *environment) error {
 	if f.as != "" {
 		return showRun(env, s, f.as, f.shrink)
 	}
-	return runScenario(env, s, f)
+	return runScenario(env, s, f.scenario)
 }
 
 // ofCell shows one run of one cell of a sweep.
@@ -232,7 +228,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	status := env.status()
 	defer status.Clear()
 	start := env.now()
-	plan := sim.Sweep{Cells: cells, Runs: flags.runs, Seed: flags.seed, Workers: flags.workers}
+	plan := sim.Sweep{Cells: cells, Runs: flags.runs, Seed: flags.seed}
 	plan.Progress = func(done int) {
 		status.Update(func() string {
 			return fmt.Sprintf("simulate %s %s of %s cells%s", terminal.Bar(float64(done)/float64(len(cells))), thousands(int64(done)), thousands(int64(len(cells))), timeLeft(env.now().Sub(start), done, len(cells)))
@@ -243,11 +239,6 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 		return err
 	}
 	wall := env.now().Sub(start)
-	if flags.determinism {
-		if err := checkSweep(ctx, &plan, outcomes); err != nil {
-			return err
-		}
-	}
 	r := report.Collect(axes, outcomes, flags.seed)
 	r.Command = command
 	if flags.html != "" {
@@ -266,23 +257,6 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 		if o := &outcomes[i]; o.Unpromised() > 0 {
 			return unsafeError(report.PlayCommand(o), "%s broke where it promises not to", o.Scheme)
 		}
-	}
-	return nil
-}
-
-// checkSweep runs the sweep again on another number of threads.
-func checkSweep(ctx context.Context, plan *sim.Sweep, outcomes []sim.Outcome) error {
-	again := *plan
-	again.Workers, again.Progress = 1, nil
-	if plan.Workers == 1 {
-		again.Workers = 3
-	}
-	second, err := again.Run(ctx)
-	if err != nil {
-		return err
-	}
-	if !slices.EqualFunc(outcomes, second, func(a, b sim.Outcome) bool { return a.Hash == b.Hash && a.Tally == b.Tally }) {
-		return failedError("this is a bug in the simulator", "two runs of the same seeds differ")
 	}
 	return nil
 }
