@@ -116,11 +116,7 @@ func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
 		if err := unused(cmd, "--scheme clobber: its run is known, and the smallest", "scheme", "as"); err != nil {
 			return err
 		}
-		run, ok := report.HuntClobber(new(sim.World), report.HuntSeeds)
-		if !ok {
-			return failedError("this is a bug in the simulator", "no seed has the break that needs no skew")
-		}
-		return showRun(env, &scenario.Scenario{Fleet: *run.Fleet, Seeds: 1}, f.as, false)
+		return showRun(env, report.Clobber(), f.as, false)
 	}
 	if err := unused(cmd, "--as: it shows one cell", "scheme", "skew", "lease", "hold", "clients", "habits", "network", "seed", "as", "shrink"); err != nil {
 		return err

@@ -99,9 +99,6 @@ func (e *edges) String() string {
 	}
 }
 
-// HuntSeeds is for how many seeds a break without any skew is looked for.
-const HuntSeeds = 5000
-
 // Shrink adds a minimal run for each row of the maps that breaks: its break with the smallest skew, on
 // either side of zero; and last the break that needs no skew at all.
 func (r *Report) Shrink() {
@@ -123,14 +120,10 @@ func (r *Report) Shrink() {
 	}
 	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(rank(r.Grid, best[a]), rank(r.Grid, best[b])) })
 	w := new(sim.World)
-	defer func() {
-		if run, ok := HuntClobber(w, HuntSeeds); ok {
-			r.Runs = append(r.Runs, run)
-		}
-	}()
 	for _, id := range order[:min(len(order), maxRuns)] {
 		r.Runs = append(r.Runs, ShrinkCell(w, id, best[id]))
 	}
+	r.Runs = append(r.Runs, clobberRun(w))
 }
 
 // rank prefers the runs nearest to the grid's own lease and hold time.

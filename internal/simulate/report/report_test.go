@@ -12,7 +12,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -67,21 +66,19 @@ func TestReportIsOneSmallFile(t *testing.T) {
 	require.Equal(t, string(makeSample(t)), page, "the same seed is the same file")
 }
 
-func TestClobberIsFoundAndShrunk(t *testing.T) {
-	w := new(sim.World)
-	run, ok := HuntClobber(w, HuntSeeds)
-	require.True(t, ok, "no seed has it")
-	t.Logf("%d clients, %+v\n%s", len(run.Fleet.Clients), sim.WeightOf(run.Fleet), run.Scenario)
-	require.LessOrEqual(t, len(run.Fleet.Clients), 3)
-	for i := range run.Fleet.Clients {
-		require.Zero(t, run.Fleet.Clients[i].Offset)
+// TestClobberNeedsNoSkew: nothing but a clobber that shortened a lease explains that run, and nothing in it can be left out.
+func TestClobberNeedsNoSkew(t *testing.T) {
+	w, s := new(sim.World), Clobber()
+	for i := range s.Fleet.Clients {
+		require.Zero(t, s.Fleet.Clients[i].Offset)
 	}
-	s, err := scenario.Parse(run.Scenario)
-	require.NoError(t, err)
-	result := w.Run(&s.Fleet, s.Seed)
-	require.True(t, OnlyAClobber(&result))
+	r := w.Run(&s.Fleet, s.Seed)
 	for _, e := range s.Expect {
-		_, met := e.Met(&result.Tally)
-		require.True(t, met)
+		_, met := e.Met(&r.Tally)
+		require.True(t, met, e)
 	}
+	h := &r.Hazards
+	require.Zero(t, h[sim.EarlyTakeover]+h[sim.DoubleWin]+h[sim.Overrun]+h[sim.StaleDelete]+h[sim.UnitMismatch]+h[sim.LostUpdate])
+	small := sim.NewShrinker(w, skewStep).Shrink(&s.Fleet)
+	require.Equal(t, sim.WeightOf(&s.Fleet), sim.WeightOf(small))
 }
