@@ -105,7 +105,7 @@ func TestNext(t *testing.T) {
 	}}}
 	doubtful := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
 		Name: "py", Kind: "legacy", Dialect: "redis-objects", Or: "redispy-float", Doubt: "it deletes without a look", Connections: 1, AtOnce: 1, SkewKnown: true,
-		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written", LeaseDoubt: "or it is 5s, and its clock is right"}},
+		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written", LeaseDoubt: "it is 5s if its clock is right"}},
 	}}}
 	thin := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}}
 	at := func(stage stages.Stage, members ...stages.Member) *stages.View {
@@ -134,7 +134,7 @@ func TestNext(t *testing.T) {
 		"nothing":        {standing{}, "lockmigrate observe --match 'PATTERN' --for 10m --profile orders.profile.json", "MONITOR sends a copy", false},
 		"a thin profile": {standing{profile: thin}, "lockmigrate observe --match 'lock.*' --for 30m --profile orders.profile.json", "no client of the old scheme", false},
 		"in doubt": {standing{profile: doubtful}, "lockmigrate observe --match 'lock.*' --for 30m --profile orders.profile.json",
-			"redis-objects or redispy-float (it deletes without a look); give --dialect; the lease of py: 30s (or it is 5s, and its clock is right)", false},
+			"redis-objects or redispy-float (it deletes without a look); give --dialect; the lease of py: 30s (it is 5s if its clock is right)", false},
 		"measured":              {standing{profile: enough}, "lockmigrate stage init --namespace orders --match 'lock.*' --profile orders.profile.json --execute", "nothing changes for anybody", false},
 		"legacy, no member":     {standing{view: at(stages.Legacy), keys: held}, "lockmigrate stage --namespace orders", `Options{Namespace: "orders"}`, false},
 		"legacy, silent member": {standing{view: at(stages.Legacy, stages.Member{ID: "a", Left: -1}), keys: held}, "lockmigrate stage --namespace orders", "no member lives", false},

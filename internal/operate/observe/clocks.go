@@ -418,7 +418,7 @@ func (h *host) lease(of lease, shift time.Duration) lease {
 		l.from, l.doubt = "written", "its waiters did what they do with one "+say(h.within)
 	case l.from == "written" && l.doubt == "" && l.least == l.most && wrong && own > 0 && own != l.likely:
 		l.least, l.most = min(own, l.likely), max(own, l.likely)
-		l.doubt = fmt.Sprintf("or it is %v, and its clock is right", own)
+		l.doubt = fmt.Sprintf("it is %v if its clock is right", own)
 	}
 	if l.from == "written" && h.leads.of != nil && h.leads.of.Unit == protocol.FloatSeconds {
 		switch other, _ := h.client.other(); other {
