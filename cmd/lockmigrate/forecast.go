@@ -104,8 +104,9 @@ func runForecast(env *environment, path string, p profile.Profile, o forecast.Op
 		}
 	}
 	o.Progress = func(stage string, done, of int) {
+		told := today // the line is drawn by another goroutine
 		status.Update(func() string {
-			return fmt.Sprintf("forecast %s stage %s%s", terminal.Bar(float64(done)/float64(of)), stage, today)
+			return fmt.Sprintf("forecast %s stage %s%s", terminal.Bar(float64(done)/float64(of)), stage, told)
 		})
 	}
 	made, err := forecast.Make(p, o)
