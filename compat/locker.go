@@ -62,7 +62,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	l := &locker{opts: opts.withDefaults(), gate: admission.New[*Options](errClosed), contended: waiting.NewContended(), channel: "lockmigrate:wake:" + lockers.UUID()}
 	l.conns = lockers.Connect(lockers.Options{
 		Package: "compat", TTL: l.opts.TTL, ReplyTimeout: l.opts.ReplyTimeout, Observer: opts.Observer,
-		Waits: true, Channel: l.channel, Poll: l.opts.poll, GiveBack: l.giveBackOver,
+		Waits: true, Channel: l.channel, Poll: l.opts.poll, GiveBack: l.giveBackOver, FenceTTL: l.opts.FenceTTL,
 	}, pool)
 	pool = l.conns.Servers[0].Pool
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
@@ -104,40 +104,17 @@ func (l *locker) Close() error {
 }
 
 // Ready implements Locker.
-func (l *locker) Ready(ctx context.Context) error {
-	refused := func(err error) error {
-		return &lockmigrate.Error{Op: "join", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}
-	}
-	if ctx == nil {
-		return refused(lifetime.ErrNoContext)
-	}
-	for {
-		changed := l.gate.Changed()
-		err := l.gate.Refusal()
-		switch {
-		case err == nil:
-			return nil
-		case l.gate.Hopeless(err):
-			return refused(err)
-		}
-		select {
-		case <-changed.Done():
-		case <-ctx.Done():
-			if why := l.gate.Refusal(); why != nil { // what the reports that failed meanwhile say
-				err = why
-			}
-			return refused(errors.Join(err, context.Cause(ctx)))
-		}
-	}
-}
+func (l *locker) Ready(ctx context.Context) error { return l.gate.Ready(ctx, l.opts.Namespace) }
 
 // Stage implements Locker.
-func (l *locker) Stage() (lockmigrate.Stage, int64, error) {
-	stage, epoch, err := l.gate.Stage()
-	if err != nil {
-		err = &lockmigrate.Error{Op: "stage", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}
-	}
-	return stage, epoch, err
+func (l *locker) Stage() (lockmigrate.Stage, int64, error) { return l.gate.Told(l.opts.Namespace) }
+
+// Home implements lockers.Half.
+func (l *locker) Home() lockmigrate.Pool { return l.conns.Home() }
+
+// RaiseFence implements lockers.Half.
+func (l *locker) RaiseFence(ctx context.Context, key string, least int64) (int64, error) {
+	return l.conns.RaiseFence(ctx, key, least)
 }
 
 // TryAcquire implements Locker.
@@ -291,33 +268,9 @@ func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retry
 	return k, next, nil
 }
 
-// enter passes the gate. While it is closed it waits for the next order: for ever if patient, else
-// for ReplyTimeout and only as long as the member has not joined yet.
+// enter passes the gate. While it is closed it waits for the next order: for ever if patient, else for ReplyTimeout.
 func (l *locker) enter(ctx context.Context, k *lock, patient bool) error {
-	err := l.gate.Enter(k.key, &k.permit)
-	if err == nil {
-		return nil
-	}
-	if !patient {
-		bounded, cancel := context.WithTimeout(ctx, l.opts.ReplyTimeout)
-		defer cancel()
-		ctx = bounded
-	}
-	for {
-		changed := l.gate.Changed()
-		err = l.gate.Enter(k.key, &k.permit)
-		if err == nil || l.gate.Hopeless(err) || !patient && !errors.Is(err, admission.ErrNotJoined) {
-			return err
-		}
-		select {
-		case <-changed.Done():
-		case <-ctx.Done():
-			if why := l.gate.Refusal(); why != nil {
-				err = why
-			}
-			return err
-		}
-	}
+	return l.gate.Wait(ctx, k.key, &k.permit, l.opts.ReplyTimeout, patient)
 }
 
 // retryHint is when to look at a held key again.

@@ -202,6 +202,9 @@ func (o Options) longest() time.Duration {
 // under returns the options as a namespace's record makes them, or why the two do not go together.
 func (o Options) under(order stages.Order) (Options, error) {
 	r := order.Record
+	if r.Handover != nil {
+		return o, fmt.Errorf("namespace %s is a handover from one lock to another: package handover follows it", r.Namespace)
+	}
 	dialect, err := protocol.DialectNamed(r.Dialect)
 	if err != nil {
 		return o, fmt.Errorf("namespace %s: %w", r.Namespace, err)

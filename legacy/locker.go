@@ -49,6 +49,12 @@ func (l *locker) advance(ctx context.Context, m protocol.Machine, reply protocol
 	return l.conns.Servers[0].Runner(l.rules).Advance(ctx, lockers.OnClock(m, l.now), reply, abandoned)
 }
 
+// Home implements lockers.Half.
+func (l *locker) Home() lockmigrate.Pool { return l.driver.Pool }
+
+// RaiseFence implements lockers.Half: the old lock draws no tokens.
+func (l *locker) RaiseFence(context.Context, string, int64) (int64, error) { return 0, nil }
+
 // TryAcquire implements lockmigrate.Locker.
 func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	return l.observed(ctx, key, 0)

@@ -35,7 +35,7 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 	l.Locker = lockers.Locker{
 		Client: lockers.Connect(lockers.Options{
 			Package: "modern", TTL: opts.TTL, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer,
-			Waits: true, Channel: l.channel, Poll: opts.Poll, GiveBack: l.giveBack,
+			Waits: true, Channel: l.channel, Poll: opts.Poll, GiveBack: l.giveBack, FenceTTL: opts.FenceTTL,
 		}, pool),
 		Terms: opts.terms(), New: l.newHold, Contended: waiting.NewContended(),
 	}

@@ -62,6 +62,7 @@ var (
 	BridgeRelease = load("bridge_release.lua")
 
 	SweepExpire = load("sweep_expire.lua")
+	FenceRaise  = load("fence_raise.lua")
 
 	GatedWrite      = load("gated_write.lua")
 	GatedCompareSet = load("gated_compare_set.lua")

@@ -231,6 +231,7 @@ func situations() []situation {
 		one(scripts.GatedWrite, "expired, GETSET", past, "", []string{"SET lock " + past}, []string{key, guard}, "GETSET", ours, later),
 		one(scripts.GatedWrite, "expired, by transaction", "OK", "", []string{"SET lock " + past}, []string{key, guard}, "SET", ours, later),
 		one(scripts.SweepExpire, "a ghost", "1", "", []string{"SET lock " + past}, []string{key}, ttl, past),
+		one(scripts.FenceRaise, "behind", "1700000000000001", "", []string{set(fence, "1700000000000000")}, []string{fence}, "1700000000000001", long),
 		one(scripts.SweepExpire, "a ghost, a hash", "1", "", []string{"HSET lock f 1"}, []string{key}, ttl, "f", "1"),
 
 		other(scripts.StageInit, "new", "1", nil, []string{record, members}, 0, "[]", `{"dialect":"jedis-ms","shortest_ms":30000}`, 1, later, "note", "{}"),

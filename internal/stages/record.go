@@ -25,8 +25,10 @@ type Record struct {
 	Yield time.Duration
 	// Longest is the longest silence of a legacy client that was measured: a lease, a hold, a pause between two turns. Zero: none was.
 	Longest time.Duration
-	Note    string   // what the last change of stage rests on: a certificate, or why it was forced
-	History []Change // of the record, the oldest first; the newest 50
+	// Handover is what a namespace of package handover moves from and to; nil for one that moves from legacy to modern.
+	Handover *Halves
+	Note     string   // what the last change of stage rests on: a certificate, or why it was forced
+	History  []Change // of the record, the oldest first; the newest 50
 }
 
 // Silence is the least that may be said to be the longest silence of a legacy client.
@@ -96,12 +98,13 @@ func (s *Store) garbage(format string, args ...any) error {
 
 // clients is what a record says of the old clients, as it is stored. Times are in milliseconds.
 type clients struct {
-	Dialect  string `json:"dialect"`
-	Shortest int64  `json:"shortest_ms"`
-	Lag      int64  `json:"lag_ms,omitempty"`
-	Delay    int64  `json:"delay_ms,omitempty"`
-	Yield    int64  `json:"yield_ms,omitempty"`
-	Longest  int64  `json:"longest_ms,omitempty"`
+	Dialect  string  `json:"dialect,omitempty"`
+	Shortest int64   `json:"shortest_ms,omitempty"`
+	Lag      int64   `json:"lag_ms,omitempty"`
+	Delay    int64   `json:"delay_ms,omitempty"`
+	Yield    int64   `json:"yield_ms,omitempty"`
+	Longest  int64   `json:"longest_ms,omitempty"`
+	Handover *Halves `json:"handover,omitempty"`
 }
 
 // stored is how the record's patterns, and what it says of the old clients, stand on the server.
@@ -115,7 +118,7 @@ func (r Record) stored() (patterns, clients string, err error) {
 
 // Clients is what the record says of the old clients, as it is stored.
 func (r Record) Clients() (string, error) {
-	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds(), r.Yield.Milliseconds(), r.Longest.Milliseconds()})
+	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds(), r.Yield.Milliseconds(), r.Longest.Milliseconds(), r.Handover})
 	return string(text), err
 }
 
@@ -123,6 +126,12 @@ func (r *Record) unpackClients(text string) error {
 	var c clients
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
+	}
+	if c.Handover != nil {
+		if r.Handover = c.Handover; c.Handover.Old.zero() || c.Handover.New.zero() {
+			return errors.New("a handover without both halves")
+		}
+		return nil
 	}
 	if c.Dialect == "" || c.Shortest == 0 {
 		return errors.New("no dialect, or no shortest lease")

@@ -46,6 +46,8 @@ type Options struct {
 
 	Quorum int           // how many servers decide a renewal; zero: one
 	Drift  time.Duration // taken off every deadline
+
+	FenceTTL time.Duration // of the fencing counters; zero: none are kept
 }
 
 // patience is how long a renewal waits for its reply: another try must be left.
@@ -70,16 +72,17 @@ type Client struct {
 	Life       context.Context // of waits: ends with lifetime.ErrClosed
 	Background driver.Background
 
-	name    string
-	end     context.CancelCauseFunc
-	closing sync.Once
-	closed  atomic.Bool
-	left    error
+	name     string
+	fenceTTL time.Duration
+	end      context.CancelCauseFunc
+	closing  sync.Once
+	closed   atomic.Bool
+	left     error
 }
 
 // Connect wires a Locker over pools that CheckPool accepts. It sends nothing and starts nothing yet.
 func Connect(o Options, pools ...lockmigrate.Pool) *Client {
-	c := &Client{Clock: lifetime.NewClock(), Seen: Observer(o.Observer), name: o.Package}
+	c := &Client{Clock: lifetime.NewClock(), Seen: Observer(o.Observer), name: o.Package, fenceTTL: o.FenceTTL}
 	c.Life, c.end = context.WithCancelCause(context.Background())
 	var renewals []lifetime.Batcher
 	for _, pool := range pools {

@@ -20,7 +20,7 @@ var layers = [][]string{
 	{"internal/wire"},
 	{"internal/client", "internal/stages", "pool", "prommetrics"},
 	{"legacy", "modern", "locktest"},
-	{"compat"},
+	{"compat", "handover"},
 	{"internal/operate"},
 	{"cmd"},
 	{"internal/evidence"},

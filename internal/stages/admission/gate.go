@@ -16,6 +16,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -28,10 +29,11 @@ type Gate[T any] struct {
 	mu        sync.Mutex
 	following stages.Following
 	terms     T
-	fixed     bool  // no record governs the stage
-	why       error // what went wrong with the last report
-	hopeless  bool  // waiting does not mend it: see Hopeless
-	over      bool  // the Locker is closed
+	fixed     bool      // no record governs the stage
+	lasts     time.Time // the end of the lease of what is held, on the local monotonic clock: it may outlast what may begin
+	why       error     // what went wrong with the last report
+	hopeless  bool      // waiting does not mend it: see Hopeless
+	over      bool      // the Locker is closed
 	inUse     [3]int
 	acting    int             // attempts under way that began under the order that stands
 	earlier   int             // ... and those that began under an earlier one
@@ -84,6 +86,72 @@ func (g *Gate[T]) Enter(key string, p *Permit[T]) error {
 	return nil
 }
 
+// Wait is Enter where the gate may be closed for a while: it waits for the next order, for ever if patient; else for a time, and only as long as
+// the member has not joined yet.
+func (g *Gate[T]) Wait(ctx context.Context, key string, p *Permit[T], patience time.Duration, patient bool) error {
+	err := g.Enter(key, p)
+	if err == nil {
+		return nil
+	}
+	if !patient {
+		bounded, cancel := context.WithTimeout(ctx, patience)
+		defer cancel()
+		ctx = bounded
+	}
+	for {
+		changed := g.Changed()
+		err = g.Enter(key, p)
+		if err == nil || g.Hopeless(err) || !patient && !errors.Is(err, ErrNotJoined) {
+			return err
+		}
+		select {
+		case <-changed.Done():
+		case <-ctx.Done():
+			if why := g.Refusal(); why != nil {
+				err = why
+			}
+			return err
+		}
+	}
+}
+
+// Ready returns nil when attempts may begin, and ErrStage at once when they never will as things are, or when ctx ends first.
+func (g *Gate[T]) Ready(ctx context.Context, namespace string) error {
+	refused := func(err error) error {
+		return &lockmigrate.Error{Op: "join", Key: namespace, Kind: lockmigrate.ErrStage, Cause: err}
+	}
+	if ctx == nil {
+		return refused(errors.New("the context is nil"))
+	}
+	for {
+		changed := g.Changed()
+		err := g.Refusal()
+		switch {
+		case err == nil:
+			return nil
+		case g.Hopeless(err):
+			return refused(err)
+		}
+		select {
+		case <-changed.Done():
+		case <-ctx.Done():
+			if why := g.Refusal(); why != nil { // what the reports that failed meanwhile say
+				err = why
+			}
+			return refused(errors.Join(err, context.Cause(ctx)))
+		}
+	}
+}
+
+// Told is Stage with an error for the Locker's caller.
+func (g *Gate[T]) Told(namespace string) (stages.Stage, int64, error) {
+	stage, epoch, err := g.Stage()
+	if err != nil {
+		err = &lockmigrate.Error{Op: "stage", Key: namespace, Kind: lockmigrate.ErrStage, Cause: err}
+	}
+	return stage, epoch, err
+}
+
 // Stay lets a waiter with a place in the queue go on: its permit gets the bound that stands now. A waiter of another
 // order has to leave its place.
 func (g *Gate[T]) Stay(p *Permit[T]) error {
@@ -97,6 +165,33 @@ func (g *Gate[T]) Stay(p *Permit[T]) error {
 	}
 	p.NotAfter, p.Until = g.bound(), g.following.Until
 	return nil
+}
+
+// During returns a context that ends, with ErrChanged, when the permit's order is replaced by another. Call end when the attempt is over.
+func (g *Gate[T]) During(ctx context.Context, p *Permit[T]) (attempt context.Context, end func()) {
+	attempt, cancel := context.WithCancelCause(ctx)
+	var mu sync.Mutex
+	stop := func() bool { return true }
+	var watch func()
+	watch = func() {
+		changed := g.Changed()
+		if errors.Is(g.Stay(p), ErrChanged) {
+			cancel(ErrChanged)
+			return
+		}
+		mu.Lock()
+		defer mu.Unlock()
+		if attempt.Err() == nil {
+			stop = context.AfterFunc(changed, watch)
+		}
+	}
+	watch()
+	return attempt, func() {
+		cancel(nil)
+		mu.Lock()
+		defer mu.Unlock()
+		stop()
+	}
 }
 
 // ErrChanged is a waiter's whose stage is no more.
@@ -259,7 +354,7 @@ func (g *Gate[T]) obey(o stages.Order, terms T, until time.Time) (news bool) {
 	if epoch != o.Epoch {
 		g.earlier, g.acting = g.earlier+g.acting, 0
 	}
-	g.terms, g.why, g.hopeless = terms, nil, false
+	g.terms, g.why, g.hopeless, g.lasts = terms, nil, false, until
 	if news || wasClosed {
 		g.announce()
 	}
@@ -268,12 +363,19 @@ func (g *Gate[T]) obey(o stages.Order, terms T, until time.Time) (news bool) {
 
 // extend lets what is held be renewed until the end of a lease that allows nothing new: the member cannot run the
 // record any more, and the record still counts what it holds.
-func (g *Gate[T]) extend(o stages.Order) {
+func (g *Gate[T]) extend(o stages.Order, until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.following.Ready && o.Ends.After(g.following.Ends) {
-		g.following.Ends = o.Ends
+		g.following.Ends, g.lasts = o.Ends, until
 	}
+}
+
+// Lasts returns until when what is held may last, if no further report comes through: on the local monotonic clock.
+func (g *Gate[T]) Lasts() time.Time {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.lasts
 }
 
 // failed notes why a report did not succeed. A lease that still lasts goes on lasting, unless the record is gone or

@@ -77,7 +77,7 @@ func (m *Member[T]) report(ctx context.Context) (news bool, err error) {
 	m.note(wrong)
 	switch {
 	case wrong != nil:
-		m.Gate.extend(order)
+		m.Gate.extend(order, until)
 		return m.why != said, m.failed(ctx, &misfit{wrong})
 	case said != "", longest > m.longest:
 		// The record says that this member does not run it, or that its locks end sooner. Nothing may be acquired

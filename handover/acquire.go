@@ -1,0 +1,144 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
+)
+
+// TryAcquire implements lockmigrate.Locker: one attempt at each half that the stage takes.
+func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	return l.acquire(ctx, key, lockmigrate.Locker.TryAcquire, false)
+}
+
+// Acquire implements lockmigrate.Locker. A stage that moves meanwhile has it give back what it has and begin anew.
+func (l *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	return l.acquire(ctx, key, lockmigrate.Locker.Acquire, true)
+}
+
+// Do implements lockmigrate.Locker.
+func (l *locker) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
+	return lifetime.Do(ctx, key, l.Acquire, 2*l.opts.ReplyTimeout, work)
+}
+
+// take is how a half is taken: Acquire or TryAcquire.
+type take func(half lockmigrate.Locker, ctx context.Context, key string) (lockmigrate.Lock, error)
+
+func (l *locker) acquire(ctx context.Context, key string, by take, patient bool) (lockmigrate.Lock, error) {
+	if err := lockers.CheckContext(ctx, key); err != nil {
+		return nil, err
+	}
+	if key == "" {
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
+	}
+	if !l.background.Begin() {
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
+	}
+	defer l.background.End()
+	if patient && l.opts.Wait > 0 {
+		bounded, cancel := context.WithTimeoutCause(ctx, l.opts.Wait, lifetime.ErrWaitOver)
+		defer cancel()
+		ctx = bounded
+	}
+	began := time.Now()
+	for {
+		k := &lock{locker: l, key: key, newKey: l.opts.NewKey(key), giving: make(chan struct{}, 1)}
+		if err := l.gate.Wait(ctx, key, &k.permit, l.opts.ReplyTimeout, patient); err != nil {
+			return nil, l.refused(ctx, key, err)
+		}
+		err := k.take(ctx, by)
+		if err == nil {
+			k.begin(ctx)
+			l.seen(lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Key: key, Fence: k.fence, Took: time.Since(began), Note: "stage " + Stage(k.permit.Stage).String()})
+			return k, nil
+		}
+		if errors.Is(err, admission.ErrChanged) && ctx.Err() == nil && patient {
+			continue
+		}
+		if errors.Is(err, admission.ErrChanged) {
+			err = &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: err}
+		}
+		l.seen(lockmigrate.Event{Kind: lockmigrate.EventWaited, Op: "acquire", Key: key, Took: time.Since(began), Err: err})
+		return nil, err
+	}
+}
+
+// refused is the error of an attempt that did not pass the gate.
+func (l *locker) refused(ctx context.Context, key string, err error) error {
+	if errors.Is(err, lifetime.ErrClosed) {
+		return &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
+	}
+	kind := lockmigrate.ErrStage
+	if ctx.Err() != nil && !l.gate.Hopeless(err) {
+		kind, err = lockmigrate.ErrNotAcquired, errors.Join(&lockmigrate.Error{Op: "enter", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}, context.Cause(ctx))
+	}
+	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: kind, Cause: err}
+}
+
+// take takes the halves of the permit's stage, Old first. What it has when something fails is given back, New first. The permit is left
+// when nothing is held any more.
+func (k *lock) take(ctx context.Context, by take) (err error) {
+	l := k.locker
+	attempt, end := l.gate.During(ctx, &k.permit)
+	defer end()
+	taken := false
+	defer func() { // also where a half, or a function of Wrap, panics
+		if !taken {
+			k.giveBack()
+		}
+	}()
+	if k.permit.Stage != stages.Stage(StageNew) {
+		if k.old, err = by(l.opts.Old, attempt, k.key); err != nil {
+			return k.failed(attempt, err)
+		}
+	}
+	if k.permit.Stage != stages.Stage(StageOld) {
+		if k.new, err = by(l.opts.New, attempt, k.newKey); err != nil {
+			return k.failed(attempt, err)
+		}
+	}
+	if k.fence, err = k.fences(attempt); err != nil {
+		return k.failed(attempt, err)
+	}
+	if err := l.gate.Stay(&k.permit); errors.Is(err, admission.ErrChanged) {
+		return err
+	} else if err != nil {
+		return &lockmigrate.Error{Op: "acquire", Key: k.key, Kind: lockmigrate.ErrStage, Cause: err, Note: "it was acquired after this member's lease, and was given back"}
+	}
+	taken = true
+	return nil
+}
+
+// failed is ErrChanged where the stage ended the attempt.
+func (k *lock) failed(attempt context.Context, err error) error {
+	if errors.Is(context.Cause(attempt), admission.ErrChanged) {
+		return admission.ErrChanged
+	}
+	return err
+}
+
+// fences is the fencing token: at stage both it is larger than what either half has drawn, and New's counter goes on from there.
+func (k *lock) fences(ctx context.Context) (int64, error) {
+	switch {
+	case k.new == nil:
+		return k.old.Fence(), nil
+	case k.old == nil || k.old.Fence() == 0 || k.new.Fence() == 0 || k.new.Fence() > k.old.Fence():
+		return k.new.Fence(), nil
+	}
+	return lockers.HalfOf(k.locker.opts.New).RaiseFence(ctx, k.newKey, k.old.Fence()+1)
+}
+
+// giveBack gives back what an attempt has, behind the caller.
+func (k *lock) giveBack() {
+	if k.old == nil && k.new == nil {
+		k.permit.Leave()
+		return
+	}
+	k.locker.background.Fork(func() { _ = k.releaseHalves(context.Background()) })
+}

@@ -1,0 +1,479 @@
+package handover_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+const key = "lock.order.17"
+
+// town is two servers, and the record of a handover on the second.
+type town struct {
+	*world.World
+	a, b  *world.Server
+	store *stages.Store
+}
+
+func newTown(w *world.World) *town {
+	t := &town{World: w, a: w.Server(), b: w.Server()}
+	t.store = &stages.Store{Pool: t.b.Pool(), Namespace: "to-b", ReplyTimeout: 5 * time.Second, By: "test"}
+	old, err := stages.WriteMark(context.Background(), t.a.Pool(), "to-b", time.Second)
+	require.NoError(w, err)
+	new, err := stages.WriteMark(context.Background(), t.b.Pool(), "to-b", time.Second)
+	require.NoError(w, err)
+	require.NotEqual(w, old, new)
+	require.NoError(w, t.store.Init(context.Background(), stages.Record{Patterns: []string{"lock.*"}, Handover: &stages.Halves{Old: stages.Half{Mark: old}, New: stages.Half{Mark: new}}}))
+	return t
+}
+
+// member is a process with both halves and a Locker over them.
+type member struct {
+	handover.Locker
+	old, new          lockmigrate.Locker
+	toA, toB, toClerk *world.Route // clerk: the record's server
+}
+
+const lease = 6 * time.Second
+
+func (t *town) member(name string, change ...func(*handover.Options)) *member {
+	p := t.Process(name)
+	m := &member{toA: p.Route(t.a), toB: p.Route(t.b), toClerk: p.Route(t.b)}
+	var err error
+	m.old, err = compat.New(m.toA.Pool(), compat.Options{TTL: 3 * time.Second, FenceTTL: time.Hour})
+	require.NoError(t, err)
+	m.new, err = modern.New(m.toB.Pool(), modern.Options{TTL: 3 * time.Second, FenceTTL: time.Hour})
+	require.NoError(t, err)
+	o := handover.Options{Namespace: "to-b", Old: m.old, New: m.new, Lease: lease, Member: name}
+	for _, f := range change {
+		f(&o)
+	}
+	m.Locker, err = handover.New(m.toClerk.Pool(), o)
+	require.NoError(t, err)
+	t.Cleanup(func() {
+		_ = m.Close()
+		_, _ = m.old.Close(), m.new.Close()
+	})
+	return m
+}
+
+// move makes a step as soon as nobody is in the way.
+func (t *town) move(to handover.Stage) {
+	t.Helper()
+	for {
+		view, err := t.store.Show(context.Background())
+		require.NoError(t, err)
+		blockers, err := t.store.Move(context.Background(), view.Record.Epoch, stages.Stage(to), true)
+		require.NoError(t, err)
+		if len(blockers) == 0 {
+			return
+		}
+		time.Sleep(50 * time.Millisecond)
+	}
+}
+
+func ready(t *town, members ...*member) {
+	t.Helper()
+	for _, m := range members {
+		require.NoError(t, m.Ready(context.Background()))
+	}
+}
+
+// referee counts who is inside. It looks at no lock.
+type referee struct {
+	mu       sync.Mutex
+	inside   int
+	overlaps int
+	turns    int
+	fence    int64
+	back     int // fencing tokens that did not grow
+}
+
+func (r *referee) enter(fence int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.turns++
+	if r.inside++; r.inside > 1 {
+		r.overlaps++
+	}
+	if fence <= r.fence {
+		r.back++
+	}
+	r.fence = max(r.fence, fence)
+}
+
+func (r *referee) leave() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.inside--
+}
+
+// work takes turns until ctx ends. A turn ends with its context, or after its hold.
+func (r *referee) work(ctx context.Context, m *member, hold time.Duration) {
+	for ctx.Err() == nil {
+		lock, err := m.Acquire(ctx, key)
+		if err != nil {
+			time.Sleep(20 * time.Millisecond)
+			continue
+		}
+		r.enter(lock.Fence())
+		select {
+		case <-lock.Context().Done():
+		case <-time.After(hold):
+		}
+		r.leave()
+		_ = lock.Release(context.Background())
+	}
+}
+
+// TestStagesForthAndBack: a fleet works while its stages move forth and back, with members that are cut off from the record, from Old and from New,
+// and the servers' clocks an hour apart. Nobody is inside beside another, and at stages old and both fencing tokens grow.
+func TestStagesForthAndBack(t *testing.T) {
+	for seed := range uint64(6) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			world.Run(t, seed, func(w *world.World) {
+				town := newTown(w)
+				town.a.Offset, town.b.Offset = time.Duration(w.Rand.IntN(3)-1)*time.Hour, 0
+				var members []*member
+				for i := range 4 {
+					members = append(members, town.member(fmt.Sprint("m", i)))
+				}
+				ready(town, members...)
+				var r referee
+				ctx, stop := context.WithCancel(context.Background())
+				var work sync.WaitGroup
+				for _, m := range members {
+					work.Go(func() { r.work(ctx, m, 30*time.Millisecond) })
+				}
+				var counts [3]int
+				faults := func() {
+					m := members[w.Rand.IntN(len(members))]
+					route := []*world.Route{m.toA, m.toB, m.toClerk}[w.Rand.IntN(3)]
+					[]func(){route.Partition, route.HalfOpen, route.Cut}[w.Rand.IntN(3)]()
+					time.Sleep(time.Duration(w.Rand.IntN(12_000)) * time.Millisecond)
+					route.Heal()
+				}
+				for _, to := range []handover.Stage{handover.StageBoth, handover.StageNew, handover.StageBoth, handover.StageOld, handover.StageBoth, handover.StageNew} {
+					before := r.turns
+					time.Sleep(2 * time.Second)
+					faults()
+					town.move(to)
+					view, _ := town.store.Show(ctx)
+					counts[view.Record.Stage] += r.turns - before
+				}
+				time.Sleep(5 * time.Second)
+				stop()
+				work.Wait()
+				assert.Zero(t, r.overlaps, "EXCLUSION VIOLATED")
+				assert.Greater(t, r.turns, 200)
+				for stage, n := range counts {
+					assert.Positive(t, n, "turns before stage %v", handover.Stage(stage))
+				}
+				held, _ := town.a.Value(key)
+				assert.Empty(t, held)
+			})
+		})
+	}
+}
+
+// TestFencesGrowAcrossTheServers: Old's clock is an hour ahead, so its tokens are larger than those that New would draw.
+func TestFencesGrowAcrossTheServers(t *testing.T) {
+	world.Run(t, 1, func(w *world.World) {
+		town := newTown(w)
+		town.a.Offset = time.Hour
+		m := town.member("m")
+		ready(town, m)
+		last := int64(0)
+		for _, to := range []handover.Stage{handover.StageBoth, handover.StageNew} {
+			for range 2 {
+				lock, err := m.TryAcquire(context.Background(), key)
+				require.NoError(t, err)
+				assert.Greater(t, lock.Fence(), last)
+				last = lock.Fence()
+				require.NoError(t, lock.Release(context.Background()))
+			}
+			town.move(to)
+			time.Sleep(lease)
+		}
+		lock, err := m.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		assert.Greater(t, lock.Fence(), last, "New draws on from Old's")
+		require.NoError(t, lock.Release(context.Background()))
+	})
+}
+
+// TestWaitersFollowTheStage: one who waits for New at stage both, while somebody of stage new has it, gives Old back when the stage moves on, and is
+// served by New alone.
+func TestWaitersFollowTheStage(t *testing.T) {
+	world.Run(t, 2, func(w *world.World) {
+		town := newTown(w)
+		m := town.member("m")
+		ready(town, m)
+		town.move(handover.StageBoth)
+		time.Sleep(lease)
+		other, err := modern.New(town.b.Pool(), modern.Options{TTL: time.Minute})
+		require.NoError(t, err)
+		w.Cleanup(func() { _ = other.Close() })
+		theirs, err := other.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		got := make(chan lockmigrate.Lock)
+		go func() {
+			lock, err := m.Acquire(context.Background(), key)
+			assert.NoError(t, err)
+			got <- lock
+		}()
+		time.Sleep(time.Second)
+		onA, _ := town.a.Value(key)
+		assert.NotEmpty(t, onA, "it holds Old and waits for New")
+		moved := make(chan bool)
+		go func() {
+			town.move(handover.StageNew)
+			close(moved)
+		}()
+		<-moved
+		time.Sleep(lease)
+		onA, _ = town.a.Value(key)
+		assert.Empty(t, onA, "Old was given back when the stage moved")
+		require.NoError(t, theirs.Release(context.Background()))
+		lock := <-got
+		stage, _, err := m.Stage()
+		require.NoError(t, err)
+		assert.Equal(t, handover.StageNew, stage)
+		require.NoError(t, lock.Release(context.Background()))
+		assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrReleased)
+	})
+}
+
+// TestEitherHalfIsTold: whichever half is lost, the holder is told, and the other half is given back when its lease of then is over.
+func TestEitherHalfIsTold(t *testing.T) {
+	for _, which := range []string{"old", "new"} {
+		t.Run(which, func(t *testing.T) {
+			world.Run(t, 3, func(w *world.World) {
+				town := newTown(w)
+				m := town.member("m")
+				ready(town, m)
+				town.move(handover.StageBoth)
+				time.Sleep(lease)
+				lock, err := m.TryAcquire(context.Background(), key)
+				require.NoError(t, err)
+				server, other := town.a, town.b
+				if which == "new" {
+					server, other = other, server
+				}
+				server.Do("FLUSHALL")
+				server.Do("SET", key, "6123456789012345678", "PX", 60_000)
+				<-lock.Context().Done()
+				var lost *lockmigrate.Error
+				require.ErrorAs(t, context.Cause(lock.Context()), &lost)
+				assert.ErrorIs(t, lost, lockmigrate.ErrLost)
+				time.Sleep(4 * time.Second)
+				left, _ := other.Value(key)
+				assert.Empty(t, left, "nobody released it")
+				assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrLost)
+			})
+		})
+	}
+}
+
+// TestTheLeaseEndsTheHolder: a member that cannot report is told at the end of its lease that its locks are lost, though both halves stand.
+func TestTheLeaseEndsTheHolder(t *testing.T) {
+	world.Run(t, 4, func(w *world.World) {
+		town := newTown(w)
+		m := town.member("m")
+		ready(town, m)
+		lock, err := m.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		began := time.Now()
+		m.toClerk.Partition()
+		<-lock.Context().Done()
+		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
+		assert.LessOrEqual(t, time.Since(began), lease)
+		assert.Greater(t, time.Since(began), lease/3)
+		m.toClerk.Heal()
+		require.NoError(t, m.Ready(context.Background()))
+		time.Sleep(4 * time.Second)
+		again, err := m.TryAcquire(context.Background(), key)
+		require.NoError(t, err, "it works again, and the lost lock was given back")
+		require.NoError(t, again.Release(context.Background()))
+	})
+}
+
+// TestNothingAfterTheLease: a half that comes after the member's lease is given back, and the caller gets ErrStage.
+func TestNothingAfterTheLease(t *testing.T) {
+	world.Run(t, 5, func(w *world.World) {
+		town := newTown(w)
+		gate := make(chan struct{})
+		given := 0
+		slow := handover.Wrap("slow", handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { <-gate; return 1, nil },
+			Release: func(context.Context, int) error { given++; return nil },
+			TTL:     time.Hour,
+		})
+		w.Cleanup(func() { _ = slow.Close() })
+		record, err := town.store.Show(context.Background())
+		require.NoError(t, err)
+		to := record.Record
+		to.Handover = &stages.Halves{Old: stages.Half{Name: "slow"}, New: to.Handover.New}
+		_, err = town.store.Set(context.Background(), to.Epoch, record.Record, to, true)
+		require.NoError(t, err)
+		m := town.member("m", func(o *handover.Options) { o.Old = slow })
+		ready(town, m)
+		failed := make(chan error)
+		go func() {
+			_, err := m.Acquire(context.Background(), key)
+			failed <- err
+		}()
+		time.Sleep(time.Second)
+		m.toClerk.Partition()
+		time.Sleep(2 * lease)
+		close(gate)
+		err = <-failed
+		assert.ErrorIs(t, err, lockmigrate.ErrStage)
+		time.Sleep(time.Second)
+		assert.Equal(t, 1, given)
+		m.toClerk.Heal()
+	})
+}
+
+// TestOtherHalvesAreUnfit: a member whose Old is another server acquires nothing, and the record says why.
+func TestOtherHalvesAreUnfit(t *testing.T) {
+	world.Run(t, 6, func(w *world.World) {
+		town := newTown(w)
+		elsewhere := w.Server()
+		stranger, err := modern.New(elsewhere.Pool(), modern.Options{})
+		require.NoError(t, err)
+		w.Cleanup(func() { _ = stranger.Close() })
+		m := town.member("m", func(o *handover.Options) { o.Old = stranger })
+		err = m.Ready(context.Background())
+		assert.ErrorIs(t, err, lockmigrate.ErrStage)
+		assert.ErrorContains(t, err, "Old of this process")
+		_, err = m.TryAcquire(context.Background(), key)
+		assert.ErrorIs(t, err, lockmigrate.ErrStage)
+		time.Sleep(time.Second)
+		view, err := town.store.Show(context.Background())
+		require.NoError(t, err)
+		require.Len(t, view.Members, 1)
+		assert.Contains(t, view.Members[0].Misfit, "two minds")
+		_, err = stages.WriteMark(context.Background(), elsewhere.Pool(), "to-b", time.Second)
+		require.NoError(t, err)
+	})
+}
+
+// TestOneOrder: two members at stage both that want one key never wait for each other.
+func TestOneOrder(t *testing.T) {
+	world.Run(t, 7, func(w *world.World) {
+		town := newTown(w)
+		a, b := town.member("a"), town.member("b")
+		ready(town, a, b)
+		town.move(handover.StageBoth)
+		time.Sleep(lease)
+		var r referee
+		ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
+		defer stop()
+		var work sync.WaitGroup
+		for _, m := range []*member{a, b, a, b} {
+			work.Go(func() { r.work(ctx, m, time.Millisecond) })
+		}
+		work.Wait()
+		assert.Zero(t, r.overlaps, "EXCLUSION VIOLATED")
+		assert.Zero(t, r.back)
+		assert.Greater(t, r.turns, 500)
+	})
+}
+
+// TestBadInput: each is a clear error, and nothing is held.
+func TestBadInput(t *testing.T) {
+	world.Run(t, 8, func(w *world.World) {
+		town := newTown(w)
+		m := town.member("m")
+		old := m.old
+		nothing := handover.Funcs[int]{Acquire: func(context.Context, string) (int, error) { return 0, nil }, Release: func(context.Context, int) error { return nil }}
+		timed := nothing
+		timed.Extend = func(context.Context, int) error { return nil }
+		for want, o := range map[string]handover.Options{
+			"Old and New are required":   {Namespace: "to-b", Old: old},
+			"it would wait for itself":   {Namespace: "to-b", Old: old, New: old},
+			"a namespace's name":         {Old: old, New: m.new},
+			"nobody hears of a loss":     {Namespace: "to-b", Old: handover.Wrap("x", nothing), New: m.new},
+			"Extend needs TTL":           {Namespace: "to-b", Old: handover.Wrap("x", timed), New: m.new},
+			"needs a name":               {Namespace: "to-b", Old: handover.Wrap("", nothing), New: m.new},
+			"at least 300ms":             {Namespace: "to-b", Old: old, New: m.new, Lease: time.Millisecond},
+			"must not be negative":       {Namespace: "to-b", Old: old, New: m.new, Wait: -time.Second},
+			"the pool is nil or a typed": {},
+		} {
+			if strings.HasPrefix(want, "the pool") {
+				_, err := handover.New(nil, handover.Options{Namespace: "to-b", Old: old, New: m.new})
+				assert.Error(t, err)
+				continue
+			}
+			_, err := handover.New(town.b.Pool(), o)
+			if assert.Error(t, err, want) && want != "must not be negative" {
+				assert.ErrorContains(t, err, want)
+			}
+		}
+		_, err := m.TryAcquire(context.Background(), "")
+		assert.ErrorContains(t, err, "the key is empty")
+		ready(town, m)
+		_, err = m.TryAcquire(context.Background(), "other.key")
+		assert.ErrorIs(t, err, lockmigrate.ErrStage)
+
+		other := &stages.Store{Pool: town.b.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+		require.NoError(t, other.Init(context.Background(), stages.Record{Patterns: []string{"order.*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second}))
+		wrong := town.member("wrong", func(o *handover.Options) { o.Namespace = "orders" })
+		assert.ErrorContains(t, wrong.Ready(context.Background()), "package compat follows it")
+		bridge, err := compat.New(town.b.Pool(), compat.Options{Namespace: "to-b"})
+		require.NoError(t, err)
+		w.Cleanup(func() { _ = bridge.Close() })
+		assert.ErrorContains(t, bridge.Ready(context.Background()), "package handover")
+
+		held, err := m.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		assert.ErrorContains(t, m.Close(), "locks held: 1")
+		assert.ErrorIs(t, context.Cause(held.Context()), lockmigrate.ErrLost)
+		_, err = m.Acquire(context.Background(), key)
+		assert.ErrorContains(t, err, "closed")
+	})
+}
+
+// TestAPanicLeavesNothing: a function of Wrap that panics leaves nothing held or counted.
+func TestAPanicLeavesNothing(t *testing.T) {
+	world.Run(t, 9, func(w *world.World) {
+		town := newTown(w)
+		panics := handover.Wrap("slow", handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { panic("library") },
+			Release: func(context.Context, int) error { return errors.New("never") }, TTL: time.Hour,
+		})
+		w.Cleanup(func() { _ = panics.Close() })
+		view, err := town.store.Show(context.Background())
+		require.NoError(t, err)
+		to := view.Record
+		to.Handover = &stages.Halves{Old: to.Handover.Old, New: stages.Half{Name: "slow"}}
+		_, err = town.store.Set(context.Background(), to.Epoch, view.Record, to, true)
+		require.NoError(t, err)
+		m := town.member("m", func(o *handover.Options) { o.New = panics })
+		ready(town, m)
+		town.move(handover.StageBoth)
+		time.Sleep(lease)
+		assert.PanicsWithValue(t, "library", func() { _, _ = m.TryAcquire(context.Background(), key) })
+		time.Sleep(time.Second)
+		left, _ := town.a.Value(key)
+		assert.Empty(t, left, "Old was given back")
+		town.move(handover.StageOld)
+		town.move(handover.StageBoth)
+		town.move(handover.StageNew)
+	})
+}

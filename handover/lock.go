@@ -1,0 +1,218 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+)
+
+// lock is both halves, or one of them, as the stage was when it was taken.
+type lock struct {
+	locker *locker
+	permit permit
+	key    string
+	newKey string
+	old    lockmigrate.Lock // nil at stage new
+	new    lockmigrate.Lock // nil at stage old
+	fence  int64
+	ctx    context.Context
+	cancel context.CancelCauseFunc
+	since  time.Time
+
+	giving chan struct{} // has room for the one who releases
+
+	mu    sync.Mutex
+	lease *time.Timer
+	unsee []func() bool
+	ended error // why the holder's context has ended; nil while it has not
+	given bool  // nothing of it is held any more
+}
+
+// first is the half whose token and stage stand for the lock.
+func (k *lock) first() lockmigrate.Lock {
+	if k.new != nil {
+		return k.new
+	}
+	return k.old
+}
+
+func (k *lock) Key() string              { return k.key }
+func (k *lock) Token() string            { return k.first().Token() }
+func (k *lock) Fence() int64             { return k.fence }
+func (k *lock) Stage() lockmigrate.Stage { return k.first().Stage() }
+func (k *lock) Context() context.Context { return k.ctx }
+
+// Expiry is the earliest of the halves' and of the member's lease.
+func (k *lock) Expiry() time.Time {
+	at := k.locker.gate.Lasts()
+	for _, half := range []lockmigrate.Lock{k.old, k.new} {
+		if half != nil && half.Expiry().Before(at) {
+			at = half.Expiry()
+		}
+	}
+	return at
+}
+
+// begin watches the halves and the member's lease: from here on the holder is told.
+func (k *lock) begin(values context.Context) {
+	l := k.locker
+	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(values))
+	k.since = time.Now()
+	k.permit.Acquired()
+	l.mu.Lock()
+	l.held[k] = true
+	l.mu.Unlock()
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	k.lease = time.AfterFunc(time.Until(l.gate.Lasts()), k.leaseOver)
+	for _, half := range []lockmigrate.Lock{k.old, k.new} {
+		if half != nil {
+			k.unsee = append(k.unsee, context.AfterFunc(half.Context(), func() { k.halfEnded(context.Cause(half.Context())) }))
+		}
+	}
+}
+
+// leaseOver is called when the member's lease was going to end when the lock was looked at last. Reports may have come through since.
+func (k *lock) leaseOver() {
+	if left := time.Until(k.locker.gate.Lasts()); left > 0 {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if k.ended == nil {
+			k.lease.Reset(left)
+		}
+		return
+	}
+	k.lose(lockmigrate.ReasonDeadline, errors.New("this member could not report, and its lease is over"))
+}
+
+func (k *lock) halfEnded(cause error) {
+	if errors.Is(cause, lockmigrate.ErrReleased) {
+		return
+	}
+	reason := lockmigrate.ReasonDeadline
+	var e *lockmigrate.Error
+	if errors.As(cause, &e) && e.Reason != "" {
+		reason = e.Reason
+	}
+	k.lose(reason, cause)
+}
+
+// lose tells the holder. The other half is kept for as long as its lease stood then, since the holder may still be at work.
+func (k *lock) lose(reason lockmigrate.Reason, cause error) {
+	over := k.Expiry()
+	lost := &lockmigrate.Error{Op: "hold", Key: k.key, Kind: lockmigrate.ErrLost, Reason: reason, Cause: cause}
+	if !k.end(lost) {
+		return
+	}
+	k.locker.seen(lockmigrate.Event{Kind: lockmigrate.EventLost, Op: "hold", Key: k.key, Held: time.Since(k.since), Err: lost})
+	k.locker.background.Fork(func() {
+		_ = lifetime.Sleep(k.locker.life, time.Until(over))
+		_ = k.releaseHalves(context.Background())
+	})
+}
+
+// end ends the holder's context, once.
+func (k *lock) end(why error) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ended != nil {
+		return false
+	}
+	k.ended = why
+	k.lease.Stop()
+	for _, stop := range k.unsee {
+		stop()
+	}
+	k.cancel(why)
+	return true
+}
+
+func (k *lock) over() error {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	return k.ended
+}
+
+// Renew extends the leases of the halves.
+func (k *lock) Renew(ctx context.Context) error {
+	for _, half := range []lockmigrate.Lock{k.old, k.new} {
+		if half != nil && k.over() == nil {
+			if err := half.Renew(ctx); err != nil {
+				return err
+			}
+		}
+	}
+	return k.over()
+}
+
+// Release gives New back, then Old. A half that cannot be given back now is tried again by its own Locker.
+func (k *lock) Release(ctx context.Context) error {
+	err := k.releaseHalves(ctx)
+	released := &lockmigrate.Error{Op: "release", Key: k.key, Kind: lockmigrate.ErrReleased}
+	if err == nil && k.end(released) {
+		k.locker.seen(lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release", Key: k.key, Held: time.Since(k.since)})
+		return nil
+	}
+	var lost *lockmigrate.Error
+	if why := k.over(); errors.As(why, &lost) && errors.Is(lost.Kind, lockmigrate.ErrLost) {
+		told := *lost
+		told.Op = "release"
+		return &told
+	} else if why != nil && err == nil {
+		return released
+	}
+	if errors.Is(err, lockmigrate.ErrLost) {
+		k.halfEnded(err)
+	}
+	return err
+}
+
+// releaseHalves gives back what is held, New first, and leaves the permit when nothing of it may be left.
+func (k *lock) releaseHalves(ctx context.Context) error {
+	select {
+	case k.giving <- struct{}{}:
+		defer func() { <-k.giving }()
+	case <-ctx.Done():
+		return &lockmigrate.Error{Op: "release", Key: k.key, Cause: context.Cause(ctx), Note: "another release of it is under way"}
+	}
+	if k.given {
+		return nil
+	}
+	var errs []error
+	var until time.Time
+	for _, half := range []lockmigrate.Lock{k.new, k.old} {
+		if half == nil {
+			continue
+		}
+		switch err := half.Release(ctx); {
+		case err == nil, errors.Is(err, lockmigrate.ErrReleased):
+		case errors.Is(err, lockmigrate.ErrLost):
+			errs = append(errs, err)
+		default:
+			errs = append(errs, err)
+			if half.Expiry().After(until) {
+				until = half.Expiry()
+			}
+		}
+	}
+	k.given = until.IsZero()
+	if k.given {
+		k.gone()
+	} else {
+		time.AfterFunc(time.Until(until), k.gone)
+	}
+	return errors.Join(errs...)
+}
+
+// gone: nothing of the lock is held any more.
+func (k *lock) gone() {
+	k.permit.Leave()
+	l := k.locker
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	delete(l.held, k)
+}

@@ -1,0 +1,139 @@
+package handover
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
+)
+
+// Locker takes both halves, or one of them, as the record says.
+type Locker interface {
+	lockmigrate.Locker
+
+	// Ready returns nil when the Locker can acquire, as soon as it has joined. It returns ErrStage at once, with the reason, when it never
+	// will as things are. When ctx ends first the error matches ErrStage and the context's cause.
+	Ready(ctx context.Context) error
+
+	// Stage returns which halves an Acquire would take now, and the record's epoch. ErrStage says why it would take none.
+	Stage() (Stage, int64, error)
+}
+
+type (
+	gate   = admission.Gate[struct{}]
+	permit = admission.Permit[struct{}]
+)
+
+type locker struct {
+	opts       Options
+	gate       *gate
+	member     *admission.Member[struct{}]
+	store      *stages.Store
+	seen       lockmigrate.Observer
+	background driver.Background
+	life       context.Context
+	stop       context.CancelFunc
+	known      *stages.Halves // that this process has, once they have been read; of the goroutine that reports
+
+	mu   sync.Mutex
+	held map[*lock]bool
+}
+
+// New returns a Locker that joins its namespace in the background. Until it has, Acquire waits, and TryAcquire waits for ReplyTimeout.
+// What can only be judged with the record, or with the marks on the servers, is judged then: Ready tells, and so does the first Acquire.
+func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
+	if err := opts.validate(pool); err != nil {
+		return nil, fmt.Errorf("handover: %w", err)
+	}
+	opts = opts.withDefaults()
+	l := &locker{
+		opts: opts, gate: admission.New[struct{}](lifetime.ErrClosed), seen: lockers.Observer(opts.Observer),
+		held: map[*lock]bool{}, store: &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout},
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	l.life, l.stop = ctx, cancel
+	l.member = &admission.Member[struct{}]{
+		Gate: l.gate, Membership: stages.NewMembership(l.store, opts.Member), Lease: opts.Lease, ReplyTimeout: opts.ReplyTimeout,
+		Under:  func(o stages.Order) (struct{}, time.Duration, error) { return struct{}{}, 0, l.misfit(ctx, o) },
+		Obeyed: func(struct{}) {},
+		Heard:  func(time.Time, time.Time) {},
+		Told: func(stage stages.Stage, epoch int64, why error) {
+			e := lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: opts.Namespace, Stage: stage, Epoch: epoch, Err: why}
+			if why == nil {
+				e.Note = Stage(stage).String()
+			}
+			l.seen(e)
+		},
+	}
+	l.background.Go(func() { l.member.Run(ctx) })
+	return l, nil
+}
+
+// misfit says why this member cannot run a record: it is of another kind, or its halves are not those of this process.
+func (l *locker) misfit(ctx context.Context, o stages.Order) error {
+	if o.Handover == nil {
+		return fmt.Errorf("namespace %s moves from legacy to modern: package compat follows it; a handover's record is made by `lockmigrate stage init --handover`", o.Namespace)
+	}
+	if l.known == nil {
+		ours := &stages.Halves{}
+		for _, half := range []struct {
+			locker lockmigrate.Locker
+			name   string
+			is     *stages.Half
+		}{{l.opts.Old, l.opts.OldName, &ours.Old}, {l.opts.New, l.opts.NewName, &ours.New}} {
+			half.is.Name = nameOf(half.locker, half.name)
+			of := lockers.HalfOf(half.locker)
+			if of == nil {
+				continue
+			}
+			mark, err := stages.ReadMark(ctx, of.Home(), o.Namespace, l.opts.ReplyTimeout)
+			if err != nil {
+				return err
+			}
+			half.is.Mark = mark
+		}
+		if ours.Old.Mark != "" && ours.Old.Mark == ours.New.Mark && l.opts.NewKey("k") == "k" {
+			return errors.New("Old and New are on one server and have one key: New would wait for Old for ever; give Options.NewKey")
+		}
+		l.known = ours
+	}
+	if err := o.Handover.Differs(*l.known); err != nil {
+		l.known = nil // the mark may be put right
+		return err
+	}
+	return nil
+}
+
+// Close implements lockmigrate.Locker: what is held is lost to its holders, and given back.
+func (l *locker) Close() error {
+	l.stop()
+	l.gate.Close()
+	l.mu.Lock()
+	held := slices.Collect(maps.Keys(l.held))
+	l.mu.Unlock()
+	for _, k := range held {
+		k.lose(lockmigrate.ReasonClosed, lifetime.ErrClosed)
+	}
+	l.background.Close()
+	l.member.Leave()
+	return lockers.StillHeld("handover", len(held))
+}
+
+// Ready implements Locker.
+func (l *locker) Ready(ctx context.Context) error { return l.gate.Ready(ctx, l.opts.Namespace) }
+
+// Stage implements Locker.
+func (l *locker) Stage() (Stage, int64, error) {
+	stage, epoch, err := l.gate.Told(l.opts.Namespace)
+	return Stage(stage), epoch, err
+}
