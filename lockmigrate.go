@@ -265,11 +265,28 @@ const (
 	StageModern
 )
 
+// The stages of package handover. Neighbours exclude each other; old and new are never both in use in one namespace.
+const (
+	StageOld  Stage = iota + 10 // the lock that the fleet moves from
+	StageBoth                   // that one, and then the new one
+	StageNew                    // the lock that the fleet moves to
+)
+
 // String returns the stage's name.
 func (s Stage) String() string {
-	names := [...]string{"legacy", "bridge", "modern"}
-	if s >= 0 && int(s) < len(names) {
-		return names[s]
+	switch s {
+	case StageLegacy:
+		return "legacy"
+	case StageBridge:
+		return "bridge"
+	case StageModern:
+		return "modern"
+	case StageOld:
+		return "old"
+	case StageBoth:
+		return "both"
+	case StageNew:
+		return "new"
 	}
 	return fmt.Sprintf("stage(%d)", int(s))
 }

@@ -55,7 +55,7 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 		err := k.take(ctx, by)
 		if err == nil {
 			k.begin(ctx)
-			l.seen(lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Key: key, Fence: k.fence, Took: time.Since(began), Note: "stage " + Stage(k.permit.Stage).String()})
+			l.seen(lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Key: key, Fence: k.fence, Took: time.Since(began), Note: "stage " + k.permit.Stage.String()})
 			return k, nil
 		}
 		if errors.Is(err, admission.ErrChanged) && ctx.Err() == nil && patient {
@@ -93,12 +93,12 @@ func (k *lock) take(ctx context.Context, by take) (err error) {
 			k.giveBack()
 		}
 	}()
-	if k.permit.Stage != stages.Stage(StageNew) {
+	if k.permit.Stage != stages.New {
 		if k.old, err = by(l.opts.Old, attempt, k.key); err != nil {
 			return k.failed(attempt, err)
 		}
 	}
-	if k.permit.Stage != stages.Stage(StageOld) {
+	if k.permit.Stage != stages.Old {
 		if k.new, err = by(l.opts.New, attempt, k.newKey); err != nil {
 			return k.failed(attempt, err)
 		}

@@ -72,12 +72,12 @@ func (t *town) member(name string, change ...func(*handover.Options)) *member {
 }
 
 // move makes a step as soon as nobody is in the way.
-func (t *town) move(to handover.Stage) {
+func (t *town) move(to lockmigrate.Stage) {
 	t.Helper()
 	for {
 		view, err := t.store.Show(context.Background())
 		require.NoError(t, err)
-		blockers, err := t.store.Move(context.Background(), view.Record.Epoch, stages.Stage(to), true)
+		blockers, err := t.store.Move(context.Background(), view.Record.Epoch, to, true)
 		require.NoError(t, err)
 		if len(blockers) == 0 {
 			return
@@ -167,13 +167,13 @@ func TestStagesForthAndBack(t *testing.T) {
 					time.Sleep(time.Duration(w.Rand.IntN(12_000)) * time.Millisecond)
 					route.Heal()
 				}
-				for _, to := range []handover.Stage{handover.StageBoth, handover.StageNew, handover.StageBoth, handover.StageOld, handover.StageBoth, handover.StageNew} {
+				for _, to := range []lockmigrate.Stage{lockmigrate.StageBoth, lockmigrate.StageNew, lockmigrate.StageBoth, lockmigrate.StageOld, lockmigrate.StageBoth, lockmigrate.StageNew} {
 					before := r.turns
 					time.Sleep(2 * time.Second)
 					faults()
 					town.move(to)
 					view, _ := town.store.Show(ctx)
-					counts[view.Record.Stage] += r.turns - before
+					counts[stages.Number(view.Record.Stage)] += r.turns - before
 				}
 				time.Sleep(5 * time.Second)
 				stop()
@@ -181,7 +181,7 @@ func TestStagesForthAndBack(t *testing.T) {
 				assert.Zero(t, r.overlaps, "EXCLUSION VIOLATED")
 				assert.Greater(t, r.turns, 200)
 				for stage, n := range counts {
-					assert.Positive(t, n, "turns before stage %v", handover.Stage(stage))
+					assert.Positive(t, n, "turns before stage %v", lockmigrate.Stage(stage))
 				}
 				held, _ := town.a.Value(key)
 				assert.Empty(t, held)
@@ -198,7 +198,7 @@ func TestFencesGrowAcrossTheServers(t *testing.T) {
 		m := town.member("m")
 		ready(town, m)
 		last := int64(0)
-		for _, to := range []handover.Stage{handover.StageBoth, handover.StageNew} {
+		for _, to := range []lockmigrate.Stage{lockmigrate.StageBoth, lockmigrate.StageNew} {
 			for range 2 {
 				lock, err := m.TryAcquire(context.Background(), key)
 				require.NoError(t, err)
@@ -223,7 +223,7 @@ func TestWaitersFollowTheStage(t *testing.T) {
 		town := newTown(w)
 		m := town.member("m")
 		ready(town, m)
-		town.move(handover.StageBoth)
+		town.move(lockmigrate.StageBoth)
 		time.Sleep(lease)
 		other, err := modern.New(town.b.Pool(), modern.Options{TTL: time.Minute})
 		require.NoError(t, err)
@@ -241,7 +241,7 @@ func TestWaitersFollowTheStage(t *testing.T) {
 		assert.NotEmpty(t, onA, "it holds Old and waits for New")
 		moved := make(chan bool)
 		go func() {
-			town.move(handover.StageNew)
+			town.move(lockmigrate.StageNew)
 			close(moved)
 		}()
 		<-moved
@@ -252,7 +252,7 @@ func TestWaitersFollowTheStage(t *testing.T) {
 		lock := <-got
 		stage, _, err := m.Stage()
 		require.NoError(t, err)
-		assert.Equal(t, handover.StageNew, stage)
+		assert.Equal(t, lockmigrate.StageNew, stage)
 		require.NoError(t, lock.Release(context.Background()))
 		assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrReleased)
 	})
@@ -266,7 +266,7 @@ func TestEitherHalfIsTold(t *testing.T) {
 				town := newTown(w)
 				m := town.member("m")
 				ready(town, m)
-				town.move(handover.StageBoth)
+				town.move(lockmigrate.StageBoth)
 				time.Sleep(lease)
 				lock, err := m.TryAcquire(context.Background(), key)
 				require.NoError(t, err)
@@ -379,7 +379,7 @@ func TestOneOrder(t *testing.T) {
 		town := newTown(w)
 		a, b := town.member("a"), town.member("b")
 		ready(town, a, b)
-		town.move(handover.StageBoth)
+		town.move(lockmigrate.StageBoth)
 		time.Sleep(lease)
 		var r referee
 		ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
@@ -466,14 +466,14 @@ func TestAPanicLeavesNothing(t *testing.T) {
 		require.NoError(t, err)
 		m := town.member("m", func(o *handover.Options) { o.New = panics })
 		ready(town, m)
-		town.move(handover.StageBoth)
+		town.move(lockmigrate.StageBoth)
 		time.Sleep(lease)
 		assert.PanicsWithValue(t, "library", func() { _, _ = m.TryAcquire(context.Background(), key) })
 		time.Sleep(time.Second)
 		left, _ := town.a.Value(key)
 		assert.Empty(t, left, "Old was given back")
-		town.move(handover.StageOld)
-		town.move(handover.StageBoth)
-		town.move(handover.StageNew)
+		town.move(lockmigrate.StageOld)
+		town.move(lockmigrate.StageBoth)
+		town.move(lockmigrate.StageNew)
 	})
 }

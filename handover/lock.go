@@ -43,7 +43,7 @@ func (k *lock) first() lockmigrate.Lock {
 func (k *lock) Key() string              { return k.key }
 func (k *lock) Token() string            { return k.first().Token() }
 func (k *lock) Fence() int64             { return k.fence }
-func (k *lock) Stage() lockmigrate.Stage { return k.first().Stage() }
+func (k *lock) Stage() lockmigrate.Stage { return k.permit.Stage }
 func (k *lock) Context() context.Context { return k.ctx }
 
 // Expiry is the earliest of the halves' and of the member's lease.

@@ -25,8 +25,9 @@ type Locker interface {
 	// will as things are. When ctx ends first the error matches ErrStage and the context's cause.
 	Ready(ctx context.Context) error
 
-	// Stage returns which halves an Acquire would take now, and the record's epoch. ErrStage says why it would take none.
-	Stage() (Stage, int64, error)
+	// Stage returns which halves an Acquire would take now, StageOld, StageBoth or StageNew, and the record's epoch. ErrStage says why it
+	// would take none.
+	Stage() (lockmigrate.Stage, int64, error)
 }
 
 type (
@@ -68,11 +69,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 		Obeyed: func(struct{}) {},
 		Heard:  func(time.Time, time.Time) {},
 		Told: func(stage stages.Stage, epoch int64, why error) {
-			e := lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: opts.Namespace, Stage: stage, Epoch: epoch, Err: why}
-			if why == nil {
-				e.Note = Stage(stage).String()
-			}
-			l.seen(e)
+			l.seen(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: opts.Namespace, Stage: stage, Epoch: epoch, Err: why})
 		},
 	}
 	l.background.Go(func() { l.member.Run(ctx) })
@@ -133,7 +130,4 @@ func (l *locker) Close() error {
 func (l *locker) Ready(ctx context.Context) error { return l.gate.Ready(ctx, l.opts.Namespace) }
 
 // Stage implements Locker.
-func (l *locker) Stage() (Stage, int64, error) {
-	stage, epoch, err := l.gate.Told(l.opts.Namespace)
-	return Stage(stage), epoch, err
-}
+func (l *locker) Stage() (lockmigrate.Stage, int64, error) { return l.gate.Told(l.opts.Namespace) }

@@ -10,18 +10,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// Stage is which halves a member takes.
-type Stage int
-
-const (
-	StageOld  Stage = iota // Old alone
-	StageBoth              // Old, then New
-	StageNew               // New alone
-)
-
-// String returns the stage's name.
-func (s Stage) String() string { return stages.HandoverName(stages.Stage(s)) }
-
 // Options of a Locker. Namespace, Old and New are required.
 type Options struct {
 	// Namespace names the record that says which stage to run: `lockmigrate stage init --handover`. It lies on the pool's server.

@@ -157,6 +157,11 @@ func (env *environment) endpoint(fallback string) (*endpoint.Endpoint, func(), e
 	if url == "" {
 		return nil, nil, usageError("give --redis redis://host:6379/0, or set LOCKMIGRATE_REDIS", "no server is named")
 	}
+	return env.endpointOf(url)
+}
+
+// endpointOf is the server that a URL names, by the TLS files of the command line.
+func (env *environment) endpointOf(url string) (*endpoint.Endpoint, func(), error) {
 	end, err := endpoint.Parse(url, endpoint.TLSFiles{
 		CA:       env.global.tlsCA,
 		Cert:     env.global.tlsCert,

@@ -73,6 +73,36 @@ type step struct {
 	Done    bool     `json:"done"`
 }
 
+// nextHandover leads from one lock to another.
+func (s *standing) nextHandover(on step, living, unfit int, show string) step {
+	name := s.namespace
+	move := func(verb string, to stages.Stage) string {
+		return fmt.Sprintf("lockmigrate stage %s --namespace %s --to %v --wait --execute", verb, name, to)
+	}
+	on.Read = "docs/handover.md"
+	switch stage := s.view.Record.Stage; {
+	case unfit > 0:
+		on.Do, on.Command = fmt.Sprintf("correct or stop %s: they cannot run this record and acquire nothing", counted(int64(unfit), "member")), show
+	case stage == stages.Old && living == 0:
+		on.Do, on.Command = fmt.Sprintf("put package handover, with Options{Namespace: %q}, into every service that locks these keys, and start them", name), show
+		on.InWay = append(on.InWay, "no member lives: no service follows this record yet")
+	case stage == stages.Old:
+		on.Do, on.Command = "check that every process which locks these keys is a member, and move to both: the step does not wait for others", move("advance", stages.Both)
+		on.Costs = append(on.Costs, "each lock takes both halves, one after the other, until the next step; back by "+move("rollback", stages.Old))
+	case stage == stages.Both && len(s.blockers) == 0:
+		on.Do = "make sure that no process locks by Old alone, say in --force why you know, and move to new"
+		on.Command = fmt.Sprintf("lockmigrate stage advance --namespace %s --to new --force \"\" --wait --execute", name)
+		on.Costs = append(on.Costs, "from then on nobody keeps out a process that locks by Old alone; back by "+move("rollback", stages.Both))
+	case stage == stages.New && len(s.blockers) == 0:
+		on.Done = true
+		on.Do = "all members hold New alone; when no rollback is wanted any more, take package handover and Old out of the services, and delete the record"
+		on.Command = fmt.Sprintf("lockmigrate stage delete --namespace %s --execute", name)
+	default:
+		on.Do, on.Command = "wait for the members above, or stop them", show
+	}
+	return on
+}
+
 func profileName(namespace string) string     { return namespace + ".profile.json" }
 func certificateName(namespace string) string { return namespace + ".certificate.json" }
 
@@ -116,6 +146,12 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 		return nil, err
 	}
 	s.view = &view
+	if view.Record.Handover != nil {
+		if to := view.Record.Stage + 1; stages.Valid(to) {
+			s.blockers, err = at.store.Move(ctx, view.Record.Epoch, to, false)
+		}
+		return s, err
+	}
 	if s.keys, err = at.look(ctx, view.Record.Patterns); err != nil {
 		return nil, err
 	}
@@ -184,6 +220,9 @@ func (s *standing) next() step {
 		}
 	}
 	show := "lockmigrate stage --namespace " + name
+	if r.Handover != nil {
+		return s.nextHandover(on, living, unfit, show)
+	}
 	switch {
 	case unfit > 0:
 		on.Do = fmt.Sprintf("correct or stop %s: they cannot run this namespace and acquire nothing", counted(int64(unfit), "member"))

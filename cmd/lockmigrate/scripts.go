@@ -84,6 +84,9 @@ func namespaceFiles(cmd *cobra.Command, env *environment, flags stageFlags, lang
 		if err != nil {
 			return err
 		}
+		if err := ofOldClients(view.Record, "scripts"); err != nil {
+			return err
+		}
 		n, err := referenceOf(view.Record)
 		if err != nil {
 			return err

@@ -39,6 +39,10 @@ type stageFlags struct {
 	longest  time.Duration
 	profile  string
 	begin    stages.Stage
+	handover bool   // the record is one of package handover
+	old      string // its Old: a server's URL
+	oldName  string
+	newName  string
 	given    func(flag string) bool // it stands on the command line
 }
 
@@ -54,7 +58,7 @@ func newStageCommand(env *environment) *cobra.Command {
 	var flags stageFlags
 	cmd := &cobra.Command{
 		Use:   "stage [flags]",
-		Short: "Show and change the stage of a namespace: legacy, bridge, modern", SuggestFor: []string{"status", "show", "namespace", "namespaces"},
+		Short: "Show and change the stage of a namespace: legacy, bridge, modern; or old, both, new", SuggestFor: []string{"status", "show", "namespace", "namespaces"},
 		RunE: onStore(env, &flags, (*place).show),
 	}
 	cmd.PersistentFlags().StringVar(&flags.namespace, "namespace", "default", "`NAME` of the namespace")
@@ -74,11 +78,11 @@ func newStageMoveCommand(env *environment, flags *stageFlags, name string, step 
 	f := cmd.Flags()
 	if step > 0 {
 		f.StringVar(&flags.evidence, "certificate", "", "the `FILE` that verify --out wrote in this epoch, not older than a day: modern wants it; the newest one in the working folder if not given")
-		f.StringVar(&flags.force, "force", "", "go to modern without a certificate, or beside legacy values on the keys; the `REASON` is kept in the record")
+		f.StringVar(&flags.force, "force", "", "go to modern without a certificate, or beside legacy values on the keys; to new of a handover: why nobody else locks by Old; the `REASON` is kept in the record")
 	} else {
 		f.StringVar(&flags.force, "force", "", "go to legacy although rules deny it SETNX or GETSET; the `REASON` is kept in the record")
 	}
-	choose(cmd, &flags.to, "to", "the `STAGE` to reach; nothing is done if it is reached already", "legacy", "bridge", "modern")
+	choose(cmd, &flags.to, "to", "the `STAGE` to reach; nothing is done if it is reached already", "legacy", "bridge", "modern", "old", "both", "new")
 	epochFlag(f, flags)
 	f.DurationVar(&flags.timeout, "timeout", 0, "give up waiting after this `DURATION`, exit code 4; 0 waits for ever")
 	f.BoolVar(&flags.wait, "wait", false, "return when every member that lives runs the new stage")
@@ -251,6 +255,9 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 		if to, err = stages.Parse(flags.to); err != nil {
 			return err
 		}
+		if (to >= stages.Old) != (from >= stages.Old) {
+			return usageError(`"lockmigrate stage" shows the record`, "namespace %s is at %v: %v is no stage of its kind", store.Namespace, from, to)
+		}
 	}
 	switch err := at.wanted(view.Record); {
 	case err != nil && to != from:
@@ -404,6 +411,10 @@ func whatToKnow(from, to stages.Stage) []string {
 		return []string{"forward to modern again needs a new certificate: the old one speaks for an epoch that is over"}
 	case from == stages.Bridge && to == stages.Legacy:
 		return []string{"Go services send SETNX and GETSET again, and are as weak against moved clocks as the old clients"}
+	case to == stages.Both:
+		return []string{"each lock costs both halves until the next step; neighbours exclude each other, and rollback is open"}
+	case to == stages.New:
+		return []string{"from then on a process that locks by Old alone is kept out by nobody", "rollback to both, and to old, is open"}
 	case to == stages.Modern:
 		return []string{"from then on nobody takes over what a forgotten legacy client leaves; \"lockmigrate sweep\" removes it"}
 	}

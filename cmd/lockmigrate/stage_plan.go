@@ -84,6 +84,10 @@ const oldestCertificate = 24 * time.Hour
 func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFlags) (string, error) {
 	hint := fmt.Sprintf(`"lockmigrate verify --namespace %s --longest-silence DURATION --out FILE" writes one; advance takes the newest one in the working folder, or --certificate FILE; or say why not with --force REASON`, record.Namespace)
 	switch {
+	case to == stages.New && strings.TrimSpace(flags.force) == "":
+		return "", unsafeError(`say it with --force "every process that locks by Old is a member: REASON"`, "at stage new nobody keeps out a process that locks by Old alone, and this command cannot see whether there is one")
+	case to == stages.New:
+		return "stated: " + flags.force, nil
 	case to != stages.Modern || record.Stage != stages.Bridge:
 		return "", nil
 	case strings.TrimSpace(flags.force) != "":

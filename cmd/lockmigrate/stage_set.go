@@ -31,6 +31,9 @@ func (at *place) set(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	if err := ofOldClients(view.Record, "stage set"); err != nil {
+		return err
+	}
 	from, to := view.Record, view.Record
 	if err := at.wanted(from); err != nil {
 		return err
@@ -115,6 +118,9 @@ func orNotGiven(d time.Duration) string {
 
 // knownClients says what a record knows of the old clients.
 func knownClients(r stages.Record) string {
+	if r.Handover != nil {
+		return fmt.Sprintf("members of package handover; from %v to %v", r.Handover.Old, r.Handover.New)
+	}
 	text := fmt.Sprintf("dialect %s, shortest lease %v", r.Dialect, r.Shortest)
 	for _, t := range timesOf(r) {
 		if t.d > 0 {

@@ -55,25 +55,6 @@ func (h Halves) Differs(ours Halves) error {
 	return nil
 }
 
-// handoverNames are what the stages of a handover are called.
-var handoverNames = [...]string{"old", "both", "new"}
-
-// HandoverName returns what a stage is called in a handover.
-func HandoverName(s Stage) string {
-	if Valid(s) {
-		return handoverNames[s]
-	}
-	return s.String()
-}
-
-// StageName returns what a stage is called in this namespace.
-func (r Record) StageName(s Stage) string {
-	if r.Handover != nil {
-		return HandoverName(s)
-	}
-	return s.String()
-}
-
 // MarkKey returns the name of the key with the random mark of a handover's server.
 func MarkKey(namespace string) string { return "lockmigrate:{" + namespace + "}:mark" }
 

@@ -348,6 +348,9 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	if err := errors.Join(CheckName(s.Namespace), CheckPatterns(r.Patterns)); err != nil {
 		return err
 	}
+	if r.Handover != nil && r.Stage == Legacy {
+		r.Stage = Old
+	}
 	patterns, clients, err := r.stored()
 	if err != nil {
 		return err
@@ -364,7 +367,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	}
 	epoch := max(r.Epoch, c.entry.Epoch+1)
 	reply, err := redis.Int64s(s.eval(ctx, scripts.StageInit, s.on(scripts.Values{
-		"stage": int(r.Stage), "patterns": patterns, "clients": clients, "epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note,
+		"stage": Number(r.Stage), "patterns": patterns, "clients": clients, "epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note,
 		"change": s.changing(epoch, r.Note, "created at stage %v: %s, %s", r.Stage, patterns, clients)})))
 	if err = unsure(err, true); errors.Is(err, ErrUnsure) {
 		return fmt.Errorf("%s: %w", what, err) // the keys stay reserved
@@ -374,7 +377,7 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	case err != nil:
 		return fmt.Errorf("%s: %w", what, err)
 	case reply[0] == 0:
-		return fmt.Errorf("%s: %w (stage %v, epoch %d)", what, ErrExists, Stage(reply[2]), reply[1])
+		return fmt.Errorf("%s: %w (stage %v, epoch %d)", what, ErrExists, r.stage(reply[2]), reply[1])
 	case reply[0] == -1:
 		return fmt.Errorf("%s: members of a record that was lost may still hold locks, for up to %v", what, time.Duration(reply[1])*time.Millisecond)
 	case reply[0] == -3:
@@ -407,14 +410,14 @@ func (s *Store) Set(ctx context.Context, epoch int64, from, to Record, execute b
 		if err := s.CheckOthers(ctx, to.Patterns); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
-		return s.change(what, execute)(s.eval(ctx, scripts.StageSet, values))
+		return s.change(from, what, execute)(s.eval(ctx, scripts.StageSet, values))
 	}
 	c, err := s.reserve(ctx, to.Patterns, 0)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
 	values["not_after"] = c.until.UnixMilli()
-	blockers, err := s.change(what, execute)(s.eval(ctx, scripts.StageSet, values))
+	blockers, err := s.change(from, what, execute)(s.eval(ctx, scripts.StageSet, values))
 	if errors.Is(err, ErrUnsure) {
 		return nil, err // the keys stay reserved
 	}
@@ -441,13 +444,13 @@ func (s *Store) Delete(ctx context.Context, epoch int64, execute bool) ([]Blocke
 	what := "delete namespace " + s.Namespace
 	values := s.on(scripts.Values{"seen": epoch, "execute": flag(execute)})
 	if !execute {
-		return s.change(what, execute)(s.eval(ctx, scripts.StageDelete, values))
+		return s.change(Record{}, what, execute)(s.eval(ctx, scripts.StageDelete, values))
 	}
 	c, err := s.reserve(ctx, nil, epoch)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	blockers, err := s.change(what, execute)(s.eval(ctx, scripts.StageDelete, values))
+	blockers, err := s.change(Record{}, what, execute)(s.eval(ctx, scripts.StageDelete, values))
 	switch {
 	case errors.Is(err, ErrUnsure):
 		return nil, err

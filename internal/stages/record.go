@@ -68,8 +68,8 @@ func historyOf(text string) (all []Change) {
 }
 
 func (s *Store) record(epoch, stage, since int64, patterns, clients string) (Record, error) {
-	r := Record{Namespace: s.Namespace, Epoch: epoch, Stage: Stage(stage), Since: time.UnixMilli(since)}
-	if !Valid(r.Stage) {
+	r := Record{Namespace: s.Namespace, Epoch: epoch, Since: time.UnixMilli(since)}
+	if !Valid(Stage(stage)) || stage >= int64(Old) {
 		return Record{}, s.garbage("stage %d is not known to this version", stage)
 	}
 	if epoch < 1 || epoch >= mostEpochs {
@@ -85,6 +85,7 @@ func (s *Store) record(epoch, stage, since int64, patterns, clients string) (Rec
 	if err := r.unpackClients(clients); err != nil {
 		return Record{}, s.garbage("clients: %w", err)
 	}
+	r.Stage = r.stage(stage)
 	return r, nil
 }
 

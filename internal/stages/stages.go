@@ -31,19 +31,38 @@ const (
 	Legacy = lockmigrate.StageLegacy
 	Bridge = lockmigrate.StageBridge
 	Modern = lockmigrate.StageModern
+	Old    = lockmigrate.StageOld
+	Both   = lockmigrate.StageBoth
+	New    = lockmigrate.StageNew
 )
 
 // Valid tells that there is such a stage.
-func Valid(s Stage) bool { return s >= Legacy && s <= Modern }
+func Valid(s Stage) bool { return s >= Legacy && s <= Modern || s >= Old && s <= New }
+
+// Number is what a stage is on the server: the first of its kind of namespace is 0.
+func Number(s Stage) int {
+	if s >= Old {
+		return int(s - Old)
+	}
+	return int(s)
+}
+
+// stage is the stage with a number.
+func (r Record) stage(number int64) Stage {
+	if r.Handover != nil && number >= 0 {
+		return Old + Stage(number)
+	}
+	return Stage(number)
+}
 
 // Parse finds a stage by its name.
 func Parse(name string) (Stage, error) {
-	for s := Legacy; s <= Modern; s++ {
+	for _, s := range []Stage{Legacy, Bridge, Modern, Old, Both, New} {
 		if s.String() == name {
 			return s, nil
 		}
 	}
-	return 0, fmt.Errorf("no stage is named %q; they are legacy, bridge, modern", name)
+	return 0, fmt.Errorf("no stage is named %q; they are legacy, bridge, modern, and old, both, new of a handover", name)
 }
 
 // What is taken for the old clients' clocks and commands where a record does not say.
@@ -218,7 +237,7 @@ func (s *Store) join(ctx context.Context, r Report) (Order, error) {
 		return Order{}, err
 	}
 	row, err := redis.Values(s.eval(ctx, scripts.StageJoin, s.on(scripts.Values{
-		"id": r.ID, "seq": r.Seq, "lease": r.Lease.Milliseconds(), "epoch": r.Epoch, "stage": int(r.Stage), "lowest": int(r.Lowest), "highest": int(r.Highest),
+		"id": r.ID, "seq": r.Seq, "lease": r.Lease.Milliseconds(), "epoch": r.Epoch, "stage": Number(r.Stage), "lowest": Number(r.Lowest), "highest": Number(r.Highest),
 		"longest": r.Longest.Milliseconds(), "skew": r.Skew.Milliseconds(), "info": info, "not_after": r.Bound.UnixMilli(), "why": r.Misfit})))
 	if err != nil {
 		return Order{}, fmt.Errorf("report to namespace %s: %w", s.Namespace, err)
@@ -283,14 +302,18 @@ func (s *Store) Move(ctx context.Context, epoch int64, to Stage, execute bool) (
 }
 
 func (s *Store) move(ctx context.Context, epoch int64, to Stage, execute bool, note string) ([]Blocker, error) {
-	return s.change(fmt.Sprintf("move namespace %s to %v", s.Namespace, to), execute)(
-		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": int(to), "execute": flag(execute), "note": note,
+	kind := Record{}
+	if to >= Old {
+		kind.Handover = &Halves{}
+	}
+	return s.change(kind, fmt.Sprintf("move namespace %s to %v", s.Namespace, to), execute)(
+		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": Number(to), "execute": flag(execute), "note": note,
 			"change": s.changing(epoch+1, note, "to stage %v", to)})))
 }
 
 // change reads the reply of a script that changes the record: who blocks it, nobody when it is done, or why it
 // cannot be.
-func (s *Store) change(what string, execute bool) func(any, error) ([]Blocker, error) {
+func (s *Store) change(of Record, what string, execute bool) func(any, error) ([]Blocker, error) {
 	return func(reply any, err error) ([]Blocker, error) {
 		row, err := redis.Values(reply, err)
 		if err != nil {
@@ -304,7 +327,7 @@ func (s *Store) change(what string, execute bool) func(any, error) ([]Blocker, e
 		case 1:
 			return nil, nil
 		case -1:
-			return nil, fmt.Errorf("%s: %w: it is %v, epoch %d", what, ErrConflict, Stage(stage), found)
+			return nil, fmt.Errorf("%s: %w: it is %v, epoch %d", what, ErrConflict, of.stage(stage), found)
 		case -2:
 			return nil, fmt.Errorf("%s: %w", what, ErrNoRecord)
 		case -3:
@@ -320,7 +343,7 @@ func (s *Store) change(what string, execute bool) func(any, error) ([]Blocker, e
 			if b.Why == "unreadable" {
 				b.Misfit = s.unreadable(b.Member)
 			}
-			b.Wait, b.Left, b.Stage = time.Duration(wait)*time.Millisecond, time.Duration(left)*time.Millisecond, Stage(stage)
+			b.Wait, b.Left, b.Stage = time.Duration(wait)*time.Millisecond, time.Duration(left)*time.Millisecond, of.stage(stage)
 			blockers = append(blockers, b)
 		}
 		return blockers, nil
@@ -369,6 +392,8 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 		if err != nil {
 			m = Member{ID: id, Epoch: -1, Stage: -1, Highest: Modern, Misfit: s.unreadable(id)}
 		}
+		r := view.Record
+		m.Stage, m.Lowest, m.Highest = r.stage(int64(m.Stage)), r.stage(int64(m.Lowest)), r.stage(int64(m.Highest))
 		if !gone {
 			view.Members = append(view.Members, m)
 		}

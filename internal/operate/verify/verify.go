@@ -276,6 +276,9 @@ func (q *inquiry) namespace(ctx context.Context) error {
 		return endpoint.Explain(err)
 	}
 	r := view.Record
+	if r.Handover != nil {
+		return &endpoint.Error{What: fmt.Sprintf("namespace %s is a handover from one lock to another: verify is about old clients of SETNX and GETSET", r.Namespace), Advice: "run it with --match alone on the server of such clients", BadInput: true}
+	}
 	if longest := q.opts.Longest; longest > 0 && longest < r.Silence() {
 		return &endpoint.Error{
 			What:   fmt.Sprintf("the longest silence of %v is less than the %v that the record knows of", longest, r.Silence()),

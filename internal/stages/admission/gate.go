@@ -79,7 +79,7 @@ func (g *Gate[T]) Enter(key string, p *Permit[T]) error {
 	if !g.fixed && !o.Covers(key) {
 		return fmt.Errorf("%w %s: %q", errOtherNamespace, o.Namespace, o.Patterns)
 	}
-	g.inUse[o.Stage]++
+	g.inUse[stages.Number(o.Stage)]++
 	g.acting++
 	p.acting = true
 	p.gate, p.Stage, p.epoch, p.Terms, p.NotAfter, p.Until = g, o.Stage, o.Epoch, g.terms, g.bound(), o.Until
@@ -266,8 +266,9 @@ func (p *Permit[T]) Leave() {
 	g := p.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.inUse[p.Stage]--
-	if g.acted(p) || g.inUse[p.Stage] == 0 && p.Stage != g.following.Stage {
+	used := stages.Number(p.Stage)
+	g.inUse[used]--
+	if g.acted(p) || g.inUse[used] == 0 && p.Stage != g.following.Stage {
 		g.tell()
 	}
 }

@@ -1,0 +1,95 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// initHandover creates the record of a handover. It writes a random mark on each server of a half that is a lock of this module: members read the marks,
+// and acquire nothing where theirs are others.
+func (at *place) initHandover(ctx context.Context) error {
+	flags := at.flags
+	for _, flag := range []string{"dialect", "shortest-lease", "clock-lag", "command-delay", "yield", "longest-silence", "profile", "stage", "force"} {
+		if flags.given(flag) {
+			return usageError("leave it out", "--%s has no part in a handover", flag)
+		}
+	}
+	if err := stages.CheckPatterns(flags.match); err != nil {
+		return usageError("give --match 'lock.order.*', once for each pattern", "%w", err)
+	}
+	if (flags.old == "") == (flags.oldName == "") {
+		return usageError("give --old URL for a lock of this module, --old-name NAME for any other", "a handover needs its Old, once")
+	}
+	if view, err := at.store.Show(ctx); err == nil {
+		return failedError(`"lockmigrate stage" shows it`, "namespace %s exists already: stage %v, epoch %d%s", at.store.Namespace, view.Record.Stage, view.Record.Epoch, lastChange(view.Record))
+	} else if !errors.Is(err, stages.ErrNoRecord) {
+		return err
+	}
+	if err := at.store.CheckOthers(ctx, flags.match); err != nil {
+		return err
+	}
+	var old lockmigrate.Pool
+	if flags.old != "" {
+		end, stop, err := at.env.endpointOf(flags.old)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		pool, err := end.Locks()
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		old = pool
+		if _, err := stages.ReadMark(ctx, old, at.store.Namespace, stageReplyTimeout); err != nil { // a plan for a server that cannot be reached is none
+			return fmt.Errorf("--old: %w", endpoint.Explain(err))
+		}
+	}
+	halves := &stages.Halves{Old: stages.Half{Name: flags.oldName}, New: stages.Half{Name: flags.newName}}
+	named := func(name, otherwise string) string {
+		if name != "" {
+			return fmt.Sprintf("%q", name)
+		}
+		return otherwise
+	}
+	record := stages.Record{Namespace: at.store.Namespace, Stage: stages.Old, Patterns: flags.match, Handover: halves}
+	p := plan{
+		what:   fmt.Sprintf("create handover %s at stage old: keys %s, from %s to %s", at.store.Namespace, shownPatterns(flags.match), named(flags.oldName, "the server of --old"), named(flags.newName, "this server")),
+		record: record,
+		know:   []string{"a key " + stages.MarkKey(at.store.Namespace) + " is written on each server of a lock of this module: members know by it that they have the same halves"},
+	}
+	return at.carryOut(p, func() error {
+		for _, half := range []struct {
+			pool lockmigrate.Pool
+			name string
+			is   *stages.Half
+		}{{old, flags.oldName, &halves.Old}, {at.store.Pool, flags.newName, &halves.New}} {
+			if half.name != "" {
+				continue
+			}
+			mark, err := stages.WriteMark(ctx, half.pool, at.store.Namespace, stageReplyTimeout)
+			if err != nil {
+				return err
+			}
+			half.is.Mark = mark
+		}
+		if err := at.store.Init(ctx, record); err != nil {
+			return err
+		}
+		return made(at.show(ctx))
+	})
+}
+
+// ofOldClients refuses a namespace of another kind in commands about old clients.
+func ofOldClients(r stages.Record, command string) error {
+	if r.Handover == nil {
+		return nil
+	}
+	return usageError(fmt.Sprintf(`"lockmigrate next --namespace %s" leads it on`, r.Namespace),
+		"namespace %s is a handover from one lock to another: %s is about old clients", r.Namespace, command)
+}
