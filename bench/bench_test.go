@@ -456,6 +456,32 @@ func BenchmarkHeld(b *testing.B) {
 	})
 }
 
+// BenchmarkLeft takes 10,000 locks once and gives them back: what is left of each on the server a minute later.
+func BenchmarkLeft(b *testing.B) {
+	each(b, crowd, func(t *trial) {
+		many := 10_000
+		if testing.Short() {
+			many = 100
+		}
+		c := t.client()
+		for i := range many {
+			check(t, c.Pair(context.Background(), fmt.Sprint(t.key, "-", i)))
+		}
+		time.Sleep(lasts(time.Minute))
+		keys, err := redis.Strings(t.admin.Do("KEYS", "*"+t.key+"*"))
+		check(t, err)
+		left := 0
+		for _, key := range keys {
+			n, err := redis.Int(t.admin.Do("MEMORY", "USAGE", key))
+			if !errors.Is(err, redis.ErrNil) {
+				check(t, err)
+			}
+			left += n
+		}
+		t.ReportMetric(float64(left)/float64(many), "bytes/lock")
+	})
+}
+
 // Each contestant keeps a second client out while it holds, and lets it in afterwards.
 func TestContestantsAreLocks(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
