@@ -227,7 +227,7 @@ func (t *translator) note(o *order, name string, args [][]byte, at time.Time) {
 			t.sidecar.keys.passed(t.sidecar, o, key, at)
 		}
 	}
-	if strings.HasPrefix(name, "SET") || name == "GETSET" {
+	if name == "SETNX" || name == "GETSET" || name == "SET" && len(args) < 5 {
 		t.checkText("", string(args[1]), string(args[2]))
 	}
 }
@@ -272,14 +272,18 @@ func (t *translator) run(c *proxy.Client, name string, keys proxy.Keys, mode str
 	}
 	var locks, beside, named [][]byte
 	numbers := []byte{}
-	for n, i := range at {
-		if named = append(named, args[i]); !t.Covers(args[i]) || slices.ContainsFunc(locks, func(l []byte) bool { return bytes.Equal(l, args[i]) }) {
+	for _, i := range at {
+		covered := t.Covers(args[i])
+		if !covered && mode == refused { // it may be no key
+			continue
+		}
+		if named = append(named, args[i]); !covered || slices.ContainsFunc(locks, func(l []byte) bool { return bytes.Equal(l, args[i]) }) {
 			continue
 		}
 		locks = append(locks, args[i])
 		key := string(args[i])
 		beside = append(beside, []byte(protocol.GuardKey(key)), []byte(protocol.SidecarKey(key)), []byte(protocol.QueueKey(key)))
-		numbers = strconv.AppendInt(append(numbers, '.'), int64(n+1), 10)
+		numbers = strconv.AppendInt(append(numbers, '.'), int64(len(named)), 10)
 	}
 	o := &t.sidecar.opts
 	packed := fmt.Sprintf("%s %d %d %s %s", t.sidecar.owner(), wall.UnixMilli(), o.Lease.Milliseconds(), mode, numbers)
