@@ -156,6 +156,9 @@ func (r *run) views(behind bool) (views [2]view) {
 		v := &views[i]
 		v.kind, v.value = strings.TrimPrefix(conn.read(), "+"), conn.read()
 		v.ttl, _ = strconv.ParseInt(conn.read(), 10, 64)
+		if v.ttl == -2 { // it ended between the questions
+			v.kind = "none"
+		}
 		if v.kind != "string" {
 			v.value = ""
 		}

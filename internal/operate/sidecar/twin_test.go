@@ -226,7 +226,7 @@ func random(seed uint64) *program {
 		case n < 44:
 			return []string{"PEXPIRE", "K", ms()}
 		case n == 44:
-			return []string{"PEXPIRE", "K", "57000", of("NX", "XX", "GT", "LT")}
+			return []string{"PEXPIRE", "K", strconv.Itoa(30_000 + g.IntN(60_000)), of("NX", "XX", "GT", "LT")}
 		case n == 45:
 			return []string{"PERSIST", "K"}
 		case n < 48:
