@@ -32,11 +32,7 @@ type stageFlags struct {
 
 	match    []string
 	dialect  string
-	shortest time.Duration
-	lag      time.Duration
-	delay    time.Duration
-	yield    time.Duration
-	longest  time.Duration
+	figures  stages.Record // its durations alone
 	profile  string
 	begin    stages.Stage
 	handover bool   // the record is one of package handover

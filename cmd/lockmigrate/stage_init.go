@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -41,11 +40,9 @@ func describeFlags(cmd *cobra.Command, flags *stageFlags) {
 	f := cmd.Flags()
 	f.StringArrayVar(&flags.match, "match", nil, `a key `+"`PATTERN`"+` of the namespace, in which * and ? are special, a backslash makes them ordinary, and \xHH is a byte; repeatable`)
 	f.StringVar(&flags.dialect, "dialect", "", "`NAME` of the dialect that the legacy clients speak: jedis-ms, redispy-float ...; \"lockmigrate observe\" tells")
-	f.DurationVar(&flags.shortest, "shortest-lease", 0, "the shortest lease of any legacy client: a `DURATION`")
-	f.DurationVar(&flags.lag, "clock-lag", 0, "how far a legacy client's clock may be behind the server's: a `DURATION`; 1s unless given, and with 0s")
-	f.DurationVar(&flags.delay, "command-delay", 0, "how late a legacy client's command may come after it read an expiry: a `DURATION`; 250ms unless given, and with 0s")
-	f.DurationVar(&flags.yield, "yield", 0, "for how long services leave a contended key free at a time; longer than a legacy client's pause between two looks: a `DURATION`; unless given, and with 0s, the dialect's pause and a fifth, 120ms for most")
-	f.DurationVar(&flags.longest, "longest-silence", 0, "the longest `DURATION` that any legacy client is silent, its lease or the pause between two runs of its job; verify takes it where its own --longest-silence is missing; not known unless given, and with 0s")
+	for _, figure := range stages.Figures {
+		f.DurationVar(figure.Of(&flags.figures), figure.Flag(), 0, figure.Usage)
+	}
 	f.StringVar(&flags.force, "force", "", "go on although the keys hold values of another dialect; the `REASON` is kept in the record")
 	executeFlag(f, &flags.execute, "write")
 	completes(cmd, "dialect", dialectNames)
@@ -64,18 +61,15 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 		return record, usageError(oneOf(dialectNames())+`; "lockmigrate observe" tells which dialect the clients speak`, "%w", err)
 	}
 	record.Dialect = dialect.String()
-	switch {
-	case record.Shortest <= 0:
+	if record.Shortest <= 0 {
 		return record, usageError("give --shortest-lease 30s; longer than it really is would be unsafe", "the shortest lease of the legacy clients is missing")
-	case record.Shortest%time.Millisecond != 0:
-		return record, usageError("give whole milliseconds", "--shortest-lease %v has a fraction of a millisecond", record.Shortest)
 	}
 	if record.Longest > 0 && record.Longest < record.Shortest {
 		return record, usageError("give the longest lease at least", "--longest-silence %v is less than the shortest lease of %v", record.Longest, record.Shortest)
 	}
-	for _, t := range timesOf(record) {
-		if t.d%time.Millisecond != 0 {
-			return record, usageError("give whole milliseconds", "--%s %v", strings.ReplaceAll(t.name, " ", "-"), t.d)
+	for _, f := range stages.Figures {
+		if d := *f.Of(&record); d%time.Millisecond != 0 {
+			return record, usageError("give whole milliseconds", "--%s %v", f.Flag(), d)
 		}
 	}
 	opts := compat.Options{Dialect: legacy.Dialect{Name: dialect.Name}, ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield}
@@ -100,8 +94,9 @@ func (at *place) init(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	record, err := checkedRecord(stages.Record{Namespace: at.store.Namespace, Stage: flags.begin, Epoch: 1, Patterns: flags.match,
-		Dialect: flags.dialect, Shortest: flags.shortest, ClockLag: flags.lag, CommandDelay: flags.delay, Yield: flags.yield, Longest: flags.longest})
+	record := flags.figures
+	record.Namespace, record.Stage, record.Epoch, record.Patterns, record.Dialect = at.store.Namespace, flags.begin, 1, flags.match, flags.dialect
+	record, err = checkedRecord(record)
 	if err != nil {
 		return err
 	}
@@ -150,33 +145,31 @@ func (f *stageFlags) measured() (why []string, err error) {
 			"%s says nothing of the keys %s: it is about %s", f.profile, stages.Escape(key), shownPatterns(stages.UnescapeAll(p.Match)))
 	}
 	old, err := p.OldClients()
-	if err != nil && (f.dialect == "" || f.shortest == 0 || f.lag == 0 || f.delay == 0) {
+	if err != nil && (f.dialect == "" || f.figures.Shortest == 0 || f.figures.ClockLag == 0 || f.figures.CommandDelay == 0) {
 		return nil, inconclusiveError("observe for longer, or while every old client works; or give --dialect, --shortest-lease, --clock-lag and --command-delay yourself", "%s: %w", f.profile, err)
 	}
 	if f.dialect != "" && old.Dialect != "" && f.dialect != old.Dialect {
 		return nil, unsafeError("leave --dialect out, or find out who is right", "--dialect %s, but %s measured %s", f.dialect, f.profile, old.Dialect)
 	}
+	measured := stages.Record{Shortest: old.Shortest, ClockLag: old.ClockLag, CommandDelay: old.CommandDelay, Yield: old.Yield, Longest: old.Longest}
 	if err == nil {
 		bold := func(flag string, given, measured time.Duration, how string) error {
 			return unsafeError("leave "+flag+" out", "%s %v is %s than %v, which %s measured", flag, given, how, measured, f.profile)
 		}
-		switch {
-		case f.shortest > old.Shortest:
-			return nil, bold("--shortest-lease", f.shortest, old.Shortest, "longer")
-		case f.given("clock-lag") && f.lag < old.ClockLag:
-			return nil, bold("--clock-lag", f.lag, old.ClockLag, "shorter")
-		case f.given("command-delay") && f.delay < old.CommandDelay:
-			return nil, bold("--command-delay", f.delay, old.CommandDelay, "shorter")
-		case f.given("yield") && f.yield < old.Yield:
-			return nil, bold("--yield", f.yield, old.Yield, "shorter")
-		case f.given("longest-silence") && f.longest < old.Longest:
-			return nil, bold("--longest-silence", f.longest, old.Longest, "shorter")
+		for _, figure := range stages.Figures {
+			given, known := *figure.Of(&f.figures), *figure.Of(&measured)
+			if f.given(figure.Flag()) && figure.Bolder(given, known) {
+				return nil, bold("--"+figure.Flag(), given, known, figure.How)
+			}
 		}
 	}
 	if len(f.match) == 0 {
 		f.match = stages.UnescapeAll(p.Match)
 	}
-	f.dialect, f.shortest = cmp.Or(f.dialect, old.Dialect), cmp.Or(f.shortest, old.Shortest)
-	f.lag, f.delay, f.yield = cmp.Or(f.lag, old.ClockLag), cmp.Or(f.delay, old.CommandDelay), cmp.Or(f.yield, old.Yield)
+	f.dialect = cmp.Or(f.dialect, old.Dialect)
+	measured.Longest = 0 // a job that runs more rarely was not seen
+	for _, figure := range stages.Figures {
+		*figure.Of(&f.figures) = cmp.Or(*figure.Of(&f.figures), *figure.Of(&measured))
+	}
 	return old.Why, nil
 }

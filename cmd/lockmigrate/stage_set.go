@@ -42,16 +42,9 @@ func (at *place) set(ctx context.Context) error {
 		to.Patterns = flags.match
 	}
 	to.Dialect = cmp.Or(flags.dialect, to.Dialect)
-	for _, t := range []struct {
-		flag  string
-		given time.Duration
-		of    *time.Duration
-	}{
-		{"shortest-lease", flags.shortest, &to.Shortest}, {"clock-lag", flags.lag, &to.ClockLag}, {"command-delay", flags.delay, &to.CommandDelay},
-		{"yield", flags.yield, &to.Yield}, {"longest-silence", flags.longest, &to.Longest},
-	} {
-		if flags.given(t.flag) { // 0s too: it takes a figure back
-			*t.of = t.given
+	for _, figure := range stages.Figures {
+		if flags.given(figure.Flag()) { // 0s too: it takes a figure back
+			*figure.Of(&to) = *figure.Of(&flags.figures)
 		}
 	}
 	if to, err = checkedRecord(to); err != nil {
@@ -97,13 +90,9 @@ func changed(from, to stages.Record) (changes []string) {
 	if from.Dialect != to.Dialect {
 		changes = append(changes, fmt.Sprintf("dialect %s (now %s)", to.Dialect, from.Dialect))
 	}
-	if from.Shortest != to.Shortest {
-		changes = append(changes, fmt.Sprintf("shortest lease %v (now %v)", to.Shortest, from.Shortest))
-	}
-	was := timesOf(from)
-	for i, t := range timesOf(to) {
-		if t.d != was[i].d {
-			changes = append(changes, fmt.Sprintf("%s %s (now %s)", t.name, orNotGiven(t.d), orNotGiven(was[i].d)))
+	for _, f := range stages.Figures {
+		if was, is := *f.Of(&from), *f.Of(&to); was != is {
+			changes = append(changes, fmt.Sprintf("%s %s (now %s)", f.Name, orNotGiven(is), orNotGiven(was)))
 		}
 	}
 	return changes
@@ -121,23 +110,13 @@ func knownClients(r stages.Record) string {
 	if r.Handover != nil {
 		return fmt.Sprintf("members of package handover; from %v to %v", r.Handover.Old, r.Handover.New)
 	}
-	text := fmt.Sprintf("dialect %s, shortest lease %v", r.Dialect, r.Shortest)
-	for _, t := range timesOf(r) {
-		if t.d > 0 {
-			text += fmt.Sprintf(", %s %v", t.name, t.d)
+	text := "dialect " + r.Dialect
+	for _, f := range stages.Figures {
+		if d := *f.Of(&r); d > 0 {
+			text += fmt.Sprintf(", %s %v", f.Name, d)
 		}
 	}
 	return text
-}
-
-// namedTime is a time of a record that need not be given.
-type namedTime struct {
-	name string // its flag's, with blanks
-	d    time.Duration
-}
-
-func timesOf(r stages.Record) []namedTime {
-	return []namedTime{{"clock lag", r.ClockLag}, {"command delay", r.CommandDelay}, {"yield", r.Yield}, {"longest silence", r.Longest}}
 }
 
 // unlessAlone refuses what no member may see, after an attempt that has found who is in the way, or an error.

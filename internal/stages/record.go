@@ -97,17 +97,6 @@ func (s *Store) garbage(format string, args ...any) error {
 	return fmt.Errorf("namespace %s: %w: %w", s.Namespace, ErrGarbage, fmt.Errorf(format, args...))
 }
 
-// clients is what a record says of the old clients, as it is stored. Times are in milliseconds.
-type clients struct {
-	Dialect  string  `json:"dialect,omitempty"`
-	Shortest int64   `json:"shortest_ms,omitempty"`
-	Lag      int64   `json:"lag_ms,omitempty"`
-	Delay    int64   `json:"delay_ms,omitempty"`
-	Yield    int64   `json:"yield_ms,omitempty"`
-	Longest  int64   `json:"longest_ms,omitempty"`
-	Handover *Halves `json:"handover,omitempty"`
-}
-
 // stored is how the record's patterns, and what it says of the old clients, stand on the server.
 func (r Record) stored() (patterns, clients string, err error) {
 	text, err := json.Marshal(EscapeAll(r.Patterns))
@@ -115,34 +104,4 @@ func (r Record) stored() (patterns, clients string, err error) {
 		clients, err = r.Clients()
 	}
 	return string(text), clients, err
-}
-
-// Clients is what the record says of the old clients, as it is stored.
-func (r Record) Clients() (string, error) {
-	text, err := json.Marshal(clients{r.Dialect, r.Shortest.Milliseconds(), r.ClockLag.Milliseconds(), r.CommandDelay.Milliseconds(), r.Yield.Milliseconds(), r.Longest.Milliseconds(), r.Handover})
-	return string(text), err
-}
-
-func (r *Record) unpackClients(text string) error {
-	var c clients
-	if err := json.Unmarshal([]byte(text), &c); err != nil {
-		return err
-	}
-	if c.Handover != nil {
-		if r.Handover = c.Handover; c.Handover.Old.zero() || c.Handover.New.zero() {
-			return errors.New("a handover without both halves")
-		}
-		return nil
-	}
-	if c.Dialect == "" || c.Shortest == 0 {
-		return errors.New("no dialect, or no shortest lease")
-	}
-	for _, n := range []int64{c.Shortest, c.Lag, c.Delay, c.Yield, c.Longest} {
-		if n < 0 || n > (10*365*24*time.Hour).Milliseconds() {
-			return fmt.Errorf("%d ms is not between 0 and ten years", n)
-		}
-	}
-	ms := func(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
-	r.Dialect, r.Shortest, r.ClockLag, r.CommandDelay, r.Yield, r.Longest = c.Dialect, ms(c.Shortest), ms(c.Lag), ms(c.Delay), ms(c.Yield), ms(c.Longest)
-	return nil
 }
