@@ -31,7 +31,11 @@ func TestTheProtocolsPageSaysWhatTheClaimsSay(t *testing.T) {
 	}
 	simulator, err := os.ReadFile(filepath.Join("..", "..", "docs", "simulator.md"))
 	require.NoError(t, err)
-	assert.Equal(t, 2, strings.Count(string(simulator), fmt.Sprintf("%d claims", len(known))), "docs/simulator.md says how many claims there are")
+	said := regexp.MustCompile(`(\d+) claims`).FindAllStringSubmatch(string(simulator), -1)
+	assert.NotEmpty(t, said, "docs/simulator.md says how many claims there are")
+	for _, m := range said {
+		assert.Equal(t, fmt.Sprint(len(known)), m[1], "docs/simulator.md says how many claims there are")
+	}
 	broken, proven := 0, 0
 	for line := range strings.Lines(string(text)) {
 		cells := claimCells.FindAllStringSubmatch(line, -1)
