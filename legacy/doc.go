@@ -11,28 +11,24 @@
 //
 // # Guarantees
 //
-// G1. The commands on the wire and the value's form are the same as the dialect's old clients send (TestWireParityJedisLock,
-// TestWireParityRedisPy). Two kinds of traffic are ours alone: renewal and compare-and-delete, which are scripts, and a GET after
-// a reply that never came.
+// G1. The commands on the wire and the value's form are the same as the dialect's old clients send. Two kinds of traffic are ours
+// alone: renewal and compare-and-delete, which are scripts, and a GET after a reply that never came.
 //
-// G2. A value is read as the old client's own parser reads it (TestReadingsMatchTheRealParsers).
+// G2. A value is read as the old client's own parser reads it.
 //
-// G3. A value that the dialect cannot read is held. It is never taken over and never a panic; the wait
-// ends in ErrForeignFormat (TestForeignValueIsHeld).
+// G3. A value that the dialect cannot read is held. It is never taken over and never a panic; the wait ends in ErrForeignFormat.
 //
-// G4. The holder's context ends no later than the lease does, with a cause that matches ErrLost. It goes by the holder's own clock
-// at the acquisition, and by a monotonic timer from then on (TestContextEndsWithTheLease). A release that fails, or whose caller
-// leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder and
-// TestDoNeverHidesTheLoss in internal/evidence/suites/kinds).
+// G4. The holder's context ends no later than the lease does, with a cause that matches ErrLost. It goes by the holder's own
+// clock at the acquisition, and by a monotonic timer from then on. A release that fails, or whose caller leaves, changes nothing
+// about that. Do reports the loss whatever its work returned.
 //
-// G5. Acquire, TryAcquire, Renew and Release come back when their context ends, whatever the server
-// does. A lock that arrives after its caller has left is given back (TestCancelledAcquireLeavesNothing).
+// G5. Acquire, TryAcquire, Renew and Release come back when their context ends, whatever the server does. A lock that arrives
+// after its caller has left is given back.
 //
-// G6. An acquisition is reported only when it is certain. Where a reply is missing, and the key cannot prove whose value it holds,
-// the error is ErrUnknownOutcome. It says until when the key may stay taken (TestLostReplies).
+// G6. An acquisition is reported only when it is certain. Where a reply is missing, and the key cannot prove whose value it
+// holds, the error is ErrUnknownOutcome. It says until when the key may stay taken.
 //
-// G7. After a renewal without a reply the key holds the old value or the new one. Renew and Release accept
-// both (TestARenewalWithoutAnAnswerIsNoLoss in internal/evidence/suites/kinds).
+// G7. After a renewal without a reply the key holds the old value or the new one. Renew and Release accept both.
 //
 // # Not guaranteed
 //
@@ -64,4 +60,17 @@
 //
 // A Locker is safe for concurrent use. One goroutine watches the deadlines of all its locks, until Close. Its commands share one
 // pipelined connection; dialect servicestack takes one of the pool for each attempt. Waiting holds no connection.
+//
+// # Tests
+//
+// Each guarantee has tests of this package, or of the package that is named.
+//
+//   - G1: TestWireParityJedisLock, TestWireParityRedisPy.
+//   - G2: TestReadingsMatchTheRealParsers.
+//   - G3: TestForeignValueIsHeld.
+//   - G4: TestContextEndsWithTheLease; TestAFailedReleaseTellsTheHolder and TestDoNeverHidesTheLoss in
+//     internal/evidence/suites/kinds.
+//   - G5: TestCancelledAcquireLeavesNothing.
+//   - G6: TestLostReplies.
+//   - G7: TestARenewalWithoutAnAnswerIsNoLoss in internal/evidence/suites/kinds.
 package legacy

@@ -7,50 +7,40 @@
 //	})
 //
 // A lock is a key that holds a random token and has a TTL: SET key token NX PX ttl. It is renewed while it is held, and given back
-// by token. Waiters get it in the order in which they came. It and any other client that takes the key with SET NX PX exclude each
+// by token. Waiters get it first come, first served. It and any other client that takes the key with SET NX PX exclude each
 // other, in whatever language.
 //
 // # Guarantees
 //
-// G1. While the server keeps its keys, at most one client holds a lock that is renewed or within its TTL (TestExclusion,
-// TestStressHandoffsUnderTrouble, TestGrantIsNotOverheard). TestFleets in internal/evidence/suites/fleets shows it beside others.
+// G1. While the server keeps its keys, at most one client holds a lock that is renewed or within its TTL.
 //
-// G2. The holder's context ends by a deadline of the process's own monotonic clock, with a cause that matches ErrLost.
-// The deadline counts from before the last successful renewal was sent, whether or not any reply arrives; earlier when the server
-// says that the key is not ours (TestFault05LossWithoutAReply, TestFault05LossByTheServersWord). A release that fails, or whose
-// caller leaves, changes nothing about that. Do reports the loss whatever its work returned (TestAFailedReleaseTellsTheHolder,
-// TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds).
+// G2. The holder's context ends by a deadline of the process's own monotonic clock, with a cause that matches ErrLost. The
+// deadline counts from before the last successful renewal was sent, whether or not any reply arrives; earlier when the server
+// says that the key is not ours. A release that fails, or whose caller leaves, changes nothing about that. Do reports the loss
+// whatever its work returned.
 //
-// G3. A release deletes, and a renewal extends, only what holds our token
-// (TestFault10ReleaseNeverRemovesAnothers).
+// G3. A release deletes, and a renewal extends, only what holds our token.
 //
 // G4. Every call comes back when its context ends, whatever the server does. What it no longer wants is given back behind it, by
-// token (TestFault02ContextIsHonoured).
+// token.
 //
-// G5. A lost reply is settled by asking. What cannot be settled is ErrUnknownOutcome, with the time
-// until which the key may stay taken (TestFault04LostReplies).
+// G5. A lost reply is settled by asking. What cannot be settled is ErrUnknownOutcome, with the time until which the key may stay
+// taken.
 //
-// G6. Waiters get the lock in the order of their coming: first in, first out within a process, and in turn among processes. The
-// key is never free between a holder and the next one in line (TestStressFairness). A waiter that has died is passed over at once
-// if its connection has gone too, or after three seconds (TestStressKilledProcesses); several in a row that are stopped but
-// connected are noticed when the next one looks, within 30 s. Where an old client held the key and deletes it, the first in line
-// takes it with one SET (TestOldClientsDeletionIsOneSetAway). It watches the key from its question on
-// (TestOldClientIsWatchedAtOnce).
+// G6. Waiters get the lock first come, first served within a process, and in turn among processes. The key is never free between
+// a holder and the next one in line. A waiter that has died is passed over at once if its connection has gone too, or after three
+// seconds; several in a row that are stopped but connected are noticed when the next one looks, within 30 s. Where an old client
+// held the key and deletes it, the first in line takes it with one SET. It watches the key from its question on.
 //
-// G7. Whatever messages and connections are lost, a waiter looks at the key after the holder's TTL, and every 30 s
-// (TestFault08LostWakeUp, TestStressFlushAll).
+// G7. Whatever messages and connections are lost, a waiter looks at the key after the holder's TTL, and every 30 s.
 //
-// G8. With Options.FenceTTL every acquisition of a key has a larger token than all before. The counter's TTL changes nothing about
-// that (TestFencingTokensRise, TestFault01ServersClockDiffers); on a server that has lost the counter, if its clock has not fallen
-// behind (TestFencingTokensWithoutTheirCounter).
+// G8. With Options.FenceTTL every acquisition of a key has a larger token than all before. The counter's TTL changes nothing
+// about that; on a server that has lost the counter, if its clock has not fallen behind.
 //
-// G9. A failed TryAcquire is one command (TestFault03FailedTryIsOneCommand). One goroutine does all renewals of a Locker, over a
-// connection that only the Locker uses. They have room of their own in it (TestStressTenThousandHeldLocks,
-// TestRenewalsAreNotCrowdedOut). Of all goroutines that wait for a key, one talks to the server
-// (TestFault07OneWaiterTalksToTheServer).
+// G9. A failed TryAcquire is one command. One goroutine does all renewals of a Locker, over a connection that only the Locker
+// uses. They have room of their own in it. Of all goroutines that wait for a key, one talks to the server.
 //
-// G10. No client's wall clock is sent to the server or compared with anything
-// (TestFault01OnlyRelativeTimesOnTheWire).
+// G10. No client's wall clock is sent to the server or compared with anything.
 //
 // # Not guaranteed
 //
@@ -113,4 +103,22 @@
 // In 4 processes of 4 workers the worker with the most turns had 1.02 times the fewest. In 16 processes of one worker it was the
 // same; waking alone left workers without a single turn in both. It took 6 and 17 round trips an acquisition instead of 2. A
 // ticket that waiters wait for by polling or by backoff was not built: each hand-over would cost a look by every waiter.
+//
+// # Tests
+//
+// Each guarantee has tests of this package, or of the package that is named.
+//
+//   - G1: TestExclusion, TestStressHandoffsUnderTrouble, TestGrantIsNotOverheard; beside others TestFleets in
+//     internal/evidence/suites/fleets.
+//   - G2: TestFault05LossWithoutAReply, TestFault05LossByTheServersWord; TestAFailedReleaseTellsTheHolder,
+//     TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds.
+//   - G3: TestFault10ReleaseNeverRemovesAnothers.
+//   - G4: TestFault02ContextIsHonoured.
+//   - G5: TestFault04LostReplies.
+//   - G6: TestStressFairness; TestStressKilledProcesses; TestOldClientsDeletionIsOneSetAway; TestOldClientIsWatchedAtOnce.
+//   - G7: TestFault08LostWakeUp, TestStressFlushAll.
+//   - G8: TestFencingTokensRise, TestFault01ServersClockDiffers; TestFencingTokensWithoutTheirCounter.
+//   - G9: TestFault03FailedTryIsOneCommand; TestStressTenThousandHeldLocks, TestRenewalsAreNotCrowdedOut;
+//     TestFault07OneWaiterTalksToTheServer.
+//   - G10: TestFault01OnlyRelativeTimesOnTheWire.
 package modern
