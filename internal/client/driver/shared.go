@@ -83,10 +83,9 @@ func or[T comparable](value *T, otherwise T) {
 //
 // # Who writes
 //
-// One goroutine reads. A write is worth its system call when a quarter of the crowd is in it. The server then has the next write
-// before it has answered the last one, and does not sleep. That counts for more than how many writes there are: one that wakes a
-// sleeping server takes as long as several others. The crowd is the largest number of calls that were queued or unanswered at once
-// lately. The caller whose command completes a quarter writes it itself, which saves two switches between goroutines; a caller that
+// One goroutine reads. Flush when a quarter of the outstanding calls are queued: the server then always has work and does not go to
+// sleep. Waking it is what costs most: a write that wakes a sleeping server takes as long as several others. The outstanding
+// calls are the largest number that was queued or unanswered at once lately. The caller whose command completes a quarter writes it itself, which saves two switches between goroutines; a caller that
 // is alone always does. So does one that finds the server with nothing to do. What stays behind is for the writer. It yields once
 // before it takes what is queued: every goroutine that the last replies have woken then gets into the same write. A write blocks only
 // when the socket's buffer is full, and a caller would then not hear its context: so callers write only while few bytes are

@@ -113,7 +113,7 @@ func jedis(conn redis.Conn, key string, lease time.Duration) bool {
 
 // TestMixes: while sidecars are rolled out, some old clients still talk to the server, others are behind sidecars, and Go members are at the
 // bridge. No process starves: each has 0.4 of an equal share of its fleet's turns at least, in a few seconds. With -mixes it runs
-// all mixes, at stage legacy too, and prints the table of docs/runbook.md.
+// all mixes, at stage legacy too, and prints the table that docs/runbook.md sums up.
 func TestMixes(t *testing.T) {
 	const short, long = 20 * time.Millisecond, 100 * time.Millisecond
 	if *mixes == 0 {
