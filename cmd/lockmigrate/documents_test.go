@@ -139,6 +139,9 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 		profile, err := os.ReadFile("orders.profile.json")
 		require.NoError(t, err)
 		require.NoError(t, os.WriteFile("observed.json", profile, 0o600))
+		if n := slices.Index(words, "--old"); n > 0 { // the server that a handover leaves
+			words[n+1] = redistest.Real(t).URL()
+		}
 	case strings.HasPrefix(line, "verify --namespace orders"):
 		forget(s)
 		store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
@@ -246,7 +249,10 @@ func interruptedVerify(t *testing.T, s *redistest.Server) {
 
 // forget removes every namespace.
 func forget(s *redistest.Server) {
-	s.Do("DEL", stages.ListKey, stages.RecordKey("orders"), stages.MembersKey("orders"))
+	s.Do("DEL", stages.ListKey)
+	for _, namespace := range []string{"orders", "orders-to-b"} {
+		s.Do("DEL", stages.RecordKey(namespace), stages.MembersKey(namespace))
+	}
 }
 
 var (
