@@ -75,23 +75,6 @@ var contestants = []contestant{
 		about: "rueidislock as it comes: a majority of three keys"},
 }
 
-func contestantNames() []string {
-	var names []string
-	for _, c := range contestants {
-		names = append(names, c.name)
-	}
-	return names
-}
-
-func contestantNamed(name string) (contestant, bool) {
-	for _, c := range contestants {
-		if c.name == name {
-			return c, true
-		}
-	}
-	return contestant{}, false
-}
-
 func dialer(addr string) func(context.Context) (redis.Conn, error) {
 	return func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }
 }

@@ -3,6 +3,7 @@ package modern_test
 import (
 	"bytes"
 	"context"
+	"fmt"
 	"log/slog"
 	"math"
 	"net"
@@ -343,4 +344,22 @@ func TestADialThatReturnsNothing(t *testing.T) {
 	defer cancel()
 	_, err = l.Acquire(ctx, key)
 	assert.Error(t, err)
+}
+
+// TestALockerForgetsItsOwners: what an owner held and has released or lost keeps no memory.
+func TestALockerForgetsItsOwners(t *testing.T) {
+	s := redistest.Mini(t)
+	locker := newLocker(t, s.Pool(), modern.Options{})
+	for i := range 10 {
+		lock, err := locker.TryAcquire(modern.WithOwner(t.Context(), fmt.Sprint("request ", i)), key)
+		require.NoError(t, err)
+		assert.Equal(t, 1, modern.Owned(locker))
+		if i%2 == 0 {
+			require.NoError(t, lock.Release(t.Context()))
+		} else {
+			s.Do("DEL", key)
+			require.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrLost)
+		}
+	}
+	assert.Zero(t, modern.Owned(locker))
 }

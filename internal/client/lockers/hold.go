@@ -213,7 +213,8 @@ func (h *Hold) Gone() {
 // Queues notes that the hold is going to stand in the key's queue on the server.
 func (h *Hold) Queues() { h.queued = true }
 
-// Ended implements lifetime.Kind.(*lockmigrate.Error) { h.locker.disown(h) }
+// Ended implements lifetime.Kind.
+func (h *Hold) Ended(*lockmigrate.Error) { h.locker.disown(h) }
 
 // Renewal implements lifetime.Held: the command that the machine begins with.
 func (h *Hold) Renewal() protocol.Command {

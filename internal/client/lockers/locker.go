@@ -131,8 +131,8 @@ func (l *Locker) acquired(ctx context.Context, key string, h *Hold, start protoc
 		return nil, err
 	}
 	e.Fence, e.How = h.Fence, How(waited, h.Handed)
+	l.own(ctx, h) // before anything can end it
 	h.Watched(func() { l.Concluded(e, start) })
-	l.own(ctx, h)
 	return &h.first, nil
 }
 
