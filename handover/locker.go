@@ -100,7 +100,7 @@ func (l *locker) misfit(ctx context.Context, o stages.Order) error {
 			half.is.Mark = mark
 		}
 		if ours.Old.Mark != "" && ours.Old.Mark == ours.New.Mark && l.opts.NewKey("k") == "k" {
-			return errors.New("Old and New are on one server and have one key: New would wait for Old for ever; give Options.NewKey")
+			return errors.New("the halves Old and New are on one server and have one key: New would wait for Old for ever; give Options.NewKey")
 		}
 		l.known = ours
 	}

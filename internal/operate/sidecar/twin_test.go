@@ -256,7 +256,7 @@ func random(seed uint64) *program {
 		case n == 60:
 			return [][]string{{"SETNX", "K"}, {"GET"}, {"EXPIRE", "K"}, {"SET", "K", "v", "NX", "XX"}, {"SET", "K", "v", "PX", "x"}, {"SETEX", "K", "0", "v"}, {"GETSET", "K", "a", "b"}}[g.IntN(7)]
 		case n == 61:
-			return []string{of("SETNX", "DEL", "GET"), "L", text()}[:2+g.IntN(1)]
+			return []string{of("SETNX", "DEL", "GET"), "L", text()}[:2+g.IntN(2)]
 		case n == 62:
 			return []string{"SETNX", "L", text()}
 		}

@@ -8,7 +8,7 @@ import "github.com/lockmigrate/lockmigrate/internal/protocol"
 // settlePutting is bridge_settle.lua as it would be if it put our value back over a live legacy value. settlePut is its reply then.
 const (
 	settlePutting protocol.Op = 250
-	settlePut                 = 3
+	settlePut     int64       = 3
 )
 
 // acquireBridge asks the bridge's machine, with the member's ablations in place.
