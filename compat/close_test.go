@@ -17,7 +17,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // Close beside callers in full flight, whose contexts end as well: an attempt under way is finished, or undone, before the
@@ -69,44 +68,6 @@ func TestCloseBesideCallers(t *testing.T) {
 					t.Error("a closed Locker has acquired")
 				}
 			}
-		})
-	}
-}
-
-// Close ends every wait at once, and no waiter leaves its place in the queue behind.
-func TestCloseEndsWaits(t *testing.T) {
-	for name, stage := range map[string]lockmigrate.Stage{
-		"legacy": lockmigrate.StageLegacy, "bridge": lockmigrate.StageBridge, "modern": lockmigrate.StageModern, "untracked": lockmigrate.StageBridge,
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const key, waiters = "k", 3
-			s := redistest.Real(t)
-			k := acquire(t, newLocker(t, s, quick(inStage(t, s, stage))), key)
-			pool := s.Pool()
-			if name == "untracked" {
-				pool = s.Untracked()
-			}
-			l := opened(t, pool, quick(inStage(t, s, stage)))
-			ended := make(chan error, waiters)
-			for range waiters {
-				go func() {
-					_, err := l.Acquire(context.Background(), key)
-					ended <- err
-				}()
-			}
-			queue := protocol.CompanionsOf(key).Queue
-			if name != "legacy" {
-				redistest.Await(t, "one stands in the queue", time.Minute, func() bool { return s.Do("EXISTS", queue) == int64(1) })
-			} else {
-				time.Sleep(300 * time.Millisecond) // the subject
-			}
-			l.Close()
-			for range waiters {
-				closed(t, ended)
-			}
-			assert.Equal(t, int64(0), s.Do("EXISTS", queue), "places in the queue")
-			release(t, k)
 		})
 	}
 }

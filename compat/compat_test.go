@@ -222,39 +222,6 @@ func TestForeignValuesAreHeld(t *testing.T) {
 	})
 }
 
-func TestDoHoldsAndGivesBack(t *testing.T) {
-	t.Parallel()
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := newLocker(t, s, quick())
-		boom := errors.New("boom")
-		if err := l.Do(t.Context(), "orders", func(ctx context.Context) error { return boom }); err != boom {
-			t.Errorf("Do: %v", err)
-		}
-		func() {
-			defer func() {
-				if said := recover(); said != "!" {
-					t.Errorf("Do let the panic end as %v", said)
-				}
-			}()
-			_ = l.Do(t.Context(), "orders", func(ctx context.Context) error { panic("!") })
-		}()
-		if s.Value("orders") != "" {
-			t.Error("Do left the lock behind")
-		}
-		err := l.Do(t.Context(), "orders", func(ctx context.Context) error {
-			s.Do("SET", "orders", time.Now().Add(time.Minute).UnixMilli())
-			<-ctx.Done()
-			if !errors.Is(context.Cause(ctx), lockmigrate.ErrLost) {
-				t.Errorf("the work's context ended with %v", context.Cause(ctx))
-			}
-			return nil
-		})
-		if !errors.Is(err, lockmigrate.ErrLost) {
-			t.Errorf("Do beside a displacing value: %v", err)
-		}
-	})
-}
-
 // TestCancelledAcquireLeavesNothing: also while it settles.
 func TestCancelledAcquireLeavesNothing(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {

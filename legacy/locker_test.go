@@ -223,24 +223,6 @@ func TestRenewMovesTheLease(t *testing.T) {
 	})
 }
 
-func TestDo(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		locker := newLocker(t, s.Pool(), legacy.Options{Lease: 250 * time.Millisecond})
-		sentinel := errors.New("the work's own")
-		assert.ErrorIs(t, locker.Do(t.Context(), key, func(context.Context) error { return sentinel }), sentinel)
-		assert.Panics(t, func() { _ = locker.Do(t.Context(), key, func(context.Context) error { panic("boom") }) })
-		assert.EqualValues(t, 0, s.Do("EXISTS", key), "released on every way out")
-
-		err := locker.Do(t.Context(), key, func(ctx context.Context) error {
-			<-ctx.Done()
-			assert.ErrorIs(t, context.Cause(ctx), lockmigrate.ErrLost)
-			time.Sleep(5 * time.Millisecond) // past the value's last millisecond
-			return nil
-		})
-		assert.ErrorIs(t, err, lockmigrate.ErrLost, "work that overran is told, even if it did not look")
-	})
-}
-
 func TestExclusionUnderLoad(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		locker := newLocker(t, s.Pool(), legacy.Options{Poll: time.Millisecond, Jitter: time.Millisecond})

@@ -15,9 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
@@ -140,46 +138,4 @@ func TestAWaiterLeavesWhileItsQuestionsAreUnanswered(t *testing.T) {
 		assert.ErrorIs(t, err, context.Canceled)
 		redistest.Await(t, "the key to be given back", 10*time.Second, func() bool { return s.Value(key) == "" })
 	})
-}
-
-// Close ends every wait at once, and no waiter leaves its place in the queue behind.
-func TestCloseEndsWaits(t *testing.T) {
-	for name, opts := range map[string]kind{
-		"queue": {}, "fenced": {FenceTTL: time.Minute}, "unfair": {Unfair: true}, "pooled": {Pooled: true},
-		"redisson": {Redisson: true}, "untracked": {Untracked: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			const key, waiters = "k", 3
-			s := redistest.Real(t)
-			lock, err := open(t, s, opts).Acquire(t.Context(), key)
-			require.NoError(t, err)
-			locker := open(t, s, opts)
-			ended := make(chan error, waiters)
-			for range waiters {
-				go func() {
-					_, err := locker.Acquire(context.Background(), key)
-					ended <- err
-				}()
-			}
-			queue := protocol.QueueKey(key)
-			if opts.Unfair || opts.Redisson {
-				time.Sleep(300 * time.Millisecond) // the subject
-			} else {
-				redistest.Await(t, "one stands in the queue", time.Minute, func() bool { return s.Do("EXISTS", queue) == int64(1) })
-			}
-			locker.Close()
-			for range waiters {
-				select {
-				case err := <-ended:
-					require.ErrorIs(t, err, lifetime.ErrClosed)
-					assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
-				case <-time.After(20 * time.Second):
-					t.Fatal("it waits on after Close")
-				}
-			}
-			assert.Equal(t, int64(0), s.Do("EXISTS", queue), "places in the queue")
-			require.NoError(t, lock.Release(t.Context()))
-		})
-	}
 }

@@ -106,22 +106,6 @@ func TestExclusion(t *testing.T) {
 	})
 }
 
-func TestDo(t *testing.T) {
-	ways(t, func(t *testing.T, s *redistest.Server, opts kind) {
-		locker := open(t, s, opts)
-		sentinel := errors.New("the work's own")
-		assert.ErrorIs(t, locker.Do(t.Context(), key, func(context.Context) error { return sentinel }), sentinel)
-		assert.Panics(t, func() { _ = locker.Do(t.Context(), key, func(context.Context) error { panic("boom") }) })
-		assert.EqualValues(t, 0, s.Do("EXISTS", key), "released on every way out")
-
-		err := locker.Do(t.Context(), key, func(ctx context.Context) error {
-			s.Do("DEL", key)
-			return nil
-		})
-		assert.ErrorIs(t, err, lockmigrate.ErrLost)
-	})
-}
-
 func TestWaitEnds(t *testing.T) {
 	ways(t, func(t *testing.T, s *redistest.Server, opts kind) {
 		holder := open(t, s, opts)

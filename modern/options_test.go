@@ -305,22 +305,6 @@ func TestYieldLetsPollersIn(t *testing.T) {
 	})
 }
 
-func TestClosedLocker(t *testing.T) {
-	s := redistest.Mini(t)
-	locker, err := modern.New(s.Pool(), modern.Options{})
-	require.NoError(t, err)
-	lock, err := locker.Acquire(t.Context(), key)
-	require.NoError(t, err)
-	locker.Close()
-	locker.Close()
-	<-lock.Context().Done()
-	assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost, "nothing renews it any more")
-	_, err = locker.TryAcquire(t.Context(), "another")
-	assert.Error(t, err)
-	assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
-	assert.Error(t, lock.Release(t.Context()))
-}
-
 func TestForeignTypeIsHeld(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		s.Do("HSET", key, "uuid:1", 1)

@@ -16,7 +16,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
 const slots = 16384
@@ -98,13 +97,13 @@ func CheckAddrs(addrs []string) error {
 	return nil
 }
 
-// Plain dials servers without TLS and without a password.
-func Plain(timeout time.Duration) func(ctx context.Context, addr string) (redis.Conn, error) {
+// Plain dials servers without TLS and without a password, over what dial gives.
+func Plain(dial func(ctx context.Context, network, addr string) (net.Conn, error), timeout time.Duration) func(ctx context.Context, addr string) (redis.Conn, error) {
 	return func(ctx context.Context, addr string) (redis.Conn, error) {
 		return redis.DialContext(ctx, "tcp", addr, redis.DialContextFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
 			bounded, cancel := context.WithTimeout(ctx, timeout)
 			defer cancel()
-			return rawconn.DialContext(bounded, network, addr)
+			return dial(bounded, network, addr)
 		}))
 	}
 }

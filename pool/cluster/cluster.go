@@ -32,6 +32,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
 // Options of a Pool. Addrs is required.
@@ -72,7 +73,7 @@ func New(opts Options) (*Pool, error) {
 		return nil, fmt.Errorf("cluster: %w", err)
 	}
 	if opts.Dial == nil {
-		opts.Dial = topology.Plain(5 * time.Second)
+		opts.Dial = topology.Plain(rawconn.DialContext, 5*time.Second)
 	}
 	if opts.Map == nil {
 		opts.Map = topology.AsTold

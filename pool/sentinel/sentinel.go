@@ -34,6 +34,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
 // Options of a Pool. Addrs and Master are required.
@@ -86,10 +87,10 @@ func New(opts Options) (*Pool, error) {
 		return nil, fmt.Errorf("sentinel: %w", err)
 	}
 	if opts.Dial == nil {
-		opts.Dial = topology.Plain(5 * time.Second)
+		opts.Dial = topology.Plain(rawconn.DialContext, 5*time.Second)
 	}
 	if opts.DialSentinel == nil {
-		opts.DialSentinel = topology.Plain(askTimeout)
+		opts.DialSentinel = topology.Plain(rawconn.DialContext, askTimeout)
 	}
 	if opts.Map == nil {
 		opts.Map = topology.AsTold

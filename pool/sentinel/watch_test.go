@@ -19,6 +19,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
 // book counts the open connections to each server.
@@ -131,7 +132,7 @@ func fake(t *testing.T, inMaster, named string, epoch int) *server.Server {
 }
 
 func finderOf(sentinels ...*server.Server) *finder {
-	o := Options{Master: "m", DialSentinel: topology.Plain(time.Second), Map: topology.AsTold}
+	o := Options{Master: "m", DialSentinel: topology.Plain(rawconn.DialContext, time.Second), Map: topology.AsTold}
 	for _, s := range sentinels {
 		o.Addrs = append(o.Addrs, s.Addr().String())
 	}
@@ -162,7 +163,7 @@ func TestTheLeaderOfAFailoverNamesTheNewMaster(t *testing.T) {
 // that the failover takes long. Once the new epoch has been heard of, the old master is not named any more.
 func TestNoWayBackWithinAFailover(t *testing.T) {
 	g := redistest.NewSentinels(t, 2, 3)
-	f := &finder{opts: Options{Addrs: g.Addrs(), Master: g.Name, DialSentinel: topology.Plain(time.Second), Map: topology.AsTold}}
+	f := &finder{opts: Options{Addrs: g.Addrs(), Master: g.Name, DialSentinel: topology.Plain(rawconn.DialContext, time.Second), Map: topology.AsTold}}
 	before := g.Master()
 	old, err := f.find(t.Context())
 	require.NoError(t, err)

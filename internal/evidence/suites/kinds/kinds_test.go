@@ -274,6 +274,7 @@ type scene struct {
 	} // the way to it
 	fate   atomic.Uint32 // of each command, where the pools can lose them
 	counts *counts
+	again  func() locker // another one, of another process
 	locker
 }
 
@@ -333,7 +334,8 @@ func newScene(s *scene, c terms, dial func(ctx context.Context, db int) (redis.C
 		}
 		pools = append(pools, pool)
 	}
-	s.locker = s.kind.open(t, pools, c)
+	s.again = func() locker { return s.kind.open(t, pools, c) }
+	s.locker = s.again()
 	t.Cleanup(s.locker.close)
 	first := s.hold() // the server knows the scripts from now on
 	require.NoError(t, first.Renew(t.Context()))

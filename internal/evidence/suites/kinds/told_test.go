@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -15,7 +16,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // late is how much later than its deadline a holder may be told on a machine that is busy.
@@ -269,6 +272,8 @@ func TestDoNeverHidesTheLoss(t *testing.T) {
 			assert.NoError(s, s.do(s.Context(), func(context.Context) error { return nil }))
 			err := s.do(s.Context(), func(context.Context) error { return own })
 			assert.Equal(s, own, err, "work's error itself")
+			assert.PanicsWithValue(s, "boom", func() { _ = s.do(s.Context(), func(context.Context) error { panic("boom") }) })
+			s.leavesNothing(s.T)
 			s.balanced()
 		})
 	})
@@ -348,7 +353,38 @@ func TestAClosedLockerHandsOutNothing(t *testing.T) {
 		_, err = s.acquire(s.Context(), "another")
 		assert.ErrorContains(s, err, "the Locker is closed")
 		assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrLost)
+		assert.Error(s, k.Release(s.Context()))
 		s.balanced()
+	})
+}
+
+// TestCloseEndsWaits at once, and no waiter leaves its place in the queue behind.
+func TestCloseEndsWaits(t *testing.T) {
+	virtually(t, nil, terms{ttl: time.Minute}, func(s *scene) {
+		k, waits := s.hold(), s.again()
+		defer waits.close()
+		ended := make(chan error, 3)
+		for range cap(ended) {
+			go func() {
+				_, err := waits.acquire(context.Background(), key)
+				ended <- err
+			}()
+		}
+		time.Sleep(time.Second) // they wait
+		assert.Equal(s, strings.HasPrefix(s.kind.name, "compat at stage ") && !s.kind.old || slices.Contains([]string{"modern", "modern, fenced", "modern, pooled", "modern, an owner's"}, s.kind.name),
+			s.server.Do("EXISTS", protocol.QueueKey(key)) == int64(1), "one stands in the queue")
+		waits.close()
+		for range cap(ended) {
+			select {
+			case err := <-ended:
+				assert.ErrorIs(s, err, lifetime.ErrClosed)
+				assert.NotErrorIs(s, err, lockmigrate.ErrNotAcquired)
+			case <-time.After(ttl / 2): // before the lease is over
+				s.Fatal("it waits on after Close")
+			}
+		}
+		assert.EqualValues(s, 0, s.server.Do("EXISTS", protocol.QueueKey(key)), "places in the queue")
+		require.NoError(s, k.Release(s.Context()))
 	})
 }
 
