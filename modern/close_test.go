@@ -2,10 +2,7 @@ package modern_test
 
 import (
 	"context"
-	"errors"
 	"math/rand/v2"
-	"strconv"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -18,55 +15,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
-
-// Close beside callers in full flight, whose contexts end as well: it is refused work, or work that Close waits for, and a
-// key that stays taken is one of which somebody was told. With WaitGroups, this ended the program.
-func TestCloseBesideCallers(t *testing.T) {
-	const callers, keys = 8, 4
-	for name, opts := range map[string]kind{
-		"queue": {}, "unfair": {Unfair: true}, "pooled": {Pooled: true}, "redisson": {Redisson: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			for range redistest.Rounds(4, 15) {
-				s := redistest.Mini(t)
-				seen := &redistest.Told{}
-				opts.Observer = seen.Observe
-				locker := open(t, s, opts)
-				var all sync.WaitGroup
-				var over atomic.Bool
-				for range callers {
-					all.Go(func() {
-						for !over.Load() {
-							key := strconv.Itoa(rand.IntN(keys))
-							ctx, cancel := context.WithTimeout(t.Context(), rand.N(2*time.Millisecond))
-							lock, err := locker.Acquire(ctx, key)
-							if errors.Is(err, lockmigrate.ErrUnknownOutcome) {
-								seen.Note(key)
-							}
-							if err == nil && lock.Release(ctx) != nil {
-								seen.Note(key)
-							}
-							cancel()
-						}
-					})
-				}
-				time.Sleep(rand.N(5 * time.Millisecond)) // the subject
-				locker.Close()
-				over.Store(true)
-				all.Wait()
-				if opts.Unfair || opts.Redisson {
-					continue // their waiters ask over a connection of their own, whose last command may come after its give-back
-				}
-				for n := range keys {
-					if key := strconv.Itoa(n); s.Mini.Exists(key) {
-						assert.True(t, seen.Of(key), "key %s is taken, and nobody was told", key)
-					}
-				}
-			}
-		})
-	}
-}
 
 // The listening connection breaks in the moment in which a waiter's context ends: the line beside it is given up, and waited
 // for, while the waiter's question is still to be brought to its end. With a WaitGroup, the race detector saw it in two of

@@ -4,9 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -427,6 +430,60 @@ func TestWhatACallerLeavesIsTold(t *testing.T) {
 			return s.counts.failed > 0 || s.free()
 		}, late, 10*time.Millisecond, "a key is left, and nobody was told")
 	})
+}
+
+// TestCloseBesideCallers in full flight, whose contexts end as well: each is refused work, or it is work that Close waits for, and a key
+// that stays taken is one of which somebody was told. With WaitGroups, this ended the program.
+func TestCloseBesideCallers(t *testing.T) {
+	const callers, keys = 8, 4
+	for _, k := range kinds {
+		if k.name == "modern, an owner's" { // its acquisition is two, and a release
+			continue
+		}
+		t.Run(k.name, func(t *testing.T) {
+			t.Parallel()
+			for range redistest.Rounds(4, 15) {
+				// The embedded server's time stands still: what a TTL or a claim would end stays.
+				s, seen := redistest.Mini(t), &redistest.Told{}
+				l := k.open(t, []lockmigrate.Pool{s.Pool(), redistest.Mini(t).Pool(), redistest.Mini(t).Pool()}, terms{told: seen.Observe, ttl: 2 * time.Minute, reply: time.Minute, server: s})
+				var all sync.WaitGroup
+				var over atomic.Bool
+				for range callers {
+					all.Go(func() {
+						for !over.Load() {
+							key := strconv.Itoa(rand.IntN(keys))
+							ctx, cancel := context.WithTimeout(t.Context(), rand.N(4*time.Millisecond))
+							held, err := l.acquire(ctx, key)
+							if errors.Is(err, lockmigrate.ErrUnknownOutcome) {
+								seen.Note(key)
+							}
+							if err == nil {
+								_ = held.Renew(ctx)
+								if held.Release(ctx) != nil {
+									seen.Note(key)
+								}
+							}
+							cancel()
+						}
+					})
+				}
+				time.Sleep(rand.N(10 * time.Millisecond)) // the subject
+				l.close()
+				over.Store(true)
+				all.Wait()
+				_, err := l.try(t.Context())
+				assert.ErrorContains(t, err, "the Locker is closed")
+				if slices.Contains([]string{"modern, unfair", "redisson", "quorum"}, k.name) {
+					continue // their last command may come after its give-back: over a connection of its own, or to a third server
+				}
+				for n := range keys {
+					if key := strconv.Itoa(n); s.Mini.Exists(key) {
+						assert.True(t, seen.Of(key), "key %s is taken, and nobody was told", key)
+					}
+				}
+			}
+		})
+	}
 }
 
 // TestCloseEndsTheWaitForAConnection: all connections of a pool are in use, for longer than the Locker lives. Close returns
