@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -116,6 +117,12 @@ func (r *referee) enter(fence int64) {
 	r.fence = max(r.fence, fence)
 }
 
+func (r *referee) taken() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.turns
+}
+
 func (r *referee) leave() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -143,7 +150,7 @@ func (r *referee) work(ctx context.Context, m *member, hold time.Duration) {
 // TestStagesForthAndBack: a fleet works while its stages move forth and back, with members that are cut off from the record, from Old and from New,
 // and the servers' clocks an hour apart. Nobody is inside beside another, and at stages old and both fencing tokens grow.
 func TestStagesForthAndBack(t *testing.T) {
-	for seed := range uint64(6) {
+	for seed := range uint64(4) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			world.Run(t, seed, func(w *world.World) {
 				town := newTown(w)
@@ -157,7 +164,7 @@ func TestStagesForthAndBack(t *testing.T) {
 				ctx, stop := context.WithCancel(context.Background())
 				var work sync.WaitGroup
 				for _, m := range members {
-					work.Go(func() { r.work(ctx, m, 30*time.Millisecond) })
+					work.Go(func() { r.work(ctx, m, 120*time.Millisecond) })
 				}
 				var counts [3]int
 				faults := func() {
@@ -168,18 +175,18 @@ func TestStagesForthAndBack(t *testing.T) {
 					route.Heal()
 				}
 				for _, to := range []lockmigrate.Stage{lockmigrate.StageBoth, lockmigrate.StageNew, lockmigrate.StageBoth, lockmigrate.StageOld, lockmigrate.StageBoth, lockmigrate.StageNew} {
-					before := r.turns
+					before := r.taken()
 					time.Sleep(2 * time.Second)
 					faults()
 					town.move(to)
 					view, _ := town.store.Show(ctx)
-					counts[stages.Number(view.Record.Stage)] += r.turns - before
+					counts[stages.Number(view.Record.Stage)] += r.taken() - before
 				}
 				time.Sleep(5 * time.Second)
 				stop()
 				work.Wait()
 				assert.Zero(t, r.overlaps, "EXCLUSION VIOLATED")
-				assert.Greater(t, r.turns, 200)
+				assert.Greater(t, r.turns, 60)
 				for stage, n := range counts {
 					assert.Positive(t, n, "turns before stage %v", lockmigrate.Stage(stage))
 				}
@@ -317,10 +324,10 @@ func TestNothingAfterTheLease(t *testing.T) {
 	world.Run(t, 5, func(w *world.World) {
 		town := newTown(w)
 		gate := make(chan struct{})
-		given := 0
+		var given atomic.Int32
 		slow := handover.Wrap("slow", handover.Funcs[int]{
 			Acquire: func(context.Context, string) (int, error) { <-gate; return 1, nil },
-			Release: func(context.Context, int) error { given++; return nil },
+			Release: func(context.Context, int) error { given.Add(1); return nil },
 			TTL:     time.Hour,
 		})
 		w.Cleanup(func() { _ = slow.Close() })
@@ -344,7 +351,7 @@ func TestNothingAfterTheLease(t *testing.T) {
 		err = <-failed
 		assert.ErrorIs(t, err, lockmigrate.ErrStage)
 		time.Sleep(time.Second)
-		assert.Equal(t, 1, given)
+		assert.EqualValues(t, 1, given.Load())
 		m.toClerk.Heal()
 	})
 }
@@ -382,7 +389,7 @@ func TestOneOrder(t *testing.T) {
 		town.move(lockmigrate.StageBoth)
 		time.Sleep(lease)
 		var r referee
-		ctx, stop := context.WithTimeout(context.Background(), 20*time.Second)
+		ctx, stop := context.WithTimeout(context.Background(), 3*time.Second)
 		defer stop()
 		var work sync.WaitGroup
 		for _, m := range []*member{a, b, a, b} {
@@ -391,7 +398,7 @@ func TestOneOrder(t *testing.T) {
 		work.Wait()
 		assert.Zero(t, r.overlaps, "EXCLUSION VIOLATED")
 		assert.Zero(t, r.back)
-		assert.Greater(t, r.turns, 500)
+		assert.Greater(t, r.turns, 100)
 	})
 }
 

@@ -2,6 +2,7 @@ package quorum_test
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -36,11 +37,12 @@ func three(w *world.World, observer lockmigrate.Observer) (q lockmigrate.Locker,
 // token may stay on most servers for a TTL must not be kept from the observer.
 func TestAQuorumTellsWhatItCouldNotUndo(t *testing.T) {
 	world.Run(t, 1, func(w *world.World) {
-		told, seen := 0, &redistest.Told{}
+		var told atomic.Int32
+		seen := &redistest.Told{}
 		q, _, routes := three(w, func(e lockmigrate.Event) {
 			seen.Observe(e)
 			if e.Op == "give back" {
-				told++
+				told.Add(1)
 			}
 		})
 		for _, r := range routes {
@@ -51,7 +53,7 @@ func TestAQuorumTellsWhatItCouldNotUndo(t *testing.T) {
 		_, err := q.TryAcquire(ctx, "orders")
 		require.ErrorIs(w, err, lockmigrate.ErrNotAcquired)
 		time.Sleep(time.Second)
-		require.Equal(w, 1, told)
+		require.EqualValues(w, 1, told.Load())
 		require.True(w, seen.Of("orders"))
 		for _, r := range routes {
 			r.Heal()

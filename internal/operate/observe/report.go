@@ -209,7 +209,7 @@ func (o *Observer) Finish() {
 func (o *Observer) Report() Report { return observers{o}.report() }
 
 func byKind(a, b Row) int {
-	return cmp.Or(kindOrder(a.Kind)-kindOrder(b.Kind), cmp.Compare(b.Acquired, a.Acquired), cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Server, b.Server))
+	return cmp.Or(kindOrder(a.Kind)-kindOrder(b.Kind), cmp.Compare(b.Acquired, a.Acquired), cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Dialect, b.Dialect))
 }
 
 func kindOrder(k string) int {
