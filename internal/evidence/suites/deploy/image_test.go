@@ -206,7 +206,12 @@ func TestContainers(t *testing.T) {
 			c.args = append(c.args, "--listen", freeAddress(t), "--drain", "100ms")
 			all.scraped(i.serves(t, c, address, "/readyz"))
 		case "verify":
-			i.ends(t, c)
+			command, output := i.start(t, c)
+			var ended *exec.ExitError
+			if assert.ErrorAs(t, command.Wait(), &ended, "%s", output) {
+				assert.Equal(t, 4, ended.ExitCode(), "%s", output)
+			}
+			assert.Contains(t, output.String(), "no member of namespace orders reports any more", "this server has a record and no fleet")
 			assert.FileExists(t, filepath.Join(i.folder, "certificates", "orders.certificate.json"), c.where)
 		default:
 			i.ends(t, c)
