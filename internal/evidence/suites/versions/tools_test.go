@@ -184,6 +184,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 					t.Skip("the case is about ACL users: this server has none (before Redis 6), and its cell says so")
 				}
 				server := on.start(t)
+				server.Do("SET", "lock.kept", "0f0e0d0c-0b0a-4908-8706-050403020100", "PX", 60_000) // a pattern that matches nothing says nothing
 				type result struct {
 					code        int
 					out, stderr string
