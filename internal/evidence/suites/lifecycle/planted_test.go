@@ -110,8 +110,7 @@ var plants = []plant{
 	{
 		name: "of a renewal without an answer only the old value is remembered",
 		files: map[string][2]string{
-			"legacy/lock.go": {"k.value, k.valueExpiry, k.pending, k.pendingExpiry = m.Value, m.ValueExpiry, m.Pending, m.PendingExpiry", "k.value, k.valueExpiry = m.Value, m.ValueExpiry"},
-			"compat/hold.go": {"h.text, h.expiry, h.pending, h.pendingExpiry = r.Value, r.ValueExpiry, r.Pending, r.PendingExpiry", "h.text, h.expiry = r.Value, r.ValueExpiry"},
+			"internal/client/lockers/old.go": {"o.text, o.expiry, o.pending, o.pendingExpiry = m.Value, m.ValueExpiry, m.Pending, m.PendingExpiry", "o.text, o.expiry = m.Value, m.ValueExpiry"},
 		},
 		kinds: "legacy-compare,compat-legacy", finds: `says that the lock is lost, and there is nobody else`,
 	},
