@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"os"
+	"os/signal"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -20,9 +21,14 @@ import (
 
 // TestHangupKeepsTheCertificate sends the signals that end a window early to the program itself.
 func TestHangupKeepsTheCertificate(t *testing.T) {
+	if signal.Ignored(syscall.SIGHUP) { // the test was started by nohup: the command must not inherit that
+		heard := make(chan os.Signal, 1)
+		signal.Notify(heard, syscall.SIGHUP)
+		defer signal.Stop(heard)
+	}
 	s := redistest.Real(t)
-	for _, signal := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
-		t.Run(signal.String(), func(t *testing.T) {
+	for _, sent := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
+		t.Run(sent.String(), func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
 			file := filepath.Join(dir, "c.json")
@@ -31,7 +37,7 @@ func TestHangupKeepsTheCertificate(t *testing.T) {
 			cmd.Stdout, cmd.Stderr = out, out
 			require.NoError(t, cmd.Start())
 			redistest.Await(t, "a state", 20*time.Second, func() bool { _, err := os.Stat(file + ".state"); return err == nil })
-			require.NoError(t, cmd.Process.Signal(signal))
+			require.NoError(t, cmd.Process.Signal(sent))
 			_ = cmd.Wait()
 			assert.Equal(t, exitInconclusive, cmd.ProcessState.ExitCode(), out.String())
 			text, err := os.ReadFile(file)
