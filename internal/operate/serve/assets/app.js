@@ -100,7 +100,7 @@ function clients(list) {
     list.map((c) => [
       el("td", c.addr + (c.name && c.name !== c.addr ? " " + c.name : ""), "mono"), el("td", c.kind, "kind " + c.kind), el("td", c.dialect + (c.dialect_or ? "? or " + c.dialect_or : "")),
       skewCell(c, worst), el("td", lease(c), "num"), el("td", span(c.poll_ms), "num"), el("td", c.acquired, "num"),
-      el("td", span(c.hold_p50_ms), "num"), el("td", span(c.wait_p50_ms), "num"), el("td", c.keys.slice(0, 3).join(" ") + (c.databases.some((n) => n) ? " in database " + c.databases.join(", ") : ""), "mono")]),
+      el("td", span(c.hold_p50_ms), "num"), el("td", span(c.wait_p50_ms), "num"), el("td", (c.keys || []).slice(0, 3).join(" ") + ((c.databases || []).some((n) => n) ? " in database " + c.databases.join(", ") : ""), "mono")]),
     "no client has used a lock while MONITOR ran");
 }
 
