@@ -187,7 +187,7 @@ func TestOldClientUsesAGap(t *testing.T) {
 			again bool
 		}{{100, true, false}, {200, true, true}, {200, false, false}} {
 			g.do("FLUSHALL")
-			g.put(state{mode: 1, at: 20, credit: 70, owed: c.owed, waiting: 200, count: g.setnx(), due: -500, step: 4 * gap.Milliseconds()})
+			g.put(state{mode: 1, at: 20, credit: 70, owed: c.owed, waiting: 200, count: g.setnx(), due: -500, step: 4 * gap.Milliseconds(), seen: g.setnx()})
 			g.do("SETNX", g.key, live)
 			for range 3 { // however many look
 				g.want(g.send(g.command(protocol.BridgeTake, yields)), protocol.TakeHeld, live, "-")
@@ -196,8 +196,8 @@ func TestOldClientUsesAGap(t *testing.T) {
 			if s.mode != 2 || s.owed != c.owed-100 || s.credit > 50 || s.step != gap.Milliseconds() || s.count < 0 {
 				t.Errorf("an old client has its turn: %+v", s)
 			}
-			g.put(state{mode: 2, at: 20, credit: 40, owed: c.owed - 100, waiting: 200, count: s.count, noted: 10, due: 1, step: s.step, seen: s.seen})
-			if c.other {
+			g.put(state{mode: 2, at: 50, credit: 40, owed: c.owed - 100, waiting: 200, count: s.count, noted: 10, due: 1, step: s.step, seen: s.seen})
+			if c.other { // within what two waiting clients send in that time
 				g.do("SETNX", g.key, live)
 			}
 			g.do("DEL", g.key)
