@@ -241,6 +241,7 @@ func TestReplicas(t *testing.T) {
 	require.Eventually(t, func() bool {
 		return strings.Contains(string(replica.Do("INFO", "replication").([]byte)), "master_link_status:up")
 	}, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return master.Do("WAIT", 1, 100) == int64(1) }, 20*time.Second, 10*time.Millisecond) // it answers the master too
 	lock, err := locker.Acquire(t.Context(), key)
 	require.NoError(t, err)
 	assert.Equal(t, lock.Token(), replica.Value(key), "it is there already")
