@@ -31,6 +31,7 @@ func TestOwnKinds(t *testing.T) {
 	for range 2 {
 		old, err := legacy.New(s.Pool(), legacy.Options{Lease: 30 * time.Second})
 		require.NoError(t, err)
+		defer old.Close()
 		add("lock:legacy", func(ctx context.Context, k string) (lock, error) { return old.Acquire(ctx, k) })
 		bridge, err := compat.New(s.Pool(), compat.Options{})
 		require.NoError(t, err)
