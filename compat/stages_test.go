@@ -160,6 +160,45 @@ func TestMemberFailsClosed(t *testing.T) {
 	})
 }
 
+// TestMemberOfANewerProtocol: where the record's protocol is one that this build does not know, a member acquires nothing from its next report
+// on, and says which build to use; so does one that joins. It reads nothing into the record, and works again when that can be read.
+func TestMemberOfANewerProtocol(t *testing.T) {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		namespace(t, s)
+		told := make(chan error, 9)
+		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) {
+			o.Observer = func(e lockmigrate.Event) {
+				if e.Kind == lockmigrate.EventStage && e.Err != nil {
+					told <- e.Err
+				}
+			}
+		}))
+		release(t, acquire(t, l, "orders:1"))
+		s.Do("HSET", stages.RecordKey("orders"), "protocol", "2 lockmigrate v0.7.0", "patterns", "what else", "stage", "x")
+		late := newLocker(t, s, quick(ofOrders))
+		for _, member := range []compat.Locker{l, late} {
+			await(t, "the refusal of another protocol", func() bool {
+				k, err := member.TryAcquire(t.Context(), "orders:1")
+				if err == nil {
+					release(t, k)
+				}
+				return errors.Is(err, lockmigrate.ErrStage) && strings.Contains(err.Error(), "use lockmigrate v0.7.0")
+			})
+			_, err := member.Acquire(t.Context(), "orders:1") // no wait mends it
+			if err == nil || !strings.Contains(err.Error(), "use lockmigrate v0.7.0") {
+				t.Errorf("a wait: %v", err)
+			}
+		}
+		if err := <-told; !strings.Contains(err.Error(), "use lockmigrate v0.7.0") {
+			t.Errorf("the observer is told: %v", err)
+		}
+		s.Do("DEL", stages.RecordKey("orders"), stages.MembersKey("orders"))
+		namespace(t, s)
+		await(t, "a record that can be read", func() bool { return l.Ready(t.Context()) == nil && late.Ready(t.Context()) == nil })
+		release(t, acquire(t, l, "orders:1"))
+	})
+}
+
 // TestLateCommandsOfAMemberAreRefused (G6): what a member sends in its lease and the server gets after
 // it does nothing, in every stage. A proxy holds the command back for that long.
 func TestLateCommandsOfAMemberAreRefused(t *testing.T) {

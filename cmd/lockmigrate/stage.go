@@ -169,6 +169,8 @@ func (at *place) explain(ctx context.Context, err error) error {
 		return unsafeError(`choose patterns that have no key in common; "lockmigrate stage list" shows all`, "%w", err)
 	case errors.Is(err, stages.ErrBusy):
 		return inconclusiveError("nothing was changed", "%w", err)
+	case errors.Is(err, stages.ErrNewer):
+		return failedError("install that build of lockmigrate; this one changes nothing of the namespace", "namespace %s: %w", at.store.Namespace, err)
 	case errors.Is(err, stages.ErrGarbage):
 		return failedError(fmt.Sprintf(`no member acquires by such a record; put back what %s and %s held; or stop its services, wait for their locks, delete both keys and run "lockmigrate stage init"`,
 			stages.RecordKey("NAME"), stages.MembersKey("NAME")), "%w", err)

@@ -138,7 +138,7 @@ func (at *place) list(ctx context.Context) error {
 	for _, one := range all {
 		r := one.View.Record
 		row := listedJSON{Namespace: one.Name, Stage: "reserved", Patterns: stages.EscapeAll(one.Reserved)}
-		if errors.Is(one.Unknown, stages.ErrGarbage) {
+		if stages.Unreadable(one.Unknown) {
 			row.Stage = "unreadable"
 		}
 		if one.Unknown == nil {

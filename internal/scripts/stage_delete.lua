@@ -11,6 +11,7 @@
 -- include effects.lua
 -- include stage_shared.lua
 if old_server then return old_server end
+-- include stage_version.lua
 -- include stage_epoch.lua
 only_if_alone(blocked, members)
 if #blocked > 3 then return blocked end

@@ -18,6 +18,7 @@
 -- include effects.lua
 -- include stage_shared.lua
 if old_server then return old_server end
+-- include stage_version.lua
 local there = redis.call('HMGET', record, 'epoch', 'stage')
 if there[1] then return {0, tonumber(there[1]), tonumber(there[2])} end
 if now > tonumber(not_after) then return {-2, now - tonumber(not_after), 0} end
@@ -29,5 +30,6 @@ for _, member in ipairs(counted) do
 end
 if wait > 0 then return {-1, wait, 0} end
 redis.call('HMSET', record, 'epoch', epoch, 'stage', stage, 'since', string.format('%.0f', now),
-  'patterns', patterns, 'clients', clients, 'note', note, 'history', history_with(record, change), 'server', process())
+  'patterns', patterns, 'clients', clients, 'note', note, 'history', history_with(record, change), 'server', process(),
+  'protocol', 1)
 return {1, tonumber(epoch), tonumber(stage)}

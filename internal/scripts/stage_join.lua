@@ -29,6 +29,7 @@
 -- include effects.lua
 -- include stage_shared.lua
 if old_server then return old_server end
+-- include stage_version.lua
 local order = redis.call('HMGET', record, 'epoch', 'stage', 'patterns', 'clients', 'server', 'doubt', 'ahead')
 if not order[1] then return {0, now} end
 local told = tonumber(order[2])

@@ -10,6 +10,7 @@
 -- Atomic because a report that is still on its way must not bring the member back: the entry that is left
 -- refuses it until the report's own bound does. Without a record every report is refused, and nobody would ever remove
 -- an entry.
+-- include stage_version.lua
 if redis.call('EXISTS', record) == 0 then
   redis.call('HDEL', members, id)
   return 1

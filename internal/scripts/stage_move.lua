@@ -28,6 +28,7 @@
 -- include effects.lua
 -- include stage_shared.lua
 if old_server then return old_server end
+-- include stage_version.lua
 -- include stage_epoch.lua
 target = tonumber(target)
 if math.abs(target - stage) ~= 1 then return redis.error_reply('STAGE the new stage is no neighbour') end

@@ -18,6 +18,7 @@
 -- include effects.lua
 -- include stage_shared.lua
 if old_server then return old_server end
+-- include stage_version.lua
 -- include stage_epoch.lua
 if alone == '1' then only_if_alone(blocked, members) end
 if #blocked > 3 then return blocked end

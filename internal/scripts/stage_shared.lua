@@ -3,7 +3,8 @@
 -- A namespace is two keys in one slot. The record is a hash: epoch, stage (0 legacy, 1 bridge, 2 modern),
 -- since, patterns, clients, note, history. Clients is what is known of the old clients, a JSON object that no script reads:
 -- dialect, shortest_ms (their shortest lease), lag_ms (how far their clocks are behind), delay_ms (how late
--- their commands come). It also has yield_ms, and longest_ms (their longest silence). Further fields, of the server:
+-- their commands come). It also has yield_ms, and longest_ms (their longest silence). protocol is the version of all this, see
+-- stage_version.lua. Further fields, of the server:
 --   server   the run id of the server process that a member has proved to know the last change
 --   doubt    "<run id> <ms>": another process has the record since then, perhaps from a snapshot; nobody has proved it yet
 --   ahead    there is a member's entry with ahead, see below

@@ -5,6 +5,7 @@ import "time"
 // Document is a namespace as the tools write it in JSON. Times are in milliseconds.
 type Document struct {
 	Namespace string            `json:"namespace"`
+	Protocol  int               `json:"protocol"` // of the record, see docs/compatibility.md
 	Stage     string            `json:"stage"`
 	Epoch     int64             `json:"epoch"`
 	Since     time.Time         `json:"since"`
@@ -49,7 +50,7 @@ func (v View) Document(blockers []Blocker) Document {
 	r := v.Record
 	late, atMost := v.ChangingOver()
 	doc := Document{
-		Namespace: r.Namespace, Stage: r.Stage.String(), Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: EscapeAll(r.Patterns), Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(),
+		Namespace: r.Namespace, Protocol: Protocol, Stage: r.Stage.String(), Epoch: r.Epoch, Since: r.Since.UTC(), Patterns: EscapeAll(r.Patterns), Dialect: r.Dialect, Shortest: r.Shortest.Milliseconds(),
 		Lag: r.ClockLag.Milliseconds(), Delay: r.CommandDelay.Milliseconds(), Yield: r.Yield.Milliseconds(), Longest: r.Longest.Milliseconds(), RestsOn: r.Note,
 		Members: []MemberDocument{}, BlockedBy: BlockersDocument(blockers), Changing: []string{}, AtMost: atMost.Milliseconds(),
 	}

@@ -41,9 +41,11 @@ func (f *Following) Says(r *Report, earlier bool) {
 	}
 }
 
-// Ends tells that a report which failed ends the lease at once: there is no record, or what this member runs is two stages away from it.
-// After any other failure the lease goes on to its end.
-func Ends(err error) bool { return errors.Is(err, ErrNoRecord) || errors.Is(err, ErrApart) }
+// Ends tells that a report which failed ends the lease at once: there is no record, or one of a protocol that this build does not know, or
+// what this member runs is two stages away from it. After any other failure the lease goes on to its end.
+func Ends(err error) bool {
+	return errors.Is(err, ErrNoRecord) || errors.Is(err, ErrApart) || errors.Is(err, ErrNewer)
+}
 
 // End ends the lease.
 func (f *Following) End() {

@@ -170,7 +170,7 @@ func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
 	for _, name := range slices.Sorted(maps.Keys(names)) {
 		other := &Store{Pool: s.Pool, Namespace: name, ReplyTimeout: s.ReplyTimeout}
 		view, err := other.Show(ctx)
-		if err != nil && !errors.Is(err, ErrNoRecord) && !errors.Is(err, ErrGarbage) {
+		if err != nil && !errors.Is(err, ErrNoRecord) && !Unreadable(err) {
 			return nil, err
 		}
 		one := Listed{Name: name, View: view, Reserved: l.entries[name].Patterns, Unknown: err}
@@ -253,7 +253,7 @@ func (s *Store) checkOthers(ctx context.Context, l list, patterns []string) erro
 		if other.Name == s.Namespace {
 			continue
 		}
-		if errors.Is(other.Unknown, ErrGarbage) && len(other.Reserved) == 0 { // its keys are not known, so nobody may say that there is no overlap
+		if Unreadable(other.Unknown) && len(other.Reserved) == 0 { // its keys are not known, so nobody may say that there is no overlap
 			return other.Unknown
 		}
 		for _, theirs := range slices.Concat(other.Reserved, other.View.Record.Patterns) {
@@ -277,6 +277,9 @@ type claim struct {
 // reserve enters patterns in the list, beside those that are reserved for this namespace already, and the epoch of the record that is
 // to go.
 func (s *Store) reserve(ctx context.Context, patterns []string, epoch int64) (*claim, error) {
+	if _, err := s.Show(ctx); errors.Is(err, ErrNewer) {
+		return nil, err
+	}
 	for {
 		l, err := s.list(ctx)
 		if err != nil {

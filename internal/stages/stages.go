@@ -169,8 +169,24 @@ var (
 	ErrForgot  = errors.New("the server may have lost changes of the stage")
 	ErrApart   = errors.New("the record is two stages from what this member runs or holds")
 	ErrBusy    = errors.New("another operator changes this namespace")
-	ErrGarbage = errors.New("the record cannot be read: somebody else has written there, or a newer version")
+	ErrGarbage = errors.New("the record cannot be read: somebody else has written there")
+	// ErrNewer is of a record whose protocol this build does not know: stage_version.lua refuses, and names the build that does.
+	ErrNewer = errors.New("the record is of a newer protocol")
 )
+
+// Protocol is the version of the record, and of all that members write, that this build knows. See docs/compatibility.md.
+const Protocol = 1
+
+// Unreadable tells that a record is there which this build cannot follow or change.
+func Unreadable(err error) bool { return errors.Is(err, ErrGarbage) || errors.Is(err, ErrNewer) }
+
+// newer is the refusal of a script.
+type newer struct{ refused redis.Error }
+
+const newerReply = "PROTOCOL "
+
+func (n newer) Error() string   { return strings.TrimPrefix(string(n.refused), newerReply) }
+func (n newer) Unwrap() []error { return []error{ErrNewer, n.refused} }
 
 // Store reads and changes one namespace.
 type Store struct {
@@ -447,7 +463,12 @@ func (s *Store) eval(ctx context.Context, script *scripts.Script, values scripts
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(deadline), time.Millisecond))
 	}
-	return wire.Eval(conn, timeout, script, values)
+	reply, err := wire.Eval(conn, timeout, script, values)
+	var refused redis.Error
+	if errors.As(err, &refused) && strings.HasPrefix(string(refused), newerReply) {
+		err = newer{refused}
+	}
+	return reply, err
 }
 
 // on adds the keys of the namespace to the values of a script.

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -294,7 +295,7 @@ func TestGarbageInARecord(t *testing.T) {
 		} {
 			s.Do("FLUSHALL")
 			create(t, store)
-			before := s.Do("HGETALL", RecordKey("orders"))
+			before := fields(s, RecordKey("orders"))
 			s.Do(c.write[0].(string), c.write[1:]...)
 			if _, err := store.Show(t.Context()); !errors.Is(err, ErrGarbage) {
 				t.Errorf("%s: %v", c.what, err)
@@ -305,7 +306,7 @@ func TestGarbageInARecord(t *testing.T) {
 			if err := (&Mover{Store: store}).Run(t.Context(), Bridge, nil); !errors.Is(err, ErrGarbage) {
 				t.Errorf("%s: a move: %v", c.what, err)
 			}
-			if c.members && !reflect.DeepEqual(before, s.Do("HGETALL", RecordKey("orders"))) {
+			if c.members && !reflect.DeepEqual(before, fields(s, RecordKey("orders"))) {
 				t.Errorf("%s: the record has changed", c.what)
 			}
 		}
@@ -367,5 +368,63 @@ func TestAnUnreadableRecordIsListed(t *testing.T) {
 		require.ErrorIs(t, other.Init(t.Context(), pay), ErrOverlap)
 		pay.Patterns = []string{"pay.*"}
 		require.NoError(t, other.Init(t.Context(), pay))
+	})
+}
+
+// fields are those of a hash.
+func fields(s *redistest.Server, key string) map[string]string {
+	all, _ := redis.StringMap(s.Do("HGETALL", key), nil)
+	return all
+}
+
+// TestANewerProtocol: a build that does not know a record's protocol reads and changes nothing of it, and names the build that does. Other
+// namespaces are as they were.
+func TestANewerProtocol(t *testing.T) {
+	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+		store := newStore(s)
+		create(t, store)
+		a := newFake(t, store, "a")
+		a.report()
+		view, err := store.Show(t.Context())
+		require.NoError(t, err)
+		require.Equal(t, "1", fields(s, RecordKey("orders"))["protocol"])
+		epoch := view.Record.Epoch
+		for planted, names := range map[string]string{"2 lockmigrate v0.7.0": "protocol 2, and this build knows protocol 1; use lockmigrate v0.7.0", "12": "protocol 12, and this build knows protocol 1; use a later build", "new": "use a later build"} {
+			s.Do("HSET", RecordKey("orders"), "protocol", planted)
+			before, members := fields(s, RecordKey("orders")), fields(s, MembersKey("orders"))
+			for what, try := range map[string]func() error{
+				"show":  func() error { _, err := store.Show(t.Context()); return err },
+				"hello": func() error { _, err := store.Hello(t.Context()); return err },
+				"report": func() error {
+					_, err := store.Join(t.Context(), Report{ID: "b", Seq: 1, Lease: time.Second, Bound: time.Now().Add(time.Hour)})
+					return err
+				},
+				"leave":  func() error { return store.Leave(t.Context(), "a", 99, time.Now()) },
+				"init":   func() error { return store.Init(t.Context(), orders) },
+				"move":   func() error { _, err := store.Move(t.Context(), epoch, Bridge, true); return err },
+				"set":    func() error { _, err := store.Set(t.Context(), epoch, orders, orders, true); return err },
+				"delete": func() error { _, err := store.Delete(t.Context(), epoch, true); return err },
+				"mover":  func() error { return (&Mover{Store: store}).Run(t.Context(), Bridge, nil) },
+			} {
+				err := try()
+				require.ErrorIs(t, err, ErrNewer, what)
+				require.ErrorContains(t, err, names, what)
+			}
+			require.Equal(t, before, fields(s, RecordKey("orders")))
+			require.Equal(t, members, fields(s, MembersKey("orders")))
+		}
+		all, err := store.List(t.Context())
+		require.NoError(t, err)
+		require.ErrorIs(t, all[0].Unknown, ErrNewer)
+		other := newStore(s)
+		other.Namespace = "pay"
+		pay := orders
+		pay.Patterns = []string{"lock.pay.*"}
+		require.ErrorIs(t, other.Init(t.Context(), pay), ErrOverlap)
+		pay.Patterns = []string{"pay.*"}
+		require.NoError(t, other.Init(t.Context(), pay))
+		s.Do("HDEL", RecordKey("orders"), "protocol")
+		_, err = store.Show(t.Context())
+		require.NoError(t, err, "without the field it is protocol 1")
 	})
 }

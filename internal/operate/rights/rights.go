@@ -188,7 +188,7 @@ var Commands = []Use{
 	use("lockmigrate serve", connects, census, "client|id client|list ?dbsize echo get monitor"),
 	use("lockmigrate stage init", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),
 	use("lockmigrate stage", connects, Namespace, run, "hgetall hmget time ?info"),
-	use("lockmigrate stage list", connects, Namespace, Namespaces, run, "hgetall scan time"),
+	use("lockmigrate stage list", connects, Namespace, Namespaces, run, "hgetall hmget scan time"),
 	use("lockmigrate stage set", connects, census, Namespace, Namespaces, run, "hget hmget hmset hset"),
 	use("lockmigrate stage delete", connects, Namespace, Namespaces, run, "del hget hgetall hmget hmset hset scan time ?info"),
 	use("lockmigrate stage advance", connects, census, Namespace, run, "hmget hmset hset ?hdel"),

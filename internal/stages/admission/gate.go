@@ -380,7 +380,7 @@ func (g *Gate[T]) Lasts() time.Time {
 }
 
 // failed notes why a report did not succeed. A lease that still lasts goes on lasting, unless the record is gone or
-// does not fit: then nothing may be acquired from now on. A record that never was there is a misspelt namespace,
+// does not fit, or of a protocol that this build does not know: then nothing may be acquired from now on. A record that never was there is a misspelt namespace,
 // or one that nobody has created, and rights that never were there are missing: waiters get the error at once. What
 // was there and is gone may come back.
 func (g *Gate[T]) failed(err error) {
@@ -389,7 +389,7 @@ func (g *Gate[T]) failed(err error) {
 	var wrong *misfit
 	ready, gone, unfit := g.following.Ready, errors.Is(err, stages.ErrNoRecord), errors.As(err, &wrong)
 	before := g.hopeless
-	g.why, g.hopeless = err, unfit || !ready && (gone || isRefusal(err))
+	g.why, g.hopeless = err, unfit || errors.Is(err, stages.ErrNewer) || !ready && (gone || isRefusal(err))
 	if gone && !ready {
 		g.why = fmt.Errorf("%w; correct Options.Namespace, or create it with `lockmigrate stage init`", err)
 	}

@@ -258,7 +258,7 @@ class Member:
 
     def _unreachable(self, reply: Reply) -> float:
         error = reply.silent or reply.fault
-        hopeless = any(sign in "%s %s" % (type(error).__name__, error) for sign in ("NOPERM", "NoPermission", "AuthenticationError", "can't run this command", "can't access", "OLDSERVER", "NOAUTH", "WRONGPASS", "WRONGTYPE", "unknown command"))
+        hopeless = any(sign in "%s %s" % (type(error).__name__, error) for sign in ("NOPERM", "NoPermission", "AuthenticationError", "can't run this command", "can't access", "OLDSERVER", "PROTOCOL", "NOAUTH", "WRONGPASS", "WRONGTYPE", "unknown command"))
         self.gate.failed("%s: %s" % (type(error).__name__, error), gone=hopeless, fits=True)
         return float(self.lease / 60)
 

@@ -47,7 +47,8 @@ end
 -- A namespace is two keys in one slot. The record is a hash: epoch, stage (0 legacy, 1 bridge, 2 modern),
 -- since, patterns, clients, note, history. Clients is what is known of the old clients, a JSON object that no script reads:
 -- dialect, shortest_ms (their shortest lease), lag_ms (how far their clocks are behind), delay_ms (how late
--- their commands come). It also has yield_ms, and longest_ms (their longest silence). Further fields, of the server:
+-- their commands come). It also has yield_ms, and longest_ms (their longest silence). protocol is the version of all this, see
+-- stage_version.lua. Further fields, of the server:
 --   server   the run id of the server process that a member has proved to know the last change
 --   doubt    "<run id> <ms>": another process has the record since then, perhaps from a snapshot; nobody has proved it yet
 --   ahead    there is a member's entry with ahead, see below
@@ -168,8 +169,18 @@ local function history_with(record, change)
   lines[#lines + 1] = string.format('%.0f ', now) .. change
   return table.concat(lines, '\n', math.max(1, #lines - 49))
 end
-local lease, lowest, highest, skew, not_after = ARGV[3], ARGV[6], ARGV[7], ARGV[9], ARGV[11]
 if old_server then return old_server end
+-- stage_version.lua: the part that all scripts share which read or write the record of a namespace. It stands before each of them.
+--
+-- The record's field protocol is "<number>", or "<number> <the first build that knows it>"; without the field the number is 1. A script that
+-- does not know the number must end here: it cannot know what anything else of the record, or of a member, means. These stay as they are
+-- in every later version: the record's name, that it is a hash, and this field.
+local protocol, first_build = string.match(redis.call('HMGET', record, 'protocol')[1] or '1', '^(%d+) ?(%C*)$')
+if protocol ~= '1' then
+  if not first_build or first_build == '' then first_build = 'a later build' end
+  return redis.error_reply('PROTOCOL the record is of protocol ' .. (protocol or 'unknown') .. ', and this build knows protocol 1; use ' .. first_build)
+end
+local lease, lowest, highest, skew, not_after = ARGV[3], ARGV[6], ARGV[7], ARGV[9], ARGV[11]
 local order = redis.call('HMGET', record, 'epoch', 'stage', 'patterns', 'clients', 'server', 'doubt', 'ahead')
 if not order[1] then return {0, now} end
 local told = tonumber(order[2])
