@@ -24,7 +24,7 @@ func TestHangupKeepsTheCertificate(t *testing.T) {
 	if signal.Ignored(syscall.SIGHUP) { // the test was started by nohup: the command must not inherit that
 		heard := make(chan os.Signal, 1)
 		signal.Notify(heard, syscall.SIGHUP)
-		defer signal.Stop(heard)
+		t.Cleanup(func() { signal.Stop(heard) }) // not deferred: the parallel subtests run after this function has returned
 	}
 	s := redistest.Real(t)
 	for _, sent := range []syscall.Signal{syscall.SIGHUP, syscall.SIGINT, syscall.SIGTERM} {
