@@ -17,8 +17,8 @@ For operators whose fleet locks with a package that is not on the runbook's firs
 write, can Go lock beside it, and what comes first.
 
 Made by ` + "`go test ./internal/evidence/suites/clients -update`" + `. The same suite runs each package unmodified against a real
-redis-server and checks every cell: what goes over the wire (TestTruth, TestTakeover); what the tools say of it (TestScan, TestObserve, TestVerify, TestDoctor); turns beside Go members with the clients' clocks ahead by two leases (TestFleets,
-TestGoKeepsOut, TestGoWaits, TestBlindSetters). [testdata/holders](../testdata/holders/README.md) says how each package is run.
+redis-server and checks every cell: what goes over the wire, what the tools say of it, and how it and Go wait for each other (TestClients); turns beside Go members with the clients' clocks ahead by two leases (TestFleets,
+TestBlindSetters). [testdata/holders](../testdata/holders/README.md) says how each package is run.
 
 ## What do I do?
 

@@ -19,6 +19,7 @@ import (
 // the time to come first, and frees the key if it comes late, as a redis-py holder would. Without either, the
 // key of this fleet was dead for ever after some fifty turns.
 func TestLosersLeaveNothingForEver(t *testing.T) {
+	t.Parallel()
 	for version, kind := range map[string]holders.Kind{"2.7.6": holders.RedisPy27, "2.9.1": holders.RedisPy} {
 		t.Run(version, func(t *testing.T) {
 			t.Parallel()
@@ -26,7 +27,7 @@ func TestLosersLeaveNothingForEver(t *testing.T) {
 			py := func() *holders.Holder { return holders.Start(t, kind, s.URL(), quick) }
 			ours := ofGo(t, s, "compat", holders.Arg("stage", "bridge"), holders.Arg("dialect", "redispy-float"))
 			report := holders.Fleet{
-				T: t, Server: s, Key: "lock.order.1", Turns: 500, Hold: 10 * time.Millisecond, Limit: 2 * time.Minute,
+				T: t, Server: s, Key: "lock.order.1", Turns: 250, Hold: 10 * time.Millisecond, Limit: 2 * time.Minute,
 				Members: []holders.Member{py, py, ours, ours},
 			}.Run()
 			t.Log(report)

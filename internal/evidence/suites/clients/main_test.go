@@ -35,6 +35,7 @@ func TestMain(m *testing.M) {
 			return holders.TakerOf(locker.Acquire), nil
 		},
 	})
+	_ = flag.Set("test.parallel", "4") // they wait as much as they work; the command line still decides
 	redistest.Main(m, redistest.Redis, redistest.Java, redistest.Python, redistest.Node, redistest.PHP, redistest.GoHold)
 }
 

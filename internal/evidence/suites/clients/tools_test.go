@@ -6,12 +6,14 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
@@ -44,90 +46,47 @@ func found(t *testing.T, s *redistest.Server, key string, match ...string) (row 
 	return row, ok
 }
 
-// TestScan: a held lock is found, in its format and dialect, and until when it is held.
-func TestScan(t *testing.T) {
-	for _, c := range clients {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			c.acquire(t, c.start(t, s))
-			for _, match := range [][]string{nil, {c.key[:4] + "*"}} {
-				row, ok := found(t, s, c.key, match...)
-				if !assert.True(t, ok, "not found, match %v", match) {
-					continue
-				}
-				assert.Equal(t, c.scan, string(row.Format), "match %v: %s", match, row.Note)
-				assert.Equal(t, census.Held, row.State)
-				if c.scan != "token" && c.scan != "token-no-ttl" && assert.NotEmpty(t, row.Dialects) {
-					assert.Contains(t, row.Dialects, c.dialect)
-				}
-				if c.lease > 0 && assert.True(t, row.HasExpiry) {
-					left := row.Expires.Sub(row.Now)
-					assert.Greater(t, left, time.Duration(0))
-					assert.LessOrEqual(t, left, c.lease+1100*time.Millisecond, "a scheme of whole seconds adds one")
-				}
-			}
-		})
-	}
-}
+// hour is how far the clock of one of the processes is ahead.
+const hour = time.Hour
 
-// ahead is how far the second clock is off.
-const ahead = 7300 * time.Millisecond
-
-// TestObserve: kind, dialect, lease, and whose clock is wrong by how much.
-func TestObserve(t *testing.T) {
-	for _, c := range clients {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			short := holders.Arg("lease", c.turnLease())
-			fleet := []*holders.Holder{c.start(t, s, short), c.start(t, s, short)}
-			if c.clock != nil {
-				fleet = append(fleet, c.start(t, s, short, c.clock(t, ahead)))
-			}
-			report := c.watch(t, s, func() {
-				// Each on a key of its own, so that nobody's clock robs another; for three seconds, so that one that writes
-				// whole seconds is seen at every part of them.
-				for i, h := range fleet {
-					h.Send("turns %s referee%d %d 75", fmt.Sprint(c.key[:len(c.key)-1], i), i, map[bool]int{true: 4, false: 40}[c.never])
-				}
-				for _, h := range fleet {
-					c.finish(h)
-				}
-			})
-			var skews []float64
-			for _, row := range report.Clients {
-				t.Logf("%s %s lease %v (%s) skew %v ±%v of %d, %d acquired", row.Kind, row.Dialect, value(row.LeaseMS), row.LeaseFrom,
-					value(row.SkewMS), value(row.SkewErrorMS), row.Samples, row.Acquired)
-				assert.Equal(t, c.observe, row.Kind)
-				assert.Equal(t, c.dialect, row.Dialect)
-				// Alone on its key it was not seen to overwrite anybody: the names of its keys decide.
-				assert.Equal(t, c.dialect == "blind-set" && c.kind == holders.QueueLock, row.DialectOr != "", row.DialectDoubt)
-				if c.lease > 0 {
-					assert.Empty(t, row.LeaseDoubt)
-					assert.InDelta(t, ms(c.turnLease()), value(row.LeaseMS), 10, "lease")
-				}
-				if row.SkewMS != nil {
-					skews = append(skews, *row.SkewMS)
-					off := math.Min(math.Abs(*row.SkewMS), math.Abs(*row.SkewMS-ms(ahead)))
-					assert.LessOrEqual(t, off, value(row.SkewErrorMS)+20, "skew %v ±%v", *row.SkewMS, value(row.SkewErrorMS))
-				}
-			}
-			assert.Len(t, report.Clients, len(fleet))
-			if c.clock != nil && assert.Len(t, skews, len(fleet), "each clock is known") {
-				assert.Greater(t, slices.Max(skews), ms(ahead)-1100, "the one that is ahead is found")
-			}
-		})
+// observes: kind, dialect, lease, and whose clock is wrong by how much.
+func (c client) observes(t *testing.T, s *redistest.Server, h, other, ahead *holders.Holder) {
+	fleet := []*holders.Holder{h, other}
+	if ahead != nil {
+		fleet = append(fleet, ahead)
 	}
-}
-
-// turnLease is the lease in turns: one that is never released would take too long. It is a whole second because go-redis
-// rounds an EXPIRE up to that, which machinery sends when it finds a value that ended before its key did.
-func (c client) turnLease() time.Duration {
-	if c.never {
-		return time.Second
+	report := c.watch(t, s, func() {
+		// Each on a key of its own, so that nobody's clock robs another; for three seconds, so that one that writes
+		// whole seconds is seen at every part of them.
+		for i, h := range fleet {
+			h.Send("turns %s referee%d %d 75", fmt.Sprint(c.key[:len(c.key)-1], i), i, map[bool]int{true: 3, false: 40}[c.never])
+		}
+		for _, h := range fleet {
+			c.finish(h)
+		}
+	})
+	var skews []float64
+	for _, row := range report.Clients {
+		t.Logf("%s %s lease %v (%s) skew %v ±%v of %d, %d acquired", row.Kind, row.Dialect, value(row.LeaseMS), row.LeaseFrom,
+			value(row.SkewMS), value(row.SkewErrorMS), row.Samples, row.Acquired)
+		assert.Equal(t, c.observe, row.Kind)
+		assert.Equal(t, c.dialect, row.Dialect)
+		// Alone on its key it was not seen to overwrite anybody: the names of its keys decide.
+		assert.Equal(t, c.dialect == "blind-set" && c.kind == holders.QueueLock, row.DialectOr != "", row.DialectDoubt)
+		if c.lease > 0 {
+			assert.Empty(t, row.LeaseDoubt)
+			assert.InDelta(t, ms(c.lease), value(row.LeaseMS), 10, "lease")
+		}
+		if row.SkewMS != nil {
+			skews = append(skews, *row.SkewMS)
+			off := math.Min(math.Abs(*row.SkewMS), math.Abs(*row.SkewMS-ms(hour)))
+			assert.LessOrEqual(t, off, value(row.SkewErrorMS)+20, "skew %v ±%v", *row.SkewMS, value(row.SkewErrorMS))
+		}
 	}
-	return c.lease
+	assert.Len(t, report.Clients, len(fleet))
+	if ahead != nil && assert.Len(t, skews, len(fleet), "each clock is known") {
+		assert.Greater(t, slices.Max(skews), ms(hour)-1100, "the one that is ahead is found")
+	}
 }
 
 // watch observes a server while work runs.
@@ -164,40 +123,26 @@ func value(p *float64) float64 {
 
 func ms(d time.Duration) float64 { return float64(d) / float64(time.Millisecond) }
 
-// TestVerify: a client that takes the lock once within the window is seen, whatever it writes. One that takes it by SET NX
+// verifies: a client that takes the lock once within the window is seen, whatever it writes. One that takes it by SET NX
 // with a TTL and a token is what a modern fleet consists of: it is no finding.
-func TestVerify(t *testing.T) {
-	for _, c := range clients {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			h := c.start(t, s, holders.Arg("lease", c.turnLease()))
-			began := make(chan struct{}, 1)
-			done := make(chan verify.Certificate, 1)
-			go func() {
-				cert, err := verify.Run(context.Background(), endOf(t, s), verify.Options{
-					Window: 2 * time.Second, Longest: time.Second, Match: []string{c.key[:4] + "*"}, Whole: true, Census: true,
-					Progress: func(time.Duration, int) {
-						select {
-						case began <- struct{}{}:
-						default:
-						}
-					},
-				})
-				assert.NoError(t, err)
-				done <- cert
-			}()
-			<-began
-			h.Send("turns %s referee 1 1", c.key)
-			c.finish(h)
-			cert := <-done
-			if c.modern() {
-				assert.Equal(t, verify.NoneSeen, cert.Verdict, "%s", cert.Why)
-			} else {
-				assert.Equal(t, verify.Seen, cert.Verdict, "%s", cert.Why)
-			}
+func (c client) verifies(t *testing.T, s *redistest.Server, h, _, _ *holders.Holder) {
+	var once sync.Once
+	began := make(chan struct{})
+	done := make(chan verify.Certificate, 1)
+	go func() {
+		cert, err := verify.Run(context.Background(), endOf(t, s), verify.Options{
+			Window: 1100 * time.Millisecond, Longest: time.Second, Match: []string{c.key[:4] + "*"}, Whole: true, Census: true,
+			Progress: func(time.Duration, int) { once.Do(func() { close(began) }) },
 		})
-	}
+		assert.NoError(t, err)
+		done <- cert
+	}()
+	<-began
+	h.Send("turns %s referee 1 1", c.key)
+	c.finish(h)
+	cert := <-done
+	want := map[bool]verify.Verdict{true: verify.NoneSeen, false: verify.Seen}[c.modern()]
+	assert.Equal(t, want, cert.Verdict, "%s", cert.Why)
 }
 
 // modern tells a client that may stay: it takes with SET NX and a TTL, what it writes is no time, and it deletes only what is
@@ -206,32 +151,60 @@ func (c client) modern() bool {
 	return strings.HasPrefix(c.takes, "SET ") && c.ttl && c.scan == "token" && c.compares
 }
 
-// TestDoctor: what stands on the keys is named.
-func TestDoctor(t *testing.T) {
-	for _, c := range clients {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			h := c.start(t, s)
-			c.acquire(t, h)
-			h.Kill() // the dead leave it there
-			checks, err := doctor.Examine(t.Context(), endOf(t, s), doctor.Options{Match: c.key[:4] + "*", Keys: 1000, Now: time.Now})
-			require.NoError(t, err)
-			by := map[string]doctor.Check{}
-			for _, check := range checks.Checks {
-				by[check.ID] = check
-			}
-			switch {
-			case c.blind:
-				assert.Equal(t, doctor.Fail, by["dialects"].Verdict, "%+v", by["dialects"])
-				assert.Contains(t, by["dialects"].Found, "blind-set")
-			case c.scan != "token" && c.scan != "token-no-ttl":
-				assert.Equal(t, doctor.Pass, by["dialects"].Verdict, "%+v", by["dialects"])
-				row, _ := found(t, s, c.key)
-				assert.Contains(t, by["dialects"].Found, row.Dialects[0])
-			}
-			wanted := map[bool]doctor.Verdict{true: doctor.Warn, false: doctor.Pass}[c.scan == "token-no-ttl"]
-			assert.Equal(t, wanted, by["tokens-without-ttl"].Verdict, "%+v", by["tokens-without-ttl"])
-		})
+// crashes: a held lock is found by a scan, in its format and dialect, and until when it is held; doctor names what stands on the
+// key; and Go takes it for held. After a crash Go takes over what only a client's own code would end, and waits for the TTL of all others.
+func (c client) crashes(t *testing.T, s *redistest.Server, h, _, _ *holders.Holder) {
+	c.acquire(t, h)
+	var row census.Row
+	for _, match := range [][]string{nil, {c.key[:4] + "*"}} {
+		var ok bool
+		if row, ok = found(t, s, c.key, match...); !assert.True(t, ok, "not found, match %v", match) {
+			continue
+		}
+		assert.Equal(t, c.scan, string(row.Format), "match %v: %s", match, row.Note)
+		assert.Equal(t, census.Held, row.State)
+		if c.scan != "token" && c.scan != "token-no-ttl" && assert.NotEmpty(t, row.Dialects) {
+			assert.Contains(t, row.Dialects, c.dialect)
+		}
+		if c.lease > 0 && assert.True(t, row.HasExpiry) {
+			left := row.Expires.Sub(row.Now)
+			assert.Greater(t, left, time.Duration(0))
+			assert.LessOrEqual(t, left, c.lease+1100*time.Millisecond, "a scheme of whole seconds adds one")
+		}
 	}
+	checks, err := doctor.Examine(t.Context(), endOf(t, s), doctor.Options{Match: c.key[:4] + "*", Keys: 1000, Now: time.Now})
+	require.NoError(t, err)
+	by := map[string]doctor.Check{}
+	for _, check := range checks.Checks {
+		by[check.ID] = check
+	}
+	switch {
+	case c.blind:
+		assert.Equal(t, doctor.Fail, by["dialects"].Verdict, "%+v", by["dialects"])
+		assert.Contains(t, by["dialects"].Found, "blind-set")
+	case c.scan != "token" && c.scan != "token-no-ttl":
+		assert.Equal(t, doctor.Pass, by["dialects"].Verdict, "%+v", by["dialects"])
+		assert.Contains(t, by["dialects"].Found, row.Dialects[0])
+	}
+	wanted := map[bool]doctor.Verdict{true: doctor.Warn, false: doctor.Pass}[c.scan == "token-no-ttl"]
+	assert.Equal(t, wanted, by["tokens-without-ttl"].Verdict, "%+v", by["tokens-without-ttl"])
+
+	if c.blind {
+		return
+	}
+	locker, err := newCompat(s.Pool(), "bridge", c.goDialect(), goTTL)
+	require.NoError(t, err)
+	defer locker.Close()
+	_, err = locker.TryAcquire(t.Context(), c.key)
+	h.Kill()
+	if c.lease == 0 {
+		assert.ErrorIs(t, err, lockmigrate.ErrForeignFormat, "nothing will ever free it, and that is said")
+		return
+	}
+	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+	began := time.Now()
+	lock, err := locker.Acquire(t.Context(), c.key)
+	require.NoError(t, err)
+	assert.Less(t, time.Since(began), c.lease+3*time.Second)
+	assert.NoError(t, lock.Release(t.Context()))
 }

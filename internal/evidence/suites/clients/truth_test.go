@@ -70,42 +70,79 @@ func latin(value string) string {
 	return string(runes)
 }
 
-// TestTruth: what each client sends, writes, and makes of what it finds.
-func TestTruth(t *testing.T) {
+// TestClients lets the processes of each client, one whose clock is ahead by an hour among them, and the tools say what docs/clients.md
+// has of it.
+func TestClients(t *testing.T) {
+	t.Parallel()
 	for _, c := range clients {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
-			h := c.start(t, s)
-			c.acquire(t, h) // scripts are loaded with the first
-			if !c.never {
-				require.Equal(t, "released", h.Do("release %s", c.key).Event)
-			}
-			s.Do("DEL", c.key)
-
-			m := s.Monitor()
-			c.acquire(t, h)
-			assert.Equal(t, c.takes, said(t, m.Everything(), c.key), "takes")
-			assert.Equal(t, c.ttl, s.Do("PTTL", c.key).(int64) > 0, "TTL")
-			assert.True(t, regexp.MustCompile(c.form).MatchString(latin(s.Value(c.key))), "value %q", s.Value(c.key))
-			m.Everything()
-			h.Do("release %s", c.key)
-			assert.Equal(t, c.releases, said(t, m.Everything(), c.key), "releases")
-			assert.Equal(t, c.never, s.Do("EXISTS", c.key).(int64) == 1)
-
-			// A random text: a token of any kind.
-			const text = "0f0e0d0c-0b0a-4908-8706-050403020100"
-			s.Do("SET", c.key, text)
-			assert.Equal(t, c.text, c.reads(t, s, h, text), "a text on the key")
-
+			h, dead, ahead := c.start(t, s), c.start(t, s), (*holders.Holder)(nil)
 			if c.clock != nil {
-				s.Do("DEL", c.key)
-				c.acquire(t, h)
-				ahead := c.start(t, s, c.clock(t, time.Minute))
-				want := map[bool]string{true: "acquired", false: "busy"}[c.moved]
-				assert.Equal(t, want, ahead.Do("try %s", c.key).Event, "a clock ahead by a minute")
+				ahead = c.start(t, s, c.clock(t, hour))
+			}
+			for _, step := range []struct {
+				name string
+				test func(t *testing.T, s *redistest.Server, h, dead, ahead *holders.Holder)
+			}{
+				{"truth", c.truth}, {"Go keeps out", c.goKeepsOut}, {"observe", c.observes}, {"verify", c.verifies},
+				{"takeover", c.takesOver}, {"scan, doctor and a crash", c.crashes},
+			} {
+				t.Run(step.name, func(t *testing.T) { step.test(t, s, h, dead, ahead) })
+				s.Do("FLUSHALL")
 			}
 		})
+	}
+}
+
+// truth: what each client sends, writes, and makes of what it finds.
+func (c client) truth(t *testing.T, s *redistest.Server, h, _, ahead *holders.Holder) {
+	c.acquire(t, h) // scripts are loaded with the first
+	if !c.never {
+		require.Equal(t, "released", h.Do("release %s", c.key).Event)
+	}
+	s.Do("DEL", c.key)
+
+	m := s.Monitor()
+	c.acquire(t, h)
+	assert.Equal(t, c.takes, said(t, m.Everything(), c.key), "takes")
+	assert.Equal(t, c.ttl, s.Do("PTTL", c.key).(int64) > 0, "TTL")
+	assert.True(t, regexp.MustCompile(c.form).MatchString(latin(s.Value(c.key))), "value %q", s.Value(c.key))
+	m.Everything()
+	h.Do("release %s", c.key)
+	assert.Equal(t, c.releases, said(t, m.Everything(), c.key), "releases")
+	assert.Equal(t, c.never, s.Do("EXISTS", c.key).(int64) == 1)
+
+	// A random text: a token of any kind.
+	const text = "0f0e0d0c-0b0a-4908-8706-050403020100"
+	s.Do("SET", c.key, text)
+	assert.Equal(t, c.text, c.reads(t, s, h, text), "a text on the key")
+
+	if ahead != nil {
+		s.Do("DEL", c.key)
+		c.acquire(t, h)
+		want := map[bool]string{true: "acquired", false: "busy"}[c.moved]
+		assert.Equal(t, want, ahead.Do("try %s", c.key).Event, "a clock ahead by an hour")
+	}
+}
+
+// goKeepsOut: a client finds a Go holder's value and takes it for held, whatever its clock says, at each stage.
+func (c client) goKeepsOut(t *testing.T, s *redistest.Server, h, _, ahead *holders.Holder) {
+	for _, stage := range []string{"bridge", "modern"} {
+		locker, err := newCompat(s.Pool(), stage, c.goDialect(), 30*time.Second) // no busy machine makes it late
+		require.NoError(t, err)
+		lock, err := locker.Acquire(t.Context(), c.key)
+		require.NoError(t, err)
+		assert.Equal(t, held, c.reads(t, s, h, s.Value(c.key)), stage)
+		if ahead != nil {
+			assert.Equal(t, held, c.reads(t, s, ahead, s.Value(c.key)), stage)
+		}
+		assert.NoError(t, lock.Renew(t.Context()))
+		assert.NoError(t, lock.Release(t.Context()))
+		assert.NoError(t, locker.Close())
+		assert.True(t, strings.HasPrefix(h.Do("try %s", c.key).Event, "acq"), "and free after it")
+		s.Do("FLUSHALL")
 	}
 }
 
@@ -126,30 +163,20 @@ func (c client) reads(t *testing.T, s *redistest.Server, h *holders.Holder, valu
 	return held
 }
 
-// TestTakeover: who takes over what a crashed holder left, and by which commands.
-func TestTakeover(t *testing.T) {
-	for _, c := range clients {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			h, dead := c.start(t, s), c.start(t, s, holders.Arg("lease", time.Second))
-			if c.lease == 0 {
-				dead = c.start(t, s)
-			}
-			c.acquire(t, dead)
-			dead.Kill()
-			if c.lease == 0 {
-				assert.Equal(t, int64(-1), s.Do("PTTL", c.key), "nothing ever takes it away")
-				assert.Equal(t, "busy", h.Do("try %s", c.key).Event)
-				return
-			}
-			m := s.Monitor()
-			c.acquire(t, h)
-			if sent := said(t, m.Everything(), c.key); c.takeover != "" {
-				assert.True(t, strings.HasSuffix(sent, c.takeover), "takes over: %s", sent)
-			} else {
-				assert.NotContains(t, sent, "GETSET", "the key has gone by itself")
-			}
-		})
+// takesOver: who takes over what a crashed holder left, and by which commands.
+func (c client) takesOver(t *testing.T, s *redistest.Server, h, dead, _ *holders.Holder) {
+	c.acquire(t, dead)
+	dead.Kill()
+	if c.lease == 0 {
+		assert.Equal(t, int64(-1), s.Do("PTTL", c.key), "nothing ever takes it away")
+		assert.Equal(t, "busy", h.Do("try %s", c.key).Event)
+		return
+	}
+	m := s.Monitor()
+	c.acquire(t, h)
+	if sent := said(t, m.Everything(), c.key); c.takeover != "" {
+		assert.True(t, strings.HasSuffix(sent, c.takeover), "takes over: %s", sent)
+	} else {
+		assert.NotContains(t, sent, "GETSET", "the key has gone by itself")
 	}
 }
