@@ -112,6 +112,9 @@ func (l *locker) Stage() (lockmigrate.Stage, int64, error) { return l.gate.Told(
 // Home implements lockers.Half.
 func (l *locker) Home() lockmigrate.Pool { return l.conns.Home() }
 
+// Announce implements lockers.Half.
+func (l *locker) Announce(news func()) *lockers.Opened { return l.conns.Announce(news) }
+
 // RaiseFence implements lockers.Half.
 func (l *locker) RaiseFence(ctx context.Context, key string, least int64) (int64, error) {
 	return l.conns.RaiseFence(ctx, key, least)

@@ -72,8 +72,29 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 			l.seen(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: opts.Namespace, Stage: stage, Epoch: epoch, Err: why})
 		},
 	}
+	l.member.Says = l.connections()
 	l.background.Go(func() { l.member.Run(ctx) })
 	return l, nil
+}
+
+// connections has the connections told that the halves are taken over.
+func (l *locker) connections() func(info *stages.Info) {
+	var over []*lockers.Opened
+	for _, locker := range []lockmigrate.Locker{l.opts.Old, l.opts.New} {
+		if half := lockers.HalfOf(locker); half != nil {
+			over = append(over, half.Announce(l.gate.Tell))
+		}
+	}
+	if c := l.opts.OldConnections; c != nil {
+		c.opened.Tell(l.gate.Tell)
+		over = append(over, &c.opened)
+	}
+	return func(info *stages.Info) {
+		info.Connections = nil
+		for _, o := range over {
+			info.Connections = append(info.Connections, o.All()...)
+		}
+	}
 }
 
 // misfit says why this member cannot run a record: it is of another kind, or its halves are not those of this process.

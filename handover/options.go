@@ -22,6 +22,9 @@ type Options struct {
 	// Wrap was given. A half of this module is known by the mark on its server.
 	OldName, NewName string
 
+	// OldConnections, where Old is a lock of another library on Redis, are that library's connections: see there. Locks of this module tell theirs.
+	OldConnections *Connections
+
 	// NewKey is what New calls the key that Old calls key. Every member must give the same function. Nil: the same name.
 	NewKey func(key string) string
 
@@ -41,6 +44,19 @@ type Options struct {
 	// Observer, if set, is told of stages, acquisitions, releases and losses of whole locks; the halves have observers of their own.
 	Observer lockmigrate.Observer
 }
+
+// Connections are those of a library to the Redis server of its locks. A member reports them, and `lockmigrate verify --only-members` knows by that
+// which commands on the server are its own. Have the library call Opened for each connection, before it is used. With go-redis:
+//
+//	var conns handover.Connections
+//	client := redis.NewClient(&redis.Options{OnConnect: func(ctx context.Context, conn *redis.Conn) error {
+//		conns.Opened(conn.ClientID(ctx).Val(), conn.Info(ctx, "server").Val())
+//		return nil
+//	}})
+type Connections struct{ opened lockers.Opened }
+
+// Opened notes a connection by the replies to CLIENT ID and INFO server on it.
+func (c *Connections) Opened(id int64, info string) { c.opened.Add(id, info) }
 
 func (o Options) validate(pool lockmigrate.Pool) error {
 	wrong := []error{lockers.CheckPool(pool), lockers.Durations(lockers.Named{Name: "Lease", Value: o.Lease}, lockers.Named{Name: "Wait", Value: o.Wait}, lockers.Named{Name: "ReplyTimeout", Value: o.ReplyTimeout})}

@@ -52,6 +52,9 @@ func (l *locker) advance(ctx context.Context, m protocol.Machine, reply protocol
 // Home implements lockers.Half.
 func (l *locker) Home() lockmigrate.Pool { return l.conns.Home() }
 
+// Announce implements lockers.Half.
+func (l *locker) Announce(news func()) *lockers.Opened { return l.conns.Announce(news) }
+
 // RaiseFence implements lockers.Half: the old lock draws no tokens.
 func (l *locker) RaiseFence(context.Context, string, int64) (int64, error) { return 0, nil }
 

@@ -90,9 +90,7 @@ func (s *standing) nextHandover(on step, living, unfit int, show string) step {
 		on.Do, on.Command = "check that every process which locks these keys is a member, and move to both: the step does not wait for others", move("advance", stages.Both)
 		on.Costs = append(on.Costs, "each lock takes both halves, one after the other, until the next step; back by "+move("rollback", stages.Old))
 	case stage == stages.Both && len(s.blockers) == 0:
-		on.Do = "make sure that no process locks by Old alone, say in --force why you know, and move to new"
-		on.Command = fmt.Sprintf("lockmigrate stage advance --namespace %s --to new --force \"\" --wait --execute", name)
-		on.Costs = append(on.Costs, "from then on nobody keeps out a process that locks by Old alone; back by "+move("rollback", stages.Both))
+		s.toNew(&on, move("rollback", stages.Both))
 	case stage == stages.New && len(s.blockers) == 0:
 		on.Done = true
 		on.Do = "all members hold New alone; when no rollback is wanted any more, take package handover and Old out of the services, and delete the record"
@@ -101,6 +99,39 @@ func (s *standing) nextHandover(on step, living, unfit int, show string) step {
 		on.Do, on.Command = "wait for the members above, or stop them", show
 	}
 	return on
+}
+
+// toNew is stage both of a handover, whose members all run it: nobody else may lock by Old any more.
+func (s *standing) toNew(on *step, back string) {
+	name, old := s.namespace, s.view.Record.Handover.Old
+	stated := fmt.Sprintf("lockmigrate stage advance --namespace %s --to new --force \"\" --wait --execute", name)
+	shown := func(m stages.Member) bool { return len(m.Info.Connections) > 0 }
+	for i, c := range s.seen {
+		if i == mostClients {
+			on.InWay = append(on.InWay, fmt.Sprintf("and %d more: %s names them", len(s.seen)-i, s.certificate))
+			break
+		}
+		on.InWay = append(on.InWay, "no member: "+c.String())
+	}
+	on.Costs = append(on.Costs, "at stage new nobody keeps out a process that locks by Old alone; back by "+back)
+	switch {
+	case s.certificate != "" && s.certErr == nil:
+		on.Do = "only members lock by Old: move to new"
+		on.Command = fmt.Sprintf("lockmigrate stage advance --namespace %s --to new --certificate %s --wait --execute", name, s.certificate)
+	case old.Mark == "" && !slices.ContainsFunc(s.view.Members, shown):
+		on.Do = fmt.Sprintf("make sure that no process locks by Old, %v, alone: say in --force how you know, and move to new", old)
+		on.Command = stated
+	default:
+		if s.certErr != nil {
+			on.InWay = append(on.InWay, s.certErr.Error())
+		}
+		on.Do = "show that nobody but the members locks by Old. How long a process that does may be silent you have to state: --longest-silence 25h where its job runs once a day, and --for longer than that. URL is Old's server"
+		if len(s.seen) > 0 {
+			on.Do = "make members of those that are named, or stop them, and look again"
+		}
+		on.Command = fmt.Sprintf("lockmigrate verify --only-members --namespace %s --old URL --longest-silence HOW-LONG --for LONGER --out %s", name, certificateName(name))
+		on.Costs = append(on.Costs, "verify runs MONITOR on Old's server for the whole window")
+	}
 }
 
 func profileName(namespace string) string     { return namespace + ".profile.json" }
@@ -149,6 +180,12 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 	if view.Record.Handover != nil {
 		if to := view.Record.Stage + 1; stages.Valid(to) {
 			s.blockers, err = at.store.Move(ctx, view.Record.Epoch, to, false)
+		}
+		if s.certificate = newestCertificate(s.namespace); view.Record.Stage == stages.Both && s.certificate != "" {
+			_, s.certErr = restsOn(env.now(), view.Record, stages.New, stageFlags{evidence: s.certificate})
+			if c, err := verify.Load(s.certificate); err == nil && errors.Is(s.certErr, verify.ErrVerdict) {
+				s.seen = c.Evidence.Unexplained
+			}
 		}
 		return s, err
 	}

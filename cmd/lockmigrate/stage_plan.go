@@ -84,16 +84,22 @@ const oldestCertificate = 24 * time.Hour
 func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFlags) (string, error) {
 	hint := fmt.Sprintf(`"lockmigrate verify --namespace %s --longest-silence DURATION --out FILE" writes one; advance takes the newest one in the working folder, or --certificate FILE; or say why not with --force REASON`, record.Namespace)
 	switch {
-	case to == stages.New && strings.TrimSpace(flags.force) == "":
-		return "", unsafeError(`say it with --force "every process that locks by Old is a member: REASON"`, "at stage new nobody keeps out a process that locks by Old alone, and this command cannot see whether there is one")
-	case to == stages.New:
-		return "stated: " + flags.force, nil
-	case to != stages.Modern || record.Stage != stages.Bridge:
+	case record.Handover != nil && to != stages.New:
+		return "", nil
+	case record.Handover != nil && strings.TrimSpace(flags.force) != "":
+		return fmt.Sprintf("stated of Old, %v: %s", record.Handover.Old, flags.force), nil
+	case record.Handover == nil && (to != stages.Modern || record.Stage != stages.Bridge):
 		return "", nil
 	case strings.TrimSpace(flags.force) != "":
 		return "forced: " + flags.force, nil
 	}
+	if record.Handover != nil {
+		hint = fmt.Sprintf(`"lockmigrate verify --only-members --namespace %s --old URL --longest-silence DURATION --for LONGER --out FILE" shows it where Old is on Redis; else say how you know it with --force "REASON"`, record.Namespace)
+	}
 	file := cmp.Or(flags.evidence, newestCertificate(record.Namespace))
+	if file == "" && record.Handover != nil {
+		return "", unsafeError(hint, "at stage new nobody keeps out a process that locks by Old alone, and no certificate says that there is none")
+	}
 	if file == "" {
 		return "", unsafeError(hint, "modern wants a fresh certificate that no legacy client is left")
 	}
@@ -103,11 +109,15 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 	}
 	err = c.Supports(verify.Purpose{
 		Namespace: record.Namespace, Epoch: record.Epoch, Since: record.Since, Patterns: record.Patterns, Longest: record.Silence(),
-		Now: now, MaxAge: oldestCertificate,
+		Now: now, MaxAge: oldestCertificate, OnlyMembers: record.Handover != nil,
 	})
 	if err != nil {
 		return "", unsafeError(hint, "%s does not support the step: %w", file, err)
 	}
 	longest := time.Duration(c.Evidence.LongestSeconds * float64(time.Second))
-	return fmt.Sprintf("certificate: none seen in %.0f s until %s, longest silence said to be %v", c.Evidence.LookedSeconds, c.Evidence.Ended.UTC().Format(time.RFC3339), longest), nil
+	seen := "none seen"
+	if record.Handover != nil {
+		seen = "only members seen"
+	}
+	return fmt.Sprintf("certificate: %s in %.0f s until %s, longest silence said to be %v", seen, c.Evidence.LookedSeconds, c.Evidence.Ended.UTC().Format(time.RFC3339), longest), nil
 }

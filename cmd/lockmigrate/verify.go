@@ -20,7 +20,7 @@ import (
 func newVerifyCommand(env *environment) *cobra.Command {
 	var opts verify.Options
 	var noCensus bool
-	var out, resume, ask string
+	var out, resume, ask, old string
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
 		Short: "Gather evidence that no legacy client is left, as a certificate",
@@ -28,12 +28,12 @@ func newVerifyCommand(env *environment) *cobra.Command {
 			if resume != "" || ask != "" {
 				return verifySaved(cmd, env, resume, ask)
 			}
-			if err := checkVerify(&opts); err != nil {
+			if err := checkVerify(&opts, old); err != nil {
 				return err
 			}
 			opts.Census = !noCensus
 			opts.Whole = opts.Whole || opts.Burst > 0 && opts.Every == opts.Burst
-			return runVerify(cmd.Context(), env, opts, out)
+			return runVerify(cmd.Context(), env, opts, old, out)
 		},
 	}
 	f := cmd.Flags()
@@ -48,13 +48,19 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	f.BoolVar(&noCensus, "no-census", false, "do not look at the keys' values: the run can then only be seen or inconclusive")
 	f.StringVar(&out, "out", "", "write the certificate as JSON to `FILE`, for stage advance; until then FILE.state is what --resume wants")
 	f.IntSliceVar(&opts.Ignore, "ignore-db", nil, "your statement: `NUMBER` of a database that another fleet uses; its clients are not looked at; repeatable")
+	f.BoolVar(&opts.OnlyMembers, "only-members", false, "of a handover: show that whoever touches a lock key on Old's server is a member; it runs MONITOR for the whole window and cannot be resumed")
+	f.StringVar(&old, "old", "", "with --only-members: `URL` of Old's server, where --redis leads to the record")
 	f.StringVar(&resume, "resume", "", "go on with a run that was ended, from its state `FILE`")
 	f.StringVar(&ask, "ask", "", "say how far a run is, from its state `FILE`, and what it has seen")
 	return cmd
 }
 
-func checkVerify(o *verify.Options) error {
+func checkVerify(o *verify.Options, old string) error {
 	switch {
+	case o.OnlyMembers && o.Namespace == "":
+		return usageError("name the handover", "--only-members needs --namespace")
+	case !o.OnlyMembers && old != "":
+		return usageError("it says where a handover's Old is", "--old needs --only-members")
 	case o.Window <= 0:
 		return usageError("give a duration such as 10m", "--for %v must be positive", o.Window)
 	case slices.Contains(o.Trusted, ""):
@@ -65,7 +71,7 @@ func checkVerify(o *verify.Options) error {
 	return nil
 }
 
-func runVerify(ctx context.Context, env *environment, opts verify.Options, file string) error {
+func runVerify(ctx context.Context, env *environment, opts verify.Options, old, file string) error {
 	if err := writable(file); err != nil {
 		return err
 	}
@@ -74,6 +80,14 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 		return err
 	}
 	defer stop()
+	if old != "" {
+		opts.Record = end
+		var stopOld func()
+		if end, stopOld, err = env.endpointOf(old); err != nil {
+			return err
+		}
+		defer stopOld()
+	}
 	status := env.status()
 	opts.Progress = func(left time.Duration, seen int) {
 		status.Update(func() string {
@@ -85,7 +99,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 			return fmt.Sprintf("verify reads the keys: %s%s", counted(p.Scanned, "key"), timeLeft(p.Elapsed, int(1000*p.Done), 1000))
 		})
 	}
-	if file != "" && !isDevice(file) {
+	if file != "" && !isDevice(file) && !opts.OnlyMembers {
 		opts.Save = func(s verify.Saved) {
 			s.Out, s.PID = file, os.Getpid()
 			s.Host, _ = os.Hostname()
@@ -98,7 +112,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, file 
 	cert, err := verify.Run(ctx, end, opts)
 	status.Clear()
 	if err != nil {
-		return missing(ctx, end, opts.Namespace, err, usageError, `"lockmigrate stage list" shows them; or verify by --match alone`)
+		return missing(ctx, cmp.Or(opts.Record, end), opts.Namespace, err, usageError, `"lockmigrate stage list" shows them; or verify by --match alone`)
 	}
 	return concludeVerify(env, cert, file)
 }
@@ -143,7 +157,7 @@ func verifySaved(cmd *cobra.Command, env *environment, resume, ask string) error
 	}
 	opts := s.Options
 	opts.Resume = &s
-	return runVerify(cmd.Context(), env, opts, s.Out)
+	return runVerify(cmd.Context(), env, opts, "", s.Out)
 }
 
 // printSaved says how far a run is.
@@ -232,7 +246,11 @@ func printCertificate(env *environment, c verify.Certificate) error {
 			fmt.Fprintf(b, "  %s %-9s %s\n", map[bool]string{true: ink.Good("yes"), false: ink.Bad("NO ")}[o.Discharged], o.ID, env.indented(o.Evidence, 16))
 		}
 		printClients(b, "legacy clients", e.Seen)
-		printClients(b, "clients on such keys that nothing explains", e.Unexplained)
+		unexplained := "clients on such keys that nothing explains"
+		if e.OnlyMembers {
+			unexplained = "clients on such keys that are no members"
+		}
+		printClients(b, unexplained, e.Unexplained)
 		b.WriteString("\nwhat this cannot know\n")
 		for _, r := range c.ResidualRisks {
 			fmt.Fprintf(b, "  - %s\n", env.indented(r, 4))

@@ -78,6 +78,9 @@ type Info struct {
 	User    string `json:"user,omitempty"` // that it is on the server, where that can be told
 	Build   Build  `json:"build,omitzero"`
 	Note    string `json:"note,omitempty"` // what somebody should do about it
+
+	// Connections are those over which this member takes the halves of a handover: see lockers.Connection.
+	Connections []string `json:"connections,omitempty"`
 }
 
 // Member is one process of the fleet as the record knows it.

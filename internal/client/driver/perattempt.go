@@ -35,6 +35,8 @@ type PerAttempt struct {
 	Pool         lockmigrate.Pool // a topology.Leaving, or one of several servers
 	Now          func() time.Time // the client's wall clock
 	ReplyTimeout time.Duration    // the longest wait for one reply
+	// Opened, if set, may ask something of each connection before it is used.
+	Opened func(conn redis.Conn)
 
 	background Background
 }
@@ -159,6 +161,9 @@ func (d *PerAttempt) connect(ctx context.Context) (redis.Conn, error) {
 	if err != nil {
 		closeConn(conn)
 		return nil, err
+	}
+	if d.Opened != nil {
+		d.Opened(conn)
 	}
 	return conn, nil
 }

@@ -157,6 +157,15 @@ func (c *Shared) known(addr string) *server {
 	return c.servers[addr]
 }
 
+// Renew gives the connections up that there are: each is over with its last reply, and what comes next goes over another one.
+func (c *Shared) Renew() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	for _, s := range c.servers {
+		s.abandon()
+	}
+}
+
 // Close breaks the connections off. Whatever is under way gets Silence.
 func (c *Shared) Close() {
 	c.stop()

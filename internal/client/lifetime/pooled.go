@@ -17,6 +17,8 @@ import (
 type Pooled struct {
 	Pool    lockmigrate.Pool // a topology.Leaving, or one of several servers
 	Timeout time.Duration    // the longest wait for one reply
+	// Opened, if set, may ask something of each connection before it is used.
+	Opened func(conn redis.Conn)
 }
 
 // At implements Batcher: which server a connection leads to is the pool's matter.
@@ -37,6 +39,9 @@ func (p *Pooled) Batch(ctx context.Context, commands []protocol.Command, each fu
 			if conn == nil {
 				if conn, broken = p.Pool.GetContext(ctx); broken != nil {
 					break
+				}
+				if p.Opened != nil {
+					p.Opened(conn)
 				}
 			}
 			var err error

@@ -72,6 +72,7 @@ type Client struct {
 	Life       context.Context // of waits: ends with lifetime.ErrClosed
 	Background driver.Background
 
+	opened   Opened
 	name     string
 	fenceTTL time.Duration
 	end      context.CancelCauseFunc
@@ -113,14 +114,16 @@ func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, lifetime.Batcher) {
 	dial, servers := dialer(pool), serversOf(pool)
 	pool = topology.Leaving(pool)
-	s := Server{Pool: pool, PerAttempt: &driver.PerAttempt{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout}}
+	opened := func(conn redis.Conn) { c.opened.ask(conn, o.ReplyTimeout) }
+	s := Server{Pool: pool, PerAttempt: &driver.PerAttempt{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout, Opened: opened}}
 	s.Commands = s.PerAttempt
 	patience := o.patience()
 	if dial == nil && servers == nil {
-		return s, &lifetime.Pooled{Pool: pool, Timeout: patience}
+		return s, &lifetime.Pooled{Pool: pool, Timeout: patience, Opened: opened}
 	}
 	open := func(timeout time.Duration) *driver.Shared {
-		conn := driver.NewShared(driver.SharedOptions{Dial: dial, Servers: servers, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle})
+		conn := driver.NewShared(driver.SharedOptions{Dial: dial, Servers: servers, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle,
+			Setup: func(_ string, conn redis.Conn) error { opened(conn); return nil }})
 		s.own = append(s.own, conn)
 		return conn
 	}

@@ -26,6 +26,8 @@ func (m *master) settle(final bool) {
 			}
 			return
 		}
+		m.attribute(&m.looks[0])
+		m.attribute(&m.looks[1])
 		m.account(a, b, from, to, a.tap != nil && a.tap == b.tap && knownA && knownB)
 		if a.tap != nil {
 			a.tap.forget(a.mark)

@@ -81,6 +81,8 @@ type Purpose struct {
 	Longest   time.Duration // the least that the longest silence may be, as the record says
 	Now       time.Time     // this host's clock
 	MaxAge    time.Duration // of the certificate
+
+	OnlyMembers bool // the step is a handover's, from both to new
 }
 
 // Supports tells whether the certificate supports a step. It does not trust the verdict or the obligations in
@@ -91,6 +93,8 @@ func (c Certificate) Supports(p Purpose) error {
 	switch {
 	case n == nil || n.Name != p.Namespace || n.Epoch != p.Epoch:
 		return ErrNamespace
+	case e.OnlyMembers != p.OnlyMembers:
+		return fmt.Errorf("%w: whether it asked for members only, or for old clients", ErrNamespace)
 	case !n.Since.Equal(p.Since):
 		return fmt.Errorf("%w: a record of this name on another server", ErrNamespace)
 	}
@@ -117,6 +121,13 @@ func (c Certificate) Supports(p Purpose) error {
 
 // risksOf says what a certificate cannot know even when all obligations are discharged.
 func risksOf(e *Evidence, verdict Verdict) []string {
+	if e.OnlyMembers {
+		return append(commonRisks(e),
+			fmt.Sprintf("a process that does nothing for longer than %v was not seen", e.window().Round(time.Second)),
+			"a process that is a member, and locks by Old over the same Locker without package handover, looks like its member",
+			"a proxy that sends the commands of several clients over one connection hides them behind a member, unless two members share it",
+			"a connection that came and went between two looks, from an address that a member's connection had just left, looks like that one")
+	}
 	risks := []string{
 		fmt.Sprintf("a client that does nothing for longer than %v (a monthly job, a cold standby) was not seen", e.window().Round(time.Second)),
 		"a client that held a lock before the window may still send a DEL",
@@ -124,6 +135,15 @@ func risksOf(e *Evidence, verdict Verdict) []string {
 	if verdict == NoneSeen {
 		risks = append(risks, "quiet is not proof: put up the fence, then a forgotten client fails loudly instead of entering beside a holder")
 	}
+	risks = append(risks, commonRisks(e)...)
+	if e.Values.Before > 0 {
+		risks = append(risks, nouns(int64(e.Values.Before), "value")+" on the keys may be a legacy client's: modern clients wait for a legacy value for ever; see sweep")
+	}
+	return risks
+}
+
+// commonRisks are those of runs of both kinds.
+func commonRisks(e *Evidence) (risks []string) {
 	if len(e.Trusted) > 0 {
 		risks = append(risks, "a legacy client that authenticates as "+strings.Join(e.Trusted, " or ")+" was not looked for where MONITOR was off")
 	}
@@ -137,9 +157,6 @@ func risksOf(e *Evidence, verdict Verdict) []string {
 		if g.Restarted == "" {
 			risks = append(risks, fmt.Sprintf("from %s to %s nobody looked: the counters show that no command ran that writes", g.From.UTC().Format(time.RFC3339), g.To.UTC().Format(time.RFC3339)))
 		}
-	}
-	if e.Values.Before > 0 {
-		risks = append(risks, nouns(int64(e.Values.Before), "value")+" on the keys may be a legacy client's: modern clients wait for a legacy value for ever; see sweep")
 	}
 	return risks
 }

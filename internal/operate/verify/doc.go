@@ -20,6 +20,11 @@
 // their keys stand, each server says itself (package traffic, Table). What nothing explains is named: as a legacy client, if only the
 // old scheme does so in this database; else as a client that nobody can explain, and then the run is inconclusive.
 //
+// A run about a handover allows nothing by its form: there the question is who sent a command. See members.go. Its obligations are the
+// same, without values, and with one of its own in place of members:
+//
+//	handover  the record stands, this is the server of its Old, and members report
+//
 // # Counters and MONITOR
 //
 // Counters see everything, scripts included, but no keys. MONITOR shows keys, but has gaps. Each look at the

@@ -21,6 +21,8 @@ type Evidence struct {
 
 	Gaps []Gap `json:"gaps,omitempty"` // when the run did not run
 
+	OnlyMembers bool `json:"only_members,omitempty"` // the run asked whether every command came from a member's connection
+
 	Trusted   []string   `json:"trusted,omitempty"`           // users that were said to be the new services' own
 	Patterns  []string   `json:"patterns"`                    // of the keys that count as lock keys; none: every key does
 	Matched   []string   `json:"matched,omitempty"`           // those of Patterns that a key or a command matched
@@ -53,6 +55,11 @@ type Namespace struct {
 	Same     bool      `json:"same"`                      // at the end it was read again, and was the same
 	Legacy   int       `json:"legacy_members"`            // members that ran stage legacy, at the start or at the end
 	Living   int       `json:"living_members"`            // members that still reported at the end
+
+	// Of a handover: what the record says of Old, and the mark that the server has.
+	OldName  string `json:"old_name,omitempty"`
+	OldMark  string `json:"old_mark,omitempty"`
+	MarkHere string `json:"mark_here,omitempty"`
 }
 
 // Master is one master over the window.
@@ -86,10 +93,11 @@ type Master struct {
 	LogUntold    int64  `json:"acl_log_untold"`        // the others of Taking, on keys that it does not tell
 	Refuses      string `json:"refuses,omitempty"`     // why it refused writes at one of the looks
 
-	WatchedSeconds float64  `json:"watched_seconds"`        // MONITOR was on
-	WatchBreaks    []string `json:"watch_breaks,omitempty"` // what ended MONITOR before its time
-	Unexplained    int64    `json:"unexplained"`            // commands on lock keys that MONITOR showed and nothing explains
-	Partial        string   `json:"partial,omitempty"`      // why this is not all that holds lock keys
+	WatchedSeconds float64  `json:"watched_seconds"`           // MONITOR was on
+	WatchBreaks    []string `json:"watch_breaks,omitempty"`    // what ended MONITOR before its time
+	Unexplained    int64    `json:"unexplained"`               // commands on lock keys that MONITOR showed and nothing explains
+	Members        int64    `json:"member_commands,omitempty"` // commands on lock keys that came from members' connections
+	Partial        string   `json:"partial,omitempty"`         // why this is not all that holds lock keys
 }
 
 // Command is how often one command ran on one master, between the first and the last look.

@@ -53,7 +53,7 @@ func openOf(e Evidence) (ids []string) {
 func TestJudge(t *testing.T) {
 	verdict, why, obligations := Judge(clean())
 	assert.Equal(t, NoneSeen, verdict, why)
-	assert.Len(t, obligations, len(duties))
+	assert.Len(t, obligations, len(duties)-1, "all but that of a handover")
 
 	for _, c := range []struct {
 		what string
@@ -246,6 +246,48 @@ func TestNothingLookedAtIsNothingShown(t *testing.T) {
 		verdict, why, _ := Judge(e)
 		assert.Equal(t, slices.Contains(fine, path), verdict == NoneSeen, "%s: %s", path, why)
 	}
+}
+
+// ofMembers is evidence that only members locked by a handover's Old.
+func ofMembers() Evidence {
+	e := clean()
+	e.OnlyMembers, e.Values = true, Values{}
+	e.Namespace.OldMark, e.Namespace.MarkHere = "6526d149e5d3cb28", "6526d149e5d3cb28"
+	e.Masters[0].Members = 3161
+	return e
+}
+
+func TestJudgeOnlyMembers(t *testing.T) {
+	verdict, why, obligations := Judge(ofMembers())
+	assert.Equal(t, NoneSeen, verdict, why)
+	assert.Len(t, obligations, len(duties)-2, "neither values nor members of a namespace of old clients")
+	assert.Equal(t, []string{"window", "masters", "counters", "commands", "denials", "handover"}, openOf(Evidence{OnlyMembers: true}))
+	for _, c := range []struct {
+		what, open string
+		but        func(e *Evidence)
+	}{
+		{"a stranger", "commands", func(e *Evidence) { e.Unexplained = []Client{{Addr: "10.0.0.9:1"}} }},
+		{"a stranger who is counted alone", "commands", func(e *Evidence) { e.Masters[0].Unexplained = 1 }},
+		{"a gap", "commands", func(e *Evidence) { e.Masters[0].Commands[0].Run++ }},
+		{"nobody asked the record", "handover", func(e *Evidence) { e.Namespace = nil }},
+		{"a record that changed", "handover", func(e *Evidence) { e.Namespace.Same = false }},
+		{"no member reports", "handover", func(e *Evidence) { e.Namespace.Living = 0 }},
+		{"another server", "handover", func(e *Evidence) { e.Namespace.MarkHere = "d96c7bf845cc904b" }},
+		{"a server without a mark", "handover", func(e *Evidence) { e.Namespace.MarkHere = "" }},
+		{"a record without an Old", "handover", func(e *Evidence) { e.Namespace.OldMark, e.Namespace.MarkHere = "", "" }},
+		{"a library's Old, whose server no member used", "handover", func(e *Evidence) {
+			e.Namespace.OldMark, e.Namespace.OldName, e.Masters[0].Members = "", "redsync at a", 0
+		}},
+	} {
+		e := ofMembers()
+		c.but(&e)
+		assert.Equal(t, []string{c.open}, openOf(e), c.what)
+	}
+	p := Purpose{Namespace: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Now: ended, MaxAge: time.Hour, OnlyMembers: true}
+	assert.NoError(t, Certify(ofMembers()).Supports(p))
+	assert.ErrorIs(t, Certify(clean()).Supports(p), ErrNamespace, "that no old client was seen says nothing of other members")
+	p.OnlyMembers = false
+	assert.ErrorIs(t, Certify(ofMembers()).Supports(p), ErrNamespace)
 }
 
 func TestSupports(t *testing.T) {

@@ -47,6 +47,10 @@ type master struct {
 
 	savedAt time.Time // the last state
 
+	recent   map[string]listed // by address, when the last look was attributed
+	adrift   []touch           // of an address that no list has had yet
+	touchers map[from]*toucher
+
 	table    traffic.Table
 	commands map[string]*Command
 	waiting  map[string]int64 // by how much MONITOR is ahead of the counters: a command that waits may count when its wait is over
@@ -63,6 +67,9 @@ type look struct {
 	at    time.Time
 	stats map[string]endpoint.Calls
 	tap   *tap // the MONITOR that was on, nil for none
+
+	clients    map[string]listed // right before it, by address; with OnlyMembers
+	attributed bool
 }
 
 // place is a connection and a database that it used.
@@ -91,7 +98,7 @@ func newMaster(ctx context.Context, q *inquiry, addr string) (*master, error) {
 		return nil, err
 	}
 	m := &master{
-		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{Server: addr}, traces: map[place]*trace{}, commands: map[string]*Command{}, waiting: map[string]int64{},
+		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{Server: addr}, traces: map[place]*trace{}, commands: map[string]*Command{}, waiting: map[string]int64{}, touchers: map[from]*toucher{},
 		facts: Master{Addr: addr, CountsDenied: true, LogRead: true},
 	}
 	if m.table, err = traffic.ReadTable(ctx, conn); err != nil {
@@ -175,10 +182,10 @@ func (m *master) look(ctx context.Context) error {
 	if m.tap != nil && m.tap.ended() != nil {
 		m.closeTap("MONITOR ended: " + endOf(m.tap.ended()))
 	}
-	mark := m.nextMark()
+	clients, mark := m.list(ctx), m.nextMark()
 	now, err := m.read(ctx, mark)
 	if err != nil && ctx.Err() == nil && m.reconnect(ctx) == nil {
-		mark = m.nextMark()
+		clients, mark = m.list(ctx), m.nextMark()
 		now, err = m.read(ctx, mark)
 	}
 	m.facts.Ended = err == nil
@@ -200,7 +207,7 @@ func (m *master) look(ctx context.Context) error {
 	if now.refuses != "" {
 		m.facts.Refuses = now.refuses
 	}
-	m.looks = append(m.looks, look{mark: mark, at: now.at, stats: now.stats, tap: m.tap})
+	m.looks = append(m.looks, look{mark: mark, at: now.at, stats: now.stats, tap: m.tap, clients: clients})
 	m.last = now
 	m.settle(false)
 	m.warnUnwatched()
@@ -261,7 +268,7 @@ func (m *master) open(ctx context.Context) {
 	if time.Now().Before(m.retry) {
 		return
 	}
-	tap, err := openTap(ctx, m.end, m.addr, reader{table: m.table, matches: m.q.matches, ignores: m.q.ignores, saw: m.saw, prefix: m.q.prefix})
+	tap, err := openTap(ctx, m.end, m.addr, reader{table: m.table, matches: m.q.matches, ignores: m.q.ignores, saw: m.saw, prefix: m.q.prefix, anybody: m.q.opts.OnlyMembers})
 	if err == nil {
 		m.tap, m.pause = tap, 0
 		clear(m.waiting)

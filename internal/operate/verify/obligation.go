@@ -24,8 +24,9 @@ var duties = []struct {
 	{"counters", nil, countersProveThemselves},
 	{"commands", nil, commandsAreAccountedFor},
 	{"denials", nil, nobodyWasDenied},
-	{"values", nil, nothingIsHeld},
-	{"members", func(e *Evidence) bool { return e.Namespace != nil }, recordStands},
+	{"values", func(e *Evidence) bool { return !e.OnlyMembers }, nothingIsHeld},
+	{"members", func(e *Evidence) bool { return !e.OnlyMembers && e.Namespace != nil }, recordStands},
+	{"handover", func(e *Evidence) bool { return e.OnlyMembers }, onlyMembers},
 }
 
 // Judge weighs the evidence. A legacy client that was seen decides; without one the verdict is none-seen when
@@ -47,6 +48,10 @@ func Judge(e Evidence) (verdict Verdict, why string, obligations []obligation.Ob
 		return Seen, nouns(int64(len(e.Seen)), "finding") + " of a legacy client", obligations
 	case len(missing) > 0:
 		return Inconclusive, strings.Join(missing, "; "), obligations
+	}
+	if e.OnlyMembers {
+		return NoneSeen, fmt.Sprintf("every command that touched a lock key within %v came from a member's connection; all %d obligations are discharged",
+			e.window().Round(100*time.Millisecond), len(obligations)), obligations
 	}
 	return NoneSeen, fmt.Sprintf("no legacy client acted on %s within %v; all %d obligations are discharged",
 		nouns(int64(len(e.Masters)), "master"), e.window().Round(100*time.Millisecond), len(obligations)), obligations
@@ -172,6 +177,9 @@ func (e *Evidence) accounted() (bool, string) {
 	var run, watched, ruled int64
 	if n := len(e.Unexplained); n > 0 {
 		here := slices.IndexFunc(e.Unexplained, func(c Client) bool { return c.DB == e.Database })
+		if here >= 0 && e.OnlyMembers {
+			return false, "a process that is no member touched a lock key: " + e.Unexplained[here].String()
+		}
 		if here >= 0 {
 			return false, "nothing explains what this client did on a lock key: " + e.Unexplained[here].String()
 		}
@@ -215,7 +223,11 @@ func (e *Evidence) accounted() (bool, string) {
 	}
 	var parts []string
 	if watched > 0 {
-		parts = append(parts, fmt.Sprintf("MONITOR showed each of the %d commands that write, between the same marks as the counters; each that touched a lock key is one of this project's or of a client that may stay", watched))
+		explained := "is one of this project's or of a client that may stay"
+		if e.OnlyMembers {
+			explained = "came from a member's connection"
+		}
+		parts = append(parts, fmt.Sprintf("MONITOR showed each of the %d commands that write, between the same marks as the counters; each that touched a lock key %s", watched, explained))
 	}
 	if ruled > 0 {
 		but := ""

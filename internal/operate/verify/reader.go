@@ -19,9 +19,11 @@ type reader struct {
 	matches func(key string) bool
 	ignores func(db int) bool // a database that was said to be of no concern
 	saw     func(sighting)    // is told of each command on a lock key that nothing explains
+	anybody bool              // it notes who touched a lock key, whatever was sent
 	prefix  string            // of this run's marks; other runs may look at the same server
 
 	counts   counts
+	touches  touches // since the last mark
 	scripts  traffic.Scripts
 	compares []string // lock keys that the last script has read by GET
 	line     traffic.Command
@@ -125,6 +127,9 @@ func (r *reader) judge(c *traffic.Command, name string) (unclear bool) {
 	if r.ignores != nil && r.ignores(c.DB) && !slices.Contains(across, name) {
 		return false
 	}
+	if r.anybody {
+		return r.notes(c, name)
+	}
 	if r.table.Everywhere(c) {
 		r.sees("every key", strings.ToUpper(name), false)
 		return false
@@ -142,6 +147,24 @@ func (r *reader) judge(c *traffic.Command, name string) (unclear bool) {
 		}
 	}
 	return unclear
+}
+
+// notes notes who touched a lock key. It is unclear where the keys could not be read.
+func (r *reader) notes(c *traffic.Command, name string) (unclear bool) {
+	form, all, keys := strings.ToUpper(name), true, []string(nil)
+	if c.InScript() {
+		form += " in a script"
+	}
+	if r.table.Everywhere(c) {
+		keys = []string{"every key"}
+	} else {
+		for keys, all = r.table.Touched(c); len(keys) > 0 && !r.matches(keys[0]); keys = keys[1:] {
+		}
+	}
+	if len(keys) > 0 {
+		r.touches.add(place{cmp.Or(c.Client(), "a script"), c.DB}, form, keys[0])
+	}
+	return !all
 }
 
 // form tells how a command acts on a lock key, whether only the old scheme does so, and whether it is allowed:

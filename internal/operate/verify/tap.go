@@ -22,9 +22,10 @@ type tap struct {
 
 	mu     sync.Mutex
 	reader reader
-	marks  map[string]counts // by mark: what was counted before that look
-	moved  chan struct{}     // closed and renewed when a mark arrives
-	err    error             // why it ended, nil while it runs
+	marks  map[string]counts  // by mark: what was counted before that look
+	touch  map[string]touches // by mark: what was touched before it, and after the mark before it
+	moved  chan struct{}      // closed and renewed when a mark arrives
+	err    error              // why it ended, nil while it runs
 }
 
 // openTap begins to read what a server runs.
@@ -37,7 +38,7 @@ func openTap(ctx context.Context, end *endpoint.Endpoint, addr string, reader re
 	if err != nil {
 		return nil, err
 	}
-	t := &tap{conn: conn, began: time.Now(), done: make(chan struct{}), reader: reader, marks: map[string]counts{}, moved: make(chan struct{})}
+	t := &tap{conn: conn, began: time.Now(), done: make(chan struct{}), reader: reader, marks: map[string]counts{}, touch: map[string]touches{}, moved: make(chan struct{})}
 	t.reader.counts = counts{}
 	go t.read()
 	return t, nil
@@ -67,6 +68,7 @@ func (t *tap) take(text string, cut bool) error {
 	defer t.mu.Unlock()
 	if mark := t.reader.take(text, cut); mark != "" {
 		t.marks[mark] = maps.Clone(t.reader.counts)
+		t.touch[mark], t.reader.touches = t.reader.touches, nil
 		close(t.moved)
 		t.moved = make(chan struct{})
 	}
@@ -82,6 +84,19 @@ func (t *tap) at(mark string) (c counts, known, pending bool) {
 	defer t.mu.Unlock()
 	c, known = t.marks[mark]
 	return c, known, !known && t.err == nil
+}
+
+// takeTouches returns what was touched right before a mark, each once. Where the mark never came, that is the rest.
+func (t *tap) takeTouches(mark string) (before touches) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if _, known := t.marks[mark]; !known {
+		before, t.reader.touches = t.reader.touches, nil
+		return before
+	}
+	before = t.touch[mark]
+	delete(t.touch, mark)
+	return before
 }
 
 func (t *tap) forget(mark string) {

@@ -30,6 +30,11 @@ type Options struct {
 	Whole     bool          // MONITOR for the whole window, in place of bursts
 	Census    bool          // look at the keys' values at the start and at the end
 
+	// OnlyMembers asks whether every command that can change a lock key came from a connection of a member of the handover Namespace, whose
+	// Old this server is. It looks by MONITOR for the whole window, and its run cannot be resumed.
+	OnlyMembers bool
+	Record      *endpoint.Endpoint `json:"-"` // where the record is; nil: here
+
 	Ignore []int // databases that are said to be of no concern: their clients are not looked at
 
 	Resume *Saved `json:"-"` // a run that was ended: this one goes on there, with its options
@@ -59,6 +64,9 @@ type inquiry struct {
 	began   time.Time     // when the window did, zero before; with Resume, when it went on
 	base    time.Duration // of the window, before began
 
+	record  endpoint.LockPool // of the record; nil until it was read, and without OnlyMembers
+	claimed map[string]string // by whom: connections that members have said are their own; with OnlyMembers
+
 	before    map[string]value        // what stood on the keys at the start
 	whyBefore []string                // what was not read
 	states    map[*master]MasterSaved // the latest of each
@@ -67,11 +75,19 @@ type inquiry struct {
 // Run watches for the window and writes the certificate. An interrupted run has one too: inconclusive, unless a
 // legacy client was seen before. An error means that the run could not begin.
 func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
-	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-", states: map[*master]MasterSaved{}}
+	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-", states: map[*master]MasterSaved{}, claimed: map[string]string{}}
+	if opts.OnlyMembers {
+		q.opts.Whole, q.opts.Census, q.opts.Save = true, false, nil
+	}
 	if q.opts.Look == 0 {
 		q.opts.Look = min(time.Second, max(opts.Window/10, 10*time.Millisecond))
 	}
-	q.facts = Evidence{AskedSeconds: opts.Window.Seconds(), LongestSeconds: opts.Longest.Seconds(), Masters: []Master{}, Seen: []Client{}}
+	q.facts = Evidence{AskedSeconds: opts.Window.Seconds(), LongestSeconds: opts.Longest.Seconds(), Masters: []Master{}, Seen: []Client{}, OnlyMembers: opts.OnlyMembers}
+	defer func() {
+		if q.record != nil {
+			_ = q.record.Close()
+		}
+	}()
 	if err := q.namespace(ctx); err != nil {
 		return Certificate{}, err
 	}
@@ -129,9 +145,16 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	default:
 		q.before, q.whyBefore = map[string]value{}, []string{leftOut}
 	}
+	hearing, heard := context.WithCancel(ctx)
+	var ears sync.WaitGroup
+	if q.opts.OnlyMembers {
+		ears.Go(func() { q.hearMembers(hearing) })
+	}
 	q.begin()
 	q.warnOfValues(q.before)
 	group.Wait()
+	heard()
+	ears.Wait()
 	q.facts.Finished = ctx.Err() == nil
 
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
@@ -148,9 +171,15 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 		group.Go(func() { m.finish(last) })
 	}
 	group.Wait()
+	if q.opts.OnlyMembers {
+		q.lastClaims(last)
+	}
 	for _, m := range q.masters {
-		q.facts.Masters = append(q.facts.Masters, m.facts)
 		legacy, others := m.found()
+		if q.opts.OnlyMembers { // whoever was denied is no less a stranger
+			legacy, others = nil, append(m.strangers(), legacy...)
+		}
+		q.facts.Masters = append(q.facts.Masters, m.facts)
 		sees(&q.facts.Seen, legacy...)
 		sees(&q.facts.Unexplained, others...)
 	}
@@ -255,13 +284,20 @@ func sees(list *[]Client, clients ...Client) {
 	}
 }
 
-// show reads the namespace's record.
+// show reads the namespace's record. With OnlyMembers that is often, over one pool.
 func (q *inquiry) show(ctx context.Context) (stages.View, error) {
-	pool, err := q.end.Locks() // in a cluster the record is on one master
-	if err != nil {
-		return stages.View{}, err
+	pool := q.record
+	if pool == nil {
+		var err error
+		if pool, err = cmp.Or(q.opts.Record, q.end).Locks(); err != nil { // in a cluster the record is on one master
+			return stages.View{}, err
+		}
+		if q.opts.OnlyMembers {
+			q.record = pool
+		} else {
+			defer pool.Close()
+		}
 	}
-	defer pool.Close()
 	store := stages.Store{Pool: pool, Namespace: q.opts.Namespace, ReplyTimeout: 5 * time.Second}
 	return store.Show(ctx)
 }
@@ -276,9 +312,6 @@ func (q *inquiry) namespace(ctx context.Context) error {
 		return endpoint.Explain(err)
 	}
 	r := view.Record
-	if r.Handover != nil {
-		return &endpoint.Error{What: fmt.Sprintf("namespace %s is a handover from one lock to another: verify is about old clients of SETNX and GETSET", r.Namespace), Advice: "run it with --match alone on the server of such clients", BadInput: true}
-	}
 	if longest := q.opts.Longest; longest > 0 && longest < r.Silence() {
 		return &endpoint.Error{
 			What:   fmt.Sprintf("the longest silence of %v is less than the %v that the record knows of", longest, r.Silence()),
@@ -293,7 +326,7 @@ func (q *inquiry) namespace(ctx context.Context) error {
 		q.opts.Match = r.Patterns
 	}
 	q.members(view)
-	return nil
+	return q.ofHandover(ctx, r)
 }
 
 // lastNamespace reads it again at the end.
@@ -320,7 +353,7 @@ func (q *inquiry) members(view stages.View) {
 		if m.Lives() {
 			q.facts.Namespace.Living++
 		}
-		if m.Lowest == stages.Legacy || m.Stage == stages.Legacy {
+		if view.Record.Handover == nil && (m.Lowest == stages.Legacy || m.Stage == stages.Legacy) {
 			legacy++
 			sees(&q.facts.Seen, Client{Addr: m.Info.Host, Name: m.ID, Evidence: "a member of the namespace that runs stage legacy, or holds a lock of it"})
 		}

@@ -269,7 +269,7 @@ func (p *Permit[T]) Leave() {
 	used := stages.Number(p.Stage)
 	g.inUse[used]--
 	if g.acted(p) || g.inUse[used] == 0 && p.Stage != g.following.Stage {
-		g.tell()
+		g.Tell()
 	}
 }
 
@@ -283,12 +283,12 @@ func (p *Permit[T]) Acquired() {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.acted(p) {
-		g.tell()
+		g.Tell()
 	}
 }
 
-// tell has the member report: something has ended that the record may be waiting for.
-func (g *Gate[T]) tell() {
+// Tell has the member report: something has ended that the record may be waiting for.
+func (g *Gate[T]) Tell() {
 	select {
 	case g.drained <- struct{}{}:
 	default:

@@ -21,6 +21,8 @@ type Member[T any] struct {
 	// Obeyed is told of terms that count from now on. Heard is told the server's time, and when it had not been asked yet.
 	Obeyed func(terms T)
 	Heard  func(server, sent time.Time)
+	// Says, if set, fills in what a report tells people.
+	Says func(info *stages.Info)
 	// Told is told of every change of the stage, and once why nothing may be acquired any more.
 	Told func(stage stages.Stage, epoch int64, why error)
 
@@ -64,6 +66,9 @@ func (m *Member[T]) report(ctx context.Context) (news bool, err error) {
 	}
 	report := stages.Report{Lease: m.Lease, Longest: m.longest, Misfit: m.why}
 	m.Gate.report(&report)
+	if m.Says != nil {
+		m.Says(&m.Membership.Info)
+	}
 	sent := time.Now()
 	order, until, err := m.Membership.Report(bounded, report)
 	if !order.Now.IsZero() {

@@ -1,0 +1,297 @@
+package verify
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// A run about a handover's Old asks who sent a command, and not which: see Options.OnlyMembers.
+//
+// MONITOR tells an address, CLIENT LIST which connection has it, by an id that the server gives once, and the record which ids are members'.
+// A list is taken right before each look. So what MONITOR shows between the marks of two looks came from the connection that had the address in
+// the first list or in the second; where these are two, both must be members'. One that is in neither, nor in the list after, came
+// and went unseen: it is nobody's. No name counts, neither of a client nor of a user.
+
+// touch is what one address did to lock keys between two marks.
+type touch struct {
+	place
+	form  string
+	key   string // the first of them
+	n     int64
+	again bool // it was in neither list, and the next one decides
+}
+
+// touches are those between two marks, by who did what.
+type touches map[how]*touch
+
+type how struct {
+	place
+	form string
+}
+
+func (t *touches) add(at place, form, key string) {
+	if is := (*t)[how{at, form}]; is != nil {
+		is.n++
+		return
+	}
+	if *t == nil {
+		*t = touches{}
+	}
+	at.addr = strings.Clone(at.addr) // it shares the line's memory
+	(*t)[how{at, form}] = &touch{place: at, form: form, key: strings.Clone(key), n: 1}
+}
+
+// toucher is one connection that touched lock keys.
+type toucher struct {
+	name, user string
+	forms      map[string]int64
+	keys       []string
+}
+
+// from is a connection at an address that used a database. One without an id was not in any list.
+type from struct {
+	place
+	id string
+}
+
+// listed is one line of CLIENT LIST.
+type listed struct{ id, name, user string }
+
+// mostTouchers is how many connections that touched keys are told apart; more than that are one that nobody knows.
+const mostTouchers = 100_000
+
+// list tells which connection has which address, with OnlyMembers.
+func (m *master) list(ctx context.Context) map[string]listed {
+	if !m.q.opts.OnlyMembers {
+		return nil
+	}
+	clients, err := endpoint.Clients(ctx, m.conn)
+	if err != nil {
+		if ctx.Err() == nil {
+			m.breaks("it is not known which connection has which address: grant +client|list: " + endOf(err))
+		}
+		return nil
+	}
+	by := map[string]listed{}
+	for _, c := range clients {
+		by[c["addr"]] = listed{c["id"], c["name"], c["user"]}
+	}
+	return by
+}
+
+// attribute finds the connections behind what MONITOR showed before a look.
+func (m *master) attribute(l *look) {
+	if !m.q.opts.OnlyMembers || l.attributed {
+		return
+	}
+	l.attributed = true
+	all := m.adrift
+	m.adrift = nil
+	if l.tap != nil {
+		for _, t := range l.tap.takeTouches(l.mark) {
+			all = append(all, *t)
+		}
+	}
+	for _, t := range all {
+		was, now := m.recent[t.addr], l.clients[t.addr]
+		switch {
+		case was.id == "" && now.id == "" && !t.again:
+			t.again = true
+			m.adrift = append(m.adrift, t)
+		case was.id == "" || was.id == now.id:
+			m.touched(t, now)
+		default:
+			m.touched(t, was)
+			if now.id != "" {
+				m.touched(t, now)
+			}
+		}
+	}
+	m.recent = l.clients
+}
+
+func (m *master) touched(t touch, by listed) {
+	at := from{t.place, by.id}
+	if m.touchers[at] == nil && len(m.touchers) >= mostTouchers {
+		at = from{}
+	}
+	is := m.touchers[at]
+	if is == nil {
+		is = &toucher{name: by.name, user: by.user, forms: map[string]int64{}}
+		m.touchers[at] = is
+	}
+	is.forms[t.form] += t.n
+	if len(is.keys) < mostKeys && !slices.Contains(is.keys, t.key) {
+		is.keys = append(is.keys, t.key)
+	}
+}
+
+// strangers tells those that no member has said to be its own, and counts what members' connections did.
+func (m *master) strangers() (found []Client) {
+	for _, t := range m.adrift {
+		m.touched(t, listed{})
+	}
+	m.adrift = nil
+	order := func(a, b from) int {
+		return cmp.Or(strings.Compare(a.addr, b.addr), a.db-b.db, strings.Compare(a.id, b.id))
+	}
+	m.facts.Members, m.facts.Unexplained = 0, 0
+	for _, at := range slices.SortedFunc(maps.Keys(m.touchers), order) {
+		is := m.touchers[at]
+		var n int64
+		var forms []string
+		for _, form := range slices.Sorted(maps.Keys(is.forms)) {
+			n += is.forms[form]
+			forms = append(forms, fmt.Sprintf("%s (%d)", form, is.forms[form]))
+		}
+		if m.claimed(at) {
+			m.facts.Members += n
+			continue
+		}
+		m.facts.Unexplained += n
+		why := "no member has said that this connection is its own"
+		switch {
+		case strings.HasPrefix(at.addr, "unix:"):
+			why = "the server does not tell the clients of its unix socket apart"
+		case m.q.claimed[lockers.Connection(m.facts.RunID, at.id)] == shared:
+			why = "two members say that it is their own: a proxy sends the commands of several clients over it"
+		case at.id == "":
+			why = "it was gone before anybody could look at it"
+		}
+		found = append(found, Client{Addr: at.addr, Name: is.name, User: is.user, DB: at.db, Keys: is.keys,
+			Evidence: fmt.Sprintf("MONITOR: it sent %s in database %d; %s", strings.Join(forms, ", "), at.db, why)})
+	}
+	return found
+}
+
+// claimed tells that a member has said that a connection is its own.
+func (m *master) claimed(at from) bool {
+	by := m.q.claimed[lockers.Connection(m.facts.RunID, at.id)]
+	return at.id != "" && by != "" && by != shared
+}
+
+// shared stands for members that claim one connection: a proxy between them and the server sends everybody's commands over it.
+const shared = "two members"
+
+// claims notes which connections the members say are their own. A server gives an id once, so a claim stands for good.
+func (q *inquiry) claims(ctx context.Context) (stages.View, error) {
+	view, err := q.show(ctx)
+	if err != nil {
+		return view, err
+	}
+	q.telling.Lock()
+	defer q.telling.Unlock()
+	for _, m := range view.Members {
+		for _, connection := range m.Info.Connections {
+			if by := q.claimed[connection]; by != "" && by != m.ID {
+				q.claimed[connection] = shared
+				continue
+			}
+			q.claimed[connection] = m.ID
+		}
+	}
+	return view, nil
+}
+
+// hearMembers reads the record again and again: members come and go.
+func (q *inquiry) hearMembers(ctx context.Context) {
+	for lifetime.Sleep(ctx, min(time.Second, max(q.opts.Window/4, 20*time.Millisecond))) == nil {
+		_, _ = q.claims(ctx) // of one that fails the next one tells, and the last one must not fail
+	}
+}
+
+// lastClaims waits until each member that lives has reported since the last look, as far as that may still explain something.
+func (q *inquiry) lastClaims(ctx context.Context) {
+	for ended := time.Now(); ; {
+		view, err := q.claims(ctx)
+		if err == nil && (q.allClaimed() || !slices.ContainsFunc(view.Members, func(m stages.Member) bool {
+			return m.Lives() && m.Misfit == "" && m.Seen >= time.Since(ended)
+		})) {
+			return
+		}
+		if time.Since(ended) > longestReport || lifetime.Sleep(ctx, 100*time.Millisecond) != nil {
+			return
+		}
+	}
+}
+
+// longestReport is more than the pause between two reports of a member with the default lease.
+const longestReport = 30 * time.Second
+
+func (q *inquiry) allClaimed() bool {
+	for _, m := range q.masters {
+		if len(m.adrift) > 0 {
+			return false
+		}
+		for at := range m.touchers {
+			if !m.claimed(at) {
+				return false
+			}
+		}
+	}
+	return true
+}
+
+// ofHandover checks that the run looks where the record says that Old is.
+func (q *inquiry) ofHandover(ctx context.Context, r stages.Record) error {
+	switch {
+	case !q.opts.OnlyMembers && r.Handover == nil:
+		return nil
+	case !q.opts.OnlyMembers:
+		return &endpoint.Error{What: fmt.Sprintf("namespace %s is a handover from one lock to another: verify is about old clients of SETNX and GETSET", r.Namespace),
+			Advice: "--only-members shows that nobody but its members locks by Old", BadInput: true}
+	case r.Handover == nil:
+		return &endpoint.Error{What: fmt.Sprintf("namespace %s moves from legacy to modern: --only-members is about a handover", r.Namespace), Advice: "leave --only-members out", BadInput: true}
+	}
+	q.facts.Namespace.OldName, q.facts.Namespace.OldMark = r.Handover.Old.Name, r.Handover.Old.Mark
+	pool, err := q.end.Locks()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	here, err := stages.ReadMark(ctx, pool, r.Namespace, 5*time.Second)
+	if err != nil {
+		return endpoint.Explain(err)
+	}
+	if q.facts.Namespace.MarkHere = here; here != r.Handover.Old.Mark && r.Handover.Old.Mark != "" {
+		return &endpoint.Error{What: fmt.Sprintf("this is not the server of the record's Old: %v is there, %v is wanted", cmp.Or(here, "no mark"), r.Handover.Old),
+			Advice: "name Old's server with --old, and the record's with --redis", BadInput: true}
+	}
+	return nil
+}
+
+// onlyMembers is the duty of a handover: its record stands, this is Old's server, and members work.
+func onlyMembers(e *Evidence) (bool, string) {
+	n := e.Namespace
+	if n == nil || n.Name == "" || n.Epoch <= 0 {
+		return false, "the record of the namespace could not be read"
+	}
+	var commands int64
+	for _, m := range e.Masters {
+		commands += m.Members
+	}
+	switch {
+	case n.OldMark == "" && n.OldName == "":
+		return false, "the record does not say what Old is"
+	case n.OldMark != "" && n.OldMark != n.MarkHere:
+		return false, "this is not the server of the record's Old: its mark is another one"
+	case n.Living == 0:
+		return false, "no member of namespace " + n.Name + " reports any more: its services may use another server, or have not started"
+	case !n.Same:
+		return false, fmt.Sprintf("namespace %s changed, or could not be read at the end", n.Name)
+	case n.OldMark == "" && commands == 0:
+		return false, fmt.Sprintf("no member's connection touched these keys: is this the server of %q, and do the members give Options.OldConnections?", n.OldName)
+	}
+	return true, fmt.Sprintf("namespace %s stayed at epoch %d, %s reported at the end, and their connections sent %s that touched a lock key",
+		n.Name, n.Epoch, nouns(int64(n.Living), "member"), nouns(commands, "command"))
+}

@@ -1,0 +1,449 @@
+package verify_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
+)
+
+// fleet is members of a handover at stage both, which work on lock:1 all the time. The record is on New's server.
+type fleet struct {
+	t        *testing.T
+	record   *redistest.Server
+	old, new *endpoint.Endpoint
+	opts     verify.Options
+}
+
+const ofFleet = "to-b"
+
+// newFleet makes the record. A name stands for an Old without a mark.
+func newFleet(t *testing.T, oldURL string, oldPool lockmigrate.Pool, name string) *fleet {
+	t.Helper()
+	f := &fleet{t: t, record: redistest.Real(t)}
+	halves := &stages.Halves{Old: stages.Half{Name: name}, New: stages.Half{Name: "new"}}
+	if name == "" {
+		mark, err := stages.WriteMark(t.Context(), oldPool, ofFleet, time.Second)
+		require.NoError(t, err)
+		halves.Old.Mark = mark
+	}
+	store := &stages.Store{Pool: f.record.Pool(), Namespace: ofFleet, ReplyTimeout: time.Second}
+	require.NoError(t, store.Init(t.Context(), stages.Record{Stage: stages.Both, Patterns: []string{"lock:*"}, Handover: halves}))
+	for url, into := range map[string]**endpoint.Endpoint{oldURL: &f.old, f.record.URL(): &f.new} {
+		end, err := endpoint.Parse(url, endpoint.TLSFiles{})
+		require.NoError(t, err)
+		*into = end
+	}
+	f.opts = verify.Options{Namespace: ofFleet, OnlyMembers: true, Record: f.new, Look: 40 * time.Millisecond, Window: 350 * time.Millisecond}
+	return f
+}
+
+// join starts a member that works on some keys until the test ends, or until it is told to leave.
+func (f *fleet) join(old lockmigrate.Locker, change func(*handover.Options), keys ...string) (leave func()) {
+	f.t.Helper()
+	new, err := modern.New(f.record.Pool(), modern.Options{})
+	require.NoError(f.t, err)
+	o := handover.Options{Namespace: ofFleet, Old: old, New: new, NewName: "new", Lease: 3 * time.Second, Member: "m"}
+	if change != nil {
+		change(&o)
+	}
+	m, err := handover.New(f.record.Pool(), o)
+	require.NoError(f.t, err)
+	require.NoError(f.t, m.Ready(f.t.Context()))
+	ctx, stop := context.WithCancel(context.Background())
+	var working sync.WaitGroup
+	var once sync.Once
+	for _, key := range keys {
+		working.Go(func() {
+			for ctx.Err() == nil {
+				if lock, err := m.Acquire(ctx, key); err == nil {
+					time.Sleep(10 * time.Millisecond)
+					_ = lock.Release(context.Background())
+				}
+			}
+		})
+	}
+	leave = func() {
+		once.Do(func() {
+			stop()
+			working.Wait()
+			_, _, _ = m.Close(), old.Close(), new.Close()
+		})
+	}
+	f.t.Cleanup(leave)
+	return leave
+}
+
+// look is a run in which something happens.
+func (f *fleet) look(happens func()) verify.Certificate {
+	f.t.Helper()
+	return within(f.t, f.old, f.opts, happens)
+}
+
+// modernOld is an Old of this module.
+func modernOld(t *testing.T, pool lockmigrate.Pool) lockmigrate.Locker {
+	t.Helper()
+	old, err := modern.New(pool, modern.Options{})
+	require.NoError(t, err)
+	return old
+}
+
+// named returns a pool whose connections have a name, as those of one service often do.
+func named(s *redistest.Server, name string) *redis.Pool {
+	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
+		conn, err := s.Dial(ctx)
+		if err == nil {
+			_, err = conn.Do("CLIENT", "SETNAME", name)
+		}
+		return conn, err
+	}}
+	return pool
+}
+
+// onlyPool is a pool that can make no connection outside of itself.
+type onlyPool struct{ lockmigrate.Pool }
+
+// clientsOf are the connections to a server that have a name.
+func clientsOf(s *redistest.Server, name string) (found []map[string]string) {
+	list, err := endpoint.Clients(context.Background(), s.Conn())
+	if err != nil {
+		return nil
+	}
+	for _, c := range list {
+		if c["name"] == name {
+			found = append(found, c)
+		}
+	}
+	return found
+}
+
+// TestOnlyMembers: none-seen while members alone touch the keys, however their connections come and go; and whoever else does is named.
+func TestOnlyMembers(t *testing.T) {
+	a := redistest.Real(t)
+	f := newFleet(t, a.URL(), a.Pool(), "")
+	pool := named(a, "orders")
+	t.Cleanup(func() { _ = pool.Close() })
+	f.join(modernOld(t, pool), nil, "lock:1", "lock:2")
+	f.join(modernOld(t, onlyPool{a.Pool()}), nil, "lock:1")
+	watchful, err := legacy.New(a.Pool(), legacy.Options{Dialect: legacy.Dialect{Name: "servicestack"}, Lease: 10 * time.Second})
+	require.NoError(t, err)
+	f.join(watchful, nil, "lock:3")
+	mark := a.Value(stages.MarkKey(ofFleet))
+	token := func(conn redis.Conn, key string) {
+		_, err := conn.Do("SET", key, "x", "NX", "PX", 5000)
+		assert.NoError(t, err)
+	}
+	for name, happens := range map[string]func(){
+		"nothing": func() {},
+		"a reader": func() {
+			a.Do("GET", "lock:1")
+			a.Do("EVAL", "return redis.call('GET', KEYS[1])", 1, "lock:1")
+		},
+		"another key": func() { a.Do("SETNX", "cache:1", "1") },
+		"a member reconnects": func() {
+			for _, c := range clientsOf(a, "orders") {
+				_, _ = a.Try("CLIENT", "KILL", "ID", c["id"])
+			}
+		},
+		"a member comes and goes": func() {
+			leave := f.join(modernOld(t, a.Pool()), nil, "lock:1")
+			time.AfterFunc(150*time.Millisecond, leave) // some looks later
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			cert := f.look(happens)
+			assert.Equal(t, verify.NoneSeen, cert.Verdict, "%s\n%v", cert.Why, cert.Evidence.Unexplained)
+			assert.Positive(t, cert.Evidence.Masters[0].Members)
+		})
+	}
+
+	var its redis.Conn
+	for name, c := range map[string]struct {
+		key     string
+		says    string
+		happens func()
+	}{
+		"a client of the same lock": {"lock:stranger", "no member has said", func() {
+			other := modernOld(t, a.Pool())
+			t.Cleanup(func() { _ = other.Close() })
+			_, err := other.TryAcquire(t.Context(), "lock:stranger")
+			assert.NoError(t, err)
+		}},
+		"one of the same name": {"lock:name", "no member has said", func() {
+			its = a.Conn()
+			_, _ = its.Do("CLIENT", "SETNAME", "orders")
+			token(its, "lock:name")
+		}},
+		"one that goes at once": {"lock:gone", "SET (1)", func() {
+			conn, err := a.Dial(t.Context())
+			assert.NoError(t, err)
+			token(conn, "lock:gone")
+			_ = conn.Close()
+		}},
+		"in a script":      {"lock:script", "SET in a script", func() { a.Do("EVAL", "return redis.call('SET', KEYS[1], 'x', 'NX', 'PX', 5000)", 1, "lock:script") }},
+		"every key":        {"every key", "FLUSHDB", func() { its = a.Conn(); _, _ = its.Do("FLUSHDB", "ASYNC") }},
+		"what is no lock":  {"lock:list", "LPUSH", func() { a.Do("LPUSH", "lock:list", "1") }},
+		"that is refused":  {"lock:1", "SETNX", func() { a.Do("SETNX", "lock:1", "1") }},
+		"two at one place": {"lock:port", "no member has said", func() { its = inPlaceOf(t, a, "orders"); token(its, "lock:port") }},
+	} {
+		t.Run("stranger/"+name, func(t *testing.T) {
+			cert := f.look(c.happens)
+			assert.Equal(t, verify.Inconclusive, cert.Verdict)
+			assert.Equal(t, []string{"commands"}, open(cert))
+			found := func(s verify.Client) bool {
+				return len(s.Keys) > 0 && s.Keys[0] == c.key && strings.Contains(s.Evidence, c.says) && s.Addr != ""
+			}
+			require.True(t, len(cert.Evidence.Unexplained) == 1 && found(cert.Evidence.Unexplained[0]), "%v", cert.Evidence.Unexplained)
+			if name == "one of the same name" {
+				assert.Equal(t, "orders", cert.Evidence.Unexplained[0].Name)
+			}
+			assert.Contains(t, cert.Why, "a process that is no member touched a lock key")
+			if name == "every key" { // the mark is gone
+				a.Do("SET", stages.MarkKey(ofFleet), mark)
+			}
+		})
+	}
+	t.Run("another database", func(t *testing.T) {
+		cert := f.look(func() {
+			conn := a.Conn()
+			_, _ = conn.Do("SELECT", 5)
+			token(conn, "lock:1")
+		})
+		assert.Equal(t, verify.Inconclusive, cert.Verdict)
+		assert.Contains(t, cert.Why, "--ignore-db 5")
+	})
+	t.Run("a gap of MONITOR", func(t *testing.T) {
+		cert := f.look(func() {
+			for _, c := range mustClients(t, a) {
+				if c["cmd"] == "monitor" {
+					_, _ = a.Try("CLIENT", "KILL", "ID", c["id"])
+				}
+			}
+			token(a.Conn(), "lock:gap")
+		})
+		assert.Equal(t, verify.Inconclusive, cert.Verdict)
+		assert.Contains(t, open(cert), "commands")
+	})
+	t.Run("without a fleet", func(t *testing.T) {
+		quiet := f.opts
+		quiet.Match = []string{"lock:nobody:*"}
+		assert.Contains(t, open(within(t, f.old, quiet, func() { a.Do("SET", "cache:1", "1") })), "keys")
+	})
+}
+
+// inPlaceOf kills a connection of a name and takes its port over, as a process on the same host may by chance.
+func inPlaceOf(t *testing.T, s *redistest.Server, name string) redis.Conn {
+	var conn redis.Conn
+	redistest.Await(t, "the port of a connection", 10*time.Second, func() bool {
+		victim := clientsOf(s, name)[0]
+		_, port, _ := net.SplitHostPort(victim["addr"])
+		_, _ = s.Try("CLIENT", "KILL", "ID", victim["id"])
+		local, _ := net.ResolveTCPAddr("tcp", "127.0.0.1:"+port)
+		dialer := net.Dialer{LocalAddr: local, Control: func(_, _ string, c syscall.RawConn) error {
+			return c.Control(func(fd uintptr) { _ = syscall.SetsockoptInt(int(fd), syscall.SOL_SOCKET, syscall.SO_REUSEADDR, 1) })
+		}}
+		raw, err := dialer.DialContext(t.Context(), "tcp", s.Addr)
+		if err != nil {
+			return false
+		}
+		conn = redis.NewConn(raw, time.Second, time.Second)
+		return true
+	})
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+func mustClients(t *testing.T, s *redistest.Server) []map[string]string {
+	list, err := endpoint.Clients(t.Context(), s.Conn())
+	require.NoError(t, err)
+	return list
+}
+
+// TestOnlyMembersOfALibrary: an Old of another library on Redis has no mark. Its connections are known when it tells them.
+func TestOnlyMembersOfALibrary(t *testing.T) {
+	a := redistest.Real(t)
+	f := newFleet(t, a.URL(), nil, "library at a")
+	library := func(pool *redis.Pool) lockmigrate.Locker {
+		var tokens sync.Map
+		return handover.Wrap("library at a", handover.Funcs[string]{
+			TryAcquire: func(ctx context.Context, key string) (string, error) {
+				conn := pool.Get()
+				defer conn.Close()
+				if _, err := redis.String(conn.Do("SET", key, "t", "NX", "PX", 5000)); err != nil {
+					return "", errors.Join(err, lockmigrate.ErrNotAcquired)
+				}
+				return key, nil
+			},
+			Acquire: func(ctx context.Context, key string) (string, error) {
+				for {
+					conn := pool.Get()
+					_, err := redis.String(conn.Do("SET", key, "t", "NX", "PX", 5000))
+					_ = conn.Close()
+					if err == nil {
+						tokens.Store(key, true)
+						return key, nil
+					}
+					select {
+					case <-ctx.Done():
+						return "", ctx.Err()
+					case <-time.After(5 * time.Millisecond):
+					}
+				}
+			},
+			Release: func(_ context.Context, key string) error {
+				conn := pool.Get()
+				defer conn.Close()
+				_, err := conn.Do("DEL", key)
+				return err
+			},
+			TTL: 5 * time.Second,
+		})
+	}
+	var conns handover.Connections
+	telling := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
+		conn, err := a.Dial(ctx)
+		if err != nil {
+			return nil, err
+		}
+		id, _ := redis.Int64(conn.Do("CLIENT", "ID"))
+		info, _ := redis.String(conn.Do("INFO", "server"))
+		conns.Opened(id, info)
+		return conn, nil
+	}}
+	t.Cleanup(func() { _ = telling.Close() })
+	f.opts.Match = []string{"lock:*"}
+	cert := f.look(func() { a.Do("SET", "cache:1", "1") })
+	assert.Contains(t, open(cert), "handover")
+	leave := f.join(library(telling), func(o *handover.Options) { o.OldConnections = &conns }, "lock:1")
+	cert = f.look(func() {})
+	assert.Equal(t, verify.NoneSeen, cert.Verdict, "%s %v", cert.Why, cert.Evidence.Unexplained)
+	leave()
+	f.join(library(a.Pool()), nil, "lock:1")
+	cert = f.look(func() {})
+	assert.Equal(t, verify.Inconclusive, cert.Verdict, "a library that tells nothing")
+	assert.NotEmpty(t, cert.Evidence.Unexplained)
+}
+
+// TestOnlyMembersBehindAProxy: a proxy that sends everybody's commands over one connection would make all of them members.
+func TestOnlyMembersBehindAProxy(t *testing.T) {
+	a := redistest.Real(t)
+	f := newFleet(t, a.URL(), a.Pool(), "")
+	var mu sync.Mutex
+	conn := a.Conn()
+	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return upstream{&mu, conn}, nil }}
+	for range 2 {
+		f.join(modernOld(t, onlyPool{pool}), nil, "lock:1")
+	}
+	cert := f.look(func() {})
+	assert.Equal(t, verify.Inconclusive, cert.Verdict)
+	assert.Contains(t, fmt.Sprint(cert.Evidence.Unexplained), "two members say that it is their own")
+}
+
+// upstream is the one connection of such a proxy.
+type upstream struct {
+	mu *sync.Mutex
+	redis.Conn
+}
+
+func (u upstream) Close() error { return nil }
+
+func (u upstream) Do(name string, args ...any) (any, error) {
+	if name == "" { // a pool's way to end what was sent
+		return nil, nil
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.Conn.Do(name, args...)
+}
+
+func (u upstream) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return redis.DoWithTimeout(u.Conn, timeout, name, args...)
+}
+
+func (u upstream) ReceiveWithTimeout(time.Duration) (any, error) { return nil, errors.New("not here") }
+
+// TestOnlyMembersByAUnixSocket: MONITOR shows all clients of a unix socket under one address, so nobody's commands over it are known to be a member's.
+func TestOnlyMembersByAUnixSocket(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	a := redistest.Real(t, "--unixsocket", socket)
+	f := newFleet(t, a.URL(), a.Pool(), "")
+	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "unix", socket) }}
+	t.Cleanup(func() { _ = pool.Close() })
+	f.join(modernOld(t, pool), nil, "lock:1")
+	cert := f.look(func() {})
+	assert.Equal(t, verify.Inconclusive, cert.Verdict)
+	assert.Contains(t, fmt.Sprint(cert.Evidence.Unexplained), "unix socket")
+}
+
+// TestOnlyMembersOfACluster: each node gives ids of its own, so one that a member has on one node is nobody's on another.
+func TestOnlyMembersOfACluster(t *testing.T) {
+	t.Parallel()
+	c := redistest.NewCluster(t, 3, 0)
+	pool, err := cluster.New(cluster.Options{Addrs: c.Addrs()})
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = pool.Close() })
+	f := newFleet(t, c.URL(), pool, "")
+	f.join(modernOld(t, pool), nil, "lock:1", "lock:2", "lock:3", "lock:4")
+	f.opts.Window = time.Second
+	cert := f.look(func() {})
+	assert.Equal(t, verify.NoneSeen, cert.Verdict, "%s %v", cert.Why, cert.Evidence.Unexplained)
+	for _, node := range c.Masters {
+		cert = f.look(func() {
+			for _, key := range []string{"lock:1", "lock:2", "lock:3", "lock:4", "lock:5", "lock:6"} {
+				_, _ = node.Try("SET", key, "x", "NX", "PX", 1) // of another node's key it is sent there, and does not go
+			}
+		})
+		assert.Equal(t, verify.Inconclusive, cert.Verdict)
+		assert.NotEmpty(t, cert.Evidence.Unexplained)
+	}
+	f.old, err = endpoint.Parse(c.Masters[0].URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	_, err = verify.Run(t.Context(), f.old, f.opts)
+	if err == nil { // the mark is on this node
+		assert.Contains(t, open(f.look(func() {})), "masters")
+	}
+}
+
+// TestOnlyMembersElsewhere: neither another server nor another kind of namespace is judged.
+func TestOnlyMembersElsewhere(t *testing.T) {
+	a, elsewhere := redistest.Real(t), redistest.Real(t)
+	f := newFleet(t, elsewhere.URL(), a.Pool(), "")
+	_, err := verify.Run(t.Context(), f.old, f.opts)
+	assert.ErrorContains(t, err, "not the server of the record's Old")
+	_, err = stages.WriteMark(t.Context(), elsewhere.Pool(), ofFleet, time.Second)
+	require.NoError(t, err)
+	_, err = verify.Run(t.Context(), f.old, f.opts)
+	assert.ErrorContains(t, err, "not the server of the record's Old")
+	o := f.opts
+	o.OnlyMembers = false
+	_, err = verify.Run(t.Context(), f.old, o)
+	assert.ErrorContains(t, err, "is a handover from one lock to another")
+	store := &stages.Store{Pool: f.record.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+	require.NoError(t, store.Init(t.Context(), stages.Record{Patterns: []string{"order:*"}, Dialect: "jedis-ms", Shortest: time.Second}))
+	o = f.opts
+	o.Namespace = "orders"
+	_, err = verify.Run(t.Context(), f.old, o)
+	assert.ErrorContains(t, err, "--only-members is about a handover")
+}
