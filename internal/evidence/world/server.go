@@ -373,6 +373,16 @@ func (s *Server) dispatch(p *server.Peer, words []string) []byte {
 // count counts a command.
 func (s *Server) count(words []string) { s.calls[words[0]]++ }
 
+// Commands is how many it has run since it was started, those within scripts and the test's own too.
+func (s *Server) Commands() (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for _, calls := range s.calls {
+		n += calls
+	}
+	return n
+}
+
 func (s *Server) info() string {
 	var b strings.Builder
 	fmt.Fprintf(&b, "# Server\r\nredis_version:7.0.15\r\nrun_id:run%d\r\n", s.runs)

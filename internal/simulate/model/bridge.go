@@ -228,6 +228,9 @@ func bridgeDrop(c *call) protocol.Reply {
 	onKey := there && seen == cmd.Value
 	yields := mine && onKey && c.yieldsOn() && (32*cmd.Held.Milliseconds() >= cmd.Gap.Milliseconds() || c.noted())
 	c.leave(cmd.Entry, cmd.Stood)
+	if e, ok := protocol.ParseEntry(c.head()); ok && cmd.Queue != "" && cmd.Hand && !mine && !onKey && e.Token == cmd.Value {
+		c.unqueue(c.head())
+	}
 	if !(yields && c.yields(c.queued())) && mine && onKey && cmd.Hand {
 		if given, withGuard := c.grant("", false); given {
 			if !withGuard {

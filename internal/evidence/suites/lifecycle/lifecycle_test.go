@@ -249,6 +249,9 @@ func (r *run) end() {
 		r.fail("%v after that there is still %s", bound, r.left())
 	}
 	for i, s := range r.servers {
+		if n := s.Commands(); n > mostCommands {
+			r.fail("server %d has run %d commands", i, n)
+		}
 		for _, key := range s.Do("KEYS", "*").([]any) {
 			if s.Do("PTTL", key) == int64(-1) && !r.kind.namespace && !r.kind.old {
 				r.fail("server %d: a key without a TTL: %q", i, key)

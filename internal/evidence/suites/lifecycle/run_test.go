@@ -16,6 +16,8 @@ const (
 	returnsIn = 10 * time.Millisecond // of a call whose context is over
 	closesIn  = 3 * time.Second       // of Close
 
+	mostCommands = 10000 // of a server, in a sequence of a few seconds: nothing asks over and over
+
 	doReturnsIn = 250 * time.Millisecond // of Do, as package lockmigrate says
 )
 
