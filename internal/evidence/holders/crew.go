@@ -86,6 +86,13 @@ func (c *Crew) Progress(n int, all ...*Holder) {
 	}
 }
 
+// More waits for n more turns, whoever takes them. At stage legacy everybody polls, and chance may keep a member out for many seconds.
+func (c *Crew) More(n int) {
+	c.T.Helper()
+	want := c.Count() + n
+	redistest.Await(c.T, fmt.Sprintf("%d more turns", n), time.Minute, func() bool { return c.Count() >= want })
+}
+
 // Stop ends the work of some holders, and waits for their last turns.
 func (c *Crew) Stop(all ...*Holder) {
 	c.T.Helper()

@@ -34,6 +34,13 @@ type Fleet struct {
 	Meanwhile func(turns int)
 }
 
+// Noise is a Meanwhile: another application's SETNX with each turn. Go takes it for a sign of old clients and leaves gaps. Beside clients
+// that send none there is one gap in 30 s, which compat's TestOldClientsThatSendNoSETNX waits for in virtual time.
+func Noise(s *redistest.Server) func(turns int) {
+	conn := s.Conn()
+	return func(int) { _, _ = conn.Do("SETNX", "of another application", 1) }
+}
+
 // Member starts one holder of the fleet.
 type Member func() *Holder
 

@@ -63,7 +63,7 @@ func TestFleets(t *testing.T) {
 				}
 				report := holders.Fleet{
 					T: t, Server: s, Key: c.key, Turns: c.turns(60), Each: c.least(), Hold: 2 * time.Millisecond, Limit: 2 * time.Minute,
-					Record: true, Meanwhile: noise(s), Members: append([]holders.Member{old, old}, members(t, c, s)...),
+					Record: true, Meanwhile: holders.Noise(s), Members: append([]holders.Member{old, old}, members(t, c, s)...),
 				}.Run()
 				t.Log(report)
 				assert.Zero(t, report.Overlaps, redistest.Violated)
@@ -71,13 +71,6 @@ func TestFleets(t *testing.T) {
 			})
 		}
 	}
-}
-
-// noise is another application's SETNX with each turn. Go takes it for a sign of old clients and leaves gaps: beside clients that send
-// none there is one gap in 30 s, which compat's TestOldClientsThatSendNoSETNX waits for in virtual time.
-func noise(s *redistest.Server) func(int) {
-	conn := s.Conn()
-	return func(int) { _, _ = conn.Do("SETNX", "of another application", 1) }
 }
 
 // thrown fails the test by errors that no lock may throw here. A client that takes over with GETSET asks first and writes then: a
@@ -110,7 +103,7 @@ func TestStoppedMembers(t *testing.T) {
 			report := holders.Fleet{
 				T: t, Server: s, Key: c.key, Turns: 40, Hold: 5 * time.Millisecond, Limit: 2 * time.Minute,
 				Stops: []int{2, 3, 2}, StopFor: 2 * memberTTL,
-				Record: true, Meanwhile: noise(s), Members: append([]holders.Member{old, old}, beside[at.stage](t, c, s)...),
+				Record: true, Meanwhile: holders.Noise(s), Members: append([]holders.Member{old, old}, beside[at.stage](t, c, s)...),
 			}.Run()
 			t.Log(report)
 			assert.Zero(t, report.Overlaps, redistest.Violated)

@@ -35,6 +35,7 @@ func (s share) percentile(p float64) time.Duration {
 // long with pauses between, and prints what the old clients get when Go is at stage legacy, at the bridge, and at the bridge without
 // gaps. The table of docs/runbook.md is its output with LOCKMIGRATE_COST=20s.
 func TestWhatTheBridgeCosts(t *testing.T) {
+	t.Parallel()
 	window, pauses := 5*time.Second, []time.Duration{20 * time.Millisecond}
 	if text := os.Getenv("LOCKMIGRATE_COST"); text != "" {
 		var err error
@@ -46,6 +47,8 @@ func TestWhatTheBridgeCosts(t *testing.T) {
 	var table strings.Builder
 	fmt.Fprintf(&table, "%-44s %10s %10s %10s %10s\n", "2 jedis-lock and 2 Go, "+window.String(), "old turns", "p50 wait", "p95 wait", "Go turns")
 	got := map[string]share{}
+	var playing sync.WaitGroup
+	var mu sync.Mutex
 	for _, pause := range pauses {
 		for _, c := range []struct {
 			name string
@@ -56,16 +59,21 @@ func TestWhatTheBridgeCosts(t *testing.T) {
 			{"bridge, Yield -1", []string{"yield=-1"}},
 		} {
 			key := "lock.cost." + strings.Join(c.args, "") + pause.String()
-			old, young := play(t, server, key, window, pause, c.args)
-			name := fmt.Sprintf("%s, pauses of %v", c.name, pause)
-			got[name] = old
-			fmt.Fprintf(&table, "%-44s %10d %10v %10v %10d\n", name, old.turns, old.percentile(.5), old.percentile(.95), young.turns)
-			if !strings.Contains(name, "-1") {
-				assert.Positive(t, old.turns, name)
-			}
-			assert.Positive(t, young.turns, name)
+			playing.Go(func() { // one beside the other: they sleep, most of the time
+				old, young := play(t, server, key, window, pause, c.args)
+				mu.Lock()
+				defer mu.Unlock()
+				name := fmt.Sprintf("%s, pauses of %v", c.name, pause)
+				got[name] = old
+				fmt.Fprintf(&table, "%-44s %10d %10v %10v %10d\n", name, old.turns, old.percentile(.5), old.percentile(.95), young.turns)
+				if !strings.Contains(name, "-1") {
+					assert.Positive(t, old.turns, name)
+				}
+				assert.Positive(t, young.turns, name)
+			})
 		}
 	}
+	playing.Wait()
 	t.Logf("\n%s", table.String())
 	// The option works: where Go leaves the key free for them, the old clients get more turns than where it does not.
 	assert.Greater(t, got["bridge, pauses of 20ms"].turns, got["bridge, Yield -1, pauses of 20ms"].turns)

@@ -21,6 +21,7 @@ import (
 // A Redisson waiter wakes on our release and ours on its, far under every timer: RLock's is the holder's
 // TTL, ours too. The channel's name depends on whether the key has a brace, and on a cluster it may be a sharded one.
 func TestRedissonWakesAndIsWoken(t *testing.T) {
+	t.Parallel()
 	keys := []string{"orders", "{orders}:7", "orders:{7}", "{7}"}
 	t.Run("one server", func(t *testing.T) {
 		server := redistest.Real(t)

@@ -47,6 +47,7 @@ func hold(t *testing.T, l compat.Locker, key string) lockmigrate.Lock {
 // bridge holder. It does take it from a legacy holder (early-takeover), and from a bridge that writes its
 // true expiry: so it is the far-future number that keeps it out.
 func TestJavaClockAhead(t *testing.T) {
+	t.Parallel()
 	server := redistest.Real(t)
 	ahead := 10 * time.Minute
 	skewed := map[string]*holders.Holder{
@@ -99,6 +100,7 @@ func truthful(t *testing.T, s *redistest.Server, key string) {
 // TestJavaClockBehind (G2): what a Java holder whose clock is behind writes looks expired before it is.
 // The grace covers it; without enough of it the bridge would take the key from under its holder.
 func TestJavaClockBehind(t *testing.T) {
+	t.Parallel()
 	server := redistest.Real(t)
 	behind := 10 * time.Second
 	for i, java := range []*holders.Holder{
