@@ -50,6 +50,7 @@ var onTheWay = map[string]bool{servers.Legacy: true, servers.Bridge: true, serve
 // TestRenamed takes each command away in turn, as managed services do: what needs it says so by its name and leaves no key, and no
 // tool says that all is well where it cannot see.
 func TestRenamed(t *testing.T) {
+	t.Parallel()
 	for _, away := range used() {
 		t.Run(away, func(t *testing.T) {
 			t.Parallel()

@@ -352,6 +352,7 @@ func workers(t *testing.T, server *redistest.Server, names ...string) (stop func
 
 // TestTable tries each cell of the table that is no lock's. Every row has a trial.
 func TestTable(t *testing.T) {
+	t.Parallel()
 	lockRows := map[string]bool{}
 	for _, l := range locks {
 		lockRows[l.feature] = true

@@ -114,6 +114,7 @@ func held(t *testing.T, kinds kinds) (release func()) {
 
 // TestSentinel: the locks of a master that dies are taken on the one that follows it.
 func TestSentinel(t *testing.T) {
+	t.Parallel()
 	for _, name := range grown {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -144,6 +145,7 @@ func TestSentinel(t *testing.T) {
 
 // TestCluster: locks are taken on every master, and kept while a replica takes over.
 func TestCluster(t *testing.T) {
+	t.Parallel()
 	for _, name := range grown {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

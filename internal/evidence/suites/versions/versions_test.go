@@ -203,6 +203,7 @@ func serverOf(server *redistest.Server) servers.Server {
 
 // Two processes take turns and never meet; where the server cannot run the lock, its first use says so, and no key stays.
 func TestLocks(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, on site) {
 		for _, l := range locks {
 			t.Run(l.name, func(t *testing.T) {
@@ -253,6 +254,7 @@ func refusedWell(t *testing.T, server *redistest.Server, text string) {
 
 // A waiter hears of a release the way that the table says: by client tracking, or by polling and messages.
 func TestWaiting(t *testing.T) {
+	t.Parallel()
 	each(t, func(t *testing.T, on site) {
 		for _, l := range locks {
 			t.Run(l.name, func(t *testing.T) {
@@ -293,6 +295,7 @@ func TestWaiting(t *testing.T) {
 // TestVerbatimReplication has Redis 6.2 with a setting that older configurations may carry: scripts are replicated as text unless
 // they ask otherwise, and may then not write after TIME.
 func TestVerbatimReplication(t *testing.T) {
+	t.Parallel()
 	server := redistest.Of(t, "redis-6.2.11", "--lua-replicate-commands", "no")
 	_, err := server.Try("EVAL", "redis.call('TIME'); return redis.call('SET', KEYS[1], 1)", 1, "other")
 	require.ErrorContains(t, err, "non deterministic", "the setting is on")
