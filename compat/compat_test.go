@@ -25,7 +25,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "4") // they wait more than they work; the command line still decides
+	_ = flag.Set("test.parallel", "12") // they wait more than they work; the command line still decides
 	goleak.VerifyTestMain(m)
 }
 

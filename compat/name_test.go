@@ -82,6 +82,7 @@ var kinds = map[string]func(t *testing.T, pool lockmigrate.Pool) acquireFunc{
 // service; the old master lives on as a replica, and no connection breaks. The locks go over to the new master by
 // themselves: what is held stays held, who waits gets its turn, and nothing fails for longer than the change takes.
 func TestANameThatMovesToAnotherMaster(t *testing.T) {
+	t.Parallel()
 	for name, open := range kinds {
 		for _, handingOut := range []bool{false, true} {
 			title := name
@@ -175,6 +176,7 @@ func attempts(s *redistest.Server) (n int) {
 // TestAWaiterOfADemotedServer: a process that only waits asks a server that has become a replica, which answers: held. Others hand the key
 // on to each other at the new master, and it is never free. The waiter must notice, and get its turn.
 func TestAWaiterOfADemotedServer(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct{ name, version string }{{"bridge", ""}, {"modern", ""}, {"bridge", "redis-6.2.11"}, {"modern", "redis-6.2.11"}} {
 		t.Run(c.name+" "+c.version, func(t *testing.T) {
 			t.Parallel()
@@ -246,6 +248,7 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 // TestADemotedServersNoIsNoLoss: the connection for renewals still leads to the old master, a replica by now, when a lock is taken at
 // the new one over another connection. The old one does not know the lock: that is no word on whose it is.
 func TestADemotedServersNoIsNoLoss(t *testing.T) {
+	t.Parallel()
 	const ttl, patient = 3 * time.Second, 2 * time.Second // more than a quarter of the TTL: renewals have a connection of their own
 	for name, open := range map[string]func(pool lockmigrate.Pool) (lockmigrate.Locker, error){
 		"modern": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {

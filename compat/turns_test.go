@@ -350,6 +350,7 @@ func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
 // TestAQueueThatWentBackInTime: the key's queue has places of locks that are over, of processes that live. Each gives the key back at once;
 // before, each kept it for its claim.
 func TestAQueueThatWentBackInTime(t *testing.T) {
+	t.Parallel()
 	for _, name := range []string{"modern", "bridge"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

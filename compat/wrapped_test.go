@@ -22,6 +22,7 @@ var fair = []string{"modern", "modern fenced", "bridge"}
 // Who can only poll, because the pool is wrapped and cannot dial, gets its turn beside those who are told: the queue
 // gives it the key too, and it finds out when it looks.
 func TestAWrappedPoolGetsItsTurns(t *testing.T) {
+	t.Parallel()
 	for _, name := range fair {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -62,6 +63,7 @@ func TestAWrappedPoolGetsItsTurns(t *testing.T) {
 // A pool that has one connection and cannot dial is enough for a lock that is held for several renewals, and for
 // others meanwhile: nothing keeps the connection between two commands.
 func TestAPoolOfOneConnection(t *testing.T) {
+	t.Parallel()
 	for _, name := range fair {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -90,6 +92,7 @@ func TestAPoolOfOneConnection(t *testing.T) {
 // A waiter that came into the queue before its process listened may be given the key without a word. It looks for that, also
 // when the process has come to listen since: else each such grant would cost its claim.
 func TestWhoBeganByPollingGoesOn(t *testing.T) {
+	t.Parallel()
 	const waiters = 9
 	for name, of := range map[string]func(t *testing.T, pool lockmigrate.Pool) acquireFunc{
 		"modern": modernOf(modern.Options{TTL: time.Minute}),
