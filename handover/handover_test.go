@@ -484,3 +484,86 @@ func TestAPanicLeavesNothing(t *testing.T) {
 		town.move(lockmigrate.StageNew)
 	})
 }
+
+// wrapping is a town whose half Old is a lock of another library.
+func wrapping(w *world.World, f handover.Funcs[int], change ...func(*handover.Options)) (*town, *member) {
+	town := newTown(w)
+	view, err := town.store.Show(context.Background())
+	require.NoError(w, err)
+	to := view.Record
+	to.Handover = &stages.Halves{Old: stages.Half{Name: "theirs"}, New: to.Handover.New}
+	_, err = town.store.Set(context.Background(), to.Epoch, view.Record, to, true)
+	require.NoError(w, err)
+	old := handover.Wrap("theirs", f)
+	m := town.member("m", append(change, func(o *handover.Options) { o.Old = old })...)
+	w.Cleanup(func() { _ = m.Close(); _ = old.Close() })
+	ready(town, m)
+	return town, m
+}
+
+// TestALongWaitIsNoLoss: an Acquire that waits for longer than the TTL has its lease begin when it returns; where that cannot be, nothing is held.
+func TestALongWaitIsNoLoss(t *testing.T) {
+	world.Run(t, 10, func(w *world.World) {
+		var given, extended atomic.Int32
+		var broken atomic.Bool
+		_, m := wrapping(w, handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { time.Sleep(time.Minute); return 1, nil },
+			Release: func(context.Context, int) error { given.Add(1); return nil },
+			Extend: func(context.Context, int) error {
+				extended.Add(1)
+				if broken.Load() {
+					return errors.New("no such server")
+				}
+				return nil
+			},
+			TTL: 3 * time.Second,
+		})
+		lock, err := m.Acquire(context.Background(), key)
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, extended.Load(), "before it was handed out")
+		assert.Greater(t, time.Until(lock.Expiry()), 2*time.Second)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, lock.Context().Err())
+		require.NoError(t, lock.Release(context.Background()))
+		broken.Store(true)
+		_, err = m.Acquire(context.Background(), key)
+		assert.ErrorContains(t, err, "no such server")
+		assert.EqualValues(t, 2, given.Load(), "given back")
+	})
+}
+
+// TestAReleaseIsNoLoss: a library that closes its channel of losses on a release too, and one that cannot release at once and never says until when it
+// holds. No loss is told, and the stage moves as soon as the lock is given back.
+func TestAReleaseIsNoLoss(t *testing.T) {
+	world.Run(t, 11, func(w *world.World) {
+		lost, losses, failing := make(chan struct{}), atomic.Int32{}, true
+		town, m := wrapping(w, handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { return 1, nil },
+			Release: func(context.Context, int) error {
+				if failing {
+					failing = false
+					return errors.New("try later")
+				}
+				close(lost)
+				time.Sleep(time.Second)
+				return nil
+			},
+			Lost: func(int) <-chan struct{} { return lost },
+		}, func(o *handover.Options) {
+			o.Observer = func(e lockmigrate.Event) {
+				if e.Kind == lockmigrate.EventLost {
+					losses.Add(1)
+				}
+			}
+		})
+		lock, err := m.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		assert.ErrorContains(t, lock.Release(context.Background()), "try later")
+		time.Sleep(2 * time.Second)
+		town.move(lockmigrate.StageBoth)
+		town.move(lockmigrate.StageNew)
+		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+		assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrReleased)
+		assert.Zero(t, losses.Load())
+	})
+}

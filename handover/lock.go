@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -119,7 +120,7 @@ func (k *lock) lose(reason lockmigrate.Reason, cause error) {
 func (k *lock) end(why error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.ended != nil {
+	if k.ended != nil || k.cancel == nil {
 		return false
 	}
 	k.ended = why
@@ -152,8 +153,7 @@ func (k *lock) Renew(ctx context.Context) error {
 // Release gives New back, then Old. A half that cannot be given back now is tried again by its own Locker.
 func (k *lock) Release(ctx context.Context) error {
 	err := k.releaseHalves(ctx)
-	released := &lockmigrate.Error{Op: "release", Key: k.key, Kind: lockmigrate.ErrReleased}
-	if err == nil && k.end(released) {
+	if err == nil && k.end(k.released()) {
 		k.locker.seen(lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release", Key: k.key, Held: time.Since(k.since)})
 		return nil
 	}
@@ -163,12 +163,16 @@ func (k *lock) Release(ctx context.Context) error {
 		told.Op = "release"
 		return &told
 	} else if why != nil && err == nil {
-		return released
+		return k.released()
 	}
 	if errors.Is(err, lockmigrate.ErrLost) {
 		k.halfEnded(err)
 	}
 	return err
+}
+
+func (k *lock) released() error {
+	return &lockmigrate.Error{Op: "release", Key: k.key, Kind: lockmigrate.ErrReleased}
 }
 
 // releaseHalves gives back what is held, New first, and leaves the permit when nothing of it may be left.
@@ -183,7 +187,17 @@ func (k *lock) releaseHalves(ctx context.Context) error {
 		return nil
 	}
 	var errs []error
-	var until time.Time
+	late := false         // some half is given back later
+	var left atomic.Int32 // halves that may still be held
+	over := func() {
+		if left.Add(-1) == 0 {
+			k.gone()
+			if late {
+				k.end(k.released())
+			}
+		}
+	}
+	left.Store(1)
 	for _, half := range []lockmigrate.Lock{k.new, k.old} {
 		if half == nil {
 			continue
@@ -194,17 +208,17 @@ func (k *lock) releaseHalves(ctx context.Context) error {
 			errs = append(errs, err)
 		default:
 			errs = append(errs, err)
-			if half.Expiry().After(until) {
-				until = half.Expiry()
+			late = true
+			left.Add(1)
+			if w, ok := half.(interface{ whenOver(func()) }); ok {
+				w.whenOver(over) // its library may never say until when it lasts
+			} else {
+				time.AfterFunc(time.Until(half.Expiry()), over)
 			}
 		}
 	}
-	k.given = until.IsZero()
-	if k.given {
-		k.gone()
-	} else {
-		time.AfterFunc(time.Until(until), k.gone)
-	}
+	k.given = !late
+	over()
 	return errors.Join(errs...)
 }
 

@@ -1,6 +1,7 @@
 package handover
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,7 +16,7 @@ import (
 // Funcs are what Wrap needs of a lock of another library. H is what that library returns for a lock that is held. Acquire and Release are required,
 // and one of Lost, Extend and TTL: without any nobody would hear of a loss.
 type Funcs[H any] struct {
-	// Acquire waits until the lock is held, or ctx ends.
+	// Acquire waits until the lock is held, or ctx ends. The ctx also ends soon after Acquire has returned, so the lock must not live by it.
 	Acquire func(ctx context.Context, key string) (H, error)
 
 	// TryAcquire makes one attempt; ErrNotAcquired, or an error that wraps it, says that another holds the lock. Nil: Acquire, for a second at most.
@@ -24,13 +25,14 @@ type Funcs[H any] struct {
 	// Release gives the lock back. An error that is no ErrLost is tried again until the lock's deadline.
 	Release func(ctx context.Context, held H) error
 
-	// Extend makes the lease of TTL begin anew. It is called three times in each TTL. Nil: nothing extends it, or the library does.
+	// Extend makes the lease of TTL begin anew. It is called three times in each TTL, and before the lock is handed out where Acquire took longer than
+	// a third of it. Nil: nothing extends it, or the library does.
 	Extend func(ctx context.Context, held H) error
 
 	// Lost returns a channel that is closed when the library has lost the lock. Nil: it does not tell.
 	Lost func(held H) <-chan struct{}
 
-	// TTL is for how long the lock lasts after Acquire, or after the last Extend. Zero, with Lost: as long as Lost does not tell.
+	// TTL is for how long the lock lasts after the call of Acquire, or of the last Extend that returned nil. Zero, with Lost: as long as Lost does not tell.
 	TTL time.Duration
 }
 
@@ -103,10 +105,18 @@ func (w *wrapped[H]) acquire(ctx context.Context, key string, by func(context.Co
 	}
 	k := &wrappedLock[H]{locker: w, key: key, held: held, until: began.Add(w.f.TTL), released: make(chan struct{})}
 	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
+	if w.f.Extend != nil && time.Since(began) > w.f.TTL/3 { // it waited: nobody knows when the lease began
+		k.until = time.Now().Add(w.f.TTL)
+		err = k.extend(ctx)
+	}
 	w.mu.Lock()
 	w.held++
 	w.mu.Unlock()
 	w.work.Go(k.watch)
+	if err != nil {
+		_ = k.Release(ctx)
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: err, Note: w.called + ": it was acquired, could not be extended, and is given back"}
+	}
 	return k, nil
 }
 
@@ -187,6 +197,10 @@ func (k *wrappedLock[H]) watch() {
 			return
 		case <-lost:
 			timer.Stop()
+			if k.resting() {
+				lost = nil // the release may be what it tells of; Release knows
+				continue
+			}
 			k.lose(lockmigrate.ReasonTaken, errors.New(k.locker.called+" has lost it"))
 			return
 		case <-timer.C:
@@ -214,6 +228,9 @@ func (k *wrappedLock[H]) extend(ctx context.Context) error {
 	return nil
 }
 
+// whenOver calls f when nothing of the lock is held any more.
+func (k *wrappedLock[H]) whenOver(f func()) { context.AfterFunc(k.ctx, f) }
+
 func (k *wrappedLock[H]) lose(reason lockmigrate.Reason, cause error) {
 	k.cancel(&lockmigrate.Error{Op: "hold", Key: k.key, Kind: lockmigrate.ErrLost, Reason: reason, Cause: cause, Note: k.locker.called})
 }
@@ -234,13 +251,13 @@ func (k *wrappedLock[H]) Release(ctx context.Context) error {
 	k.mu.Lock()
 	if k.gone {
 		k.mu.Unlock()
-		return &lockmigrate.Error{Op: "release", Key: k.key, Kind: lockmigrate.ErrReleased}
+		return cmp.Or(context.Cause(k.ctx), error(&lockmigrate.Error{Op: "release", Key: k.key, Kind: lockmigrate.ErrReleased}))
 	}
 	again := k.rests // it is being tried again
 	k.rests = true
 	k.mu.Unlock()
 	before := context.Cause(k.ctx)
-	err := k.locker.f.Release(ctx, k.held)
+	err := k.giveBack(ctx)
 	if err != nil && !errors.Is(err, lockmigrate.ErrLost) && before == nil {
 		if !again {
 			k.locker.work.Go(k.releaseAgain)
@@ -254,16 +271,30 @@ func (k *wrappedLock[H]) Release(ctx context.Context) error {
 func (k *wrappedLock[H]) releaseAgain() {
 	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
 		if lifetime.Sleep(k.ctx, pause) != nil {
+			_ = k.ends(context.Cause(k.ctx), nil)
 			return
 		}
 		bounded, cancel := context.WithTimeout(k.ctx, 10*time.Second)
-		err := k.locker.f.Release(bounded, k.held)
+		err := k.giveBack(bounded)
 		cancel()
 		if err == nil || errors.Is(err, lockmigrate.ErrLost) {
 			_ = k.ends(nil, err)
 			return
 		}
 	}
+}
+
+// giveBack says ErrLost where the library could not release the lock, and tells that it has lost it.
+func (k *wrappedLock[H]) giveBack(ctx context.Context) error {
+	err := k.locker.f.Release(ctx, k.held)
+	if err != nil && k.locker.f.Lost != nil {
+		select {
+		case <-k.locker.f.Lost(k.held):
+			return errors.Join(lockmigrate.ErrLost, err)
+		default:
+		}
+	}
+	return err
 }
 
 func (k *wrappedLock[H]) resting() bool {
