@@ -567,3 +567,23 @@ func TestAReleaseIsNoLoss(t *testing.T) {
 		assert.Zero(t, losses.Load())
 	})
 }
+
+// TestAHangingLibraryIsTold: an Extend that never returns does not keep the holder from being told.
+func TestAHangingLibraryIsTold(t *testing.T) {
+	world.Run(t, 12, func(w *world.World) {
+		hangs := make(chan struct{})
+		_, m := wrapping(w, handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { return 1, nil },
+			Release: func(context.Context, int) error { return nil },
+			Extend:  func(context.Context, int) error { <-hangs; return nil },
+			TTL:     3 * time.Second,
+		})
+		began := time.Now()
+		lock, err := m.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		<-lock.Context().Done()
+		assert.Equal(t, 3*time.Second, time.Since(began))
+		assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrLost)
+		close(hangs)
+	})
+}

@@ -176,6 +176,7 @@ func (k *wrappedLock[H]) watch() {
 		lost = f.Lost(k.held)
 	}
 	var cause error
+	extended, extending := make(chan error, 1), false // beside us: a library may hang whatever its ctx says
 	for {
 		left := time.Until(k.Expiry())
 		if left <= 0 {
@@ -183,7 +184,7 @@ func (k *wrappedLock[H]) watch() {
 			return
 		}
 		next := left
-		if f.Extend != nil {
+		if f.Extend != nil && !extending {
 			next = min(left, f.TTL/3)
 		}
 		timer := time.NewTimer(next)
@@ -203,12 +204,16 @@ func (k *wrappedLock[H]) watch() {
 			}
 			k.lose(lockmigrate.ReasonTaken, errors.New(k.locker.called+" has lost it"))
 			return
-		case <-timer.C:
-		}
-		if f.Extend != nil && !k.resting() {
-			if cause = k.extend(k.locker.life); errors.Is(cause, lockmigrate.ErrLost) {
+		case cause = <-extended:
+			timer.Stop()
+			if extending = false; errors.Is(cause, lockmigrate.ErrLost) && !k.resting() {
 				k.lose(lockmigrate.ReasonTaken, cause)
 				return
+			}
+		case <-timer.C:
+			if f.Extend != nil && !extending && !k.resting() {
+				extending = true
+				go func() { extended <- k.extend(k.locker.life) }()
 			}
 		}
 	}
