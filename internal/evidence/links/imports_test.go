@@ -21,6 +21,7 @@ var layers = [][]string{
 	{"internal/client", "internal/stages", "pool", "prommetrics"},
 	{"legacy", "modern", "locktest"},
 	{"compat", "handover"},
+	{"examples"},
 	{"internal/operate"},
 	{"cmd"},
 	{"internal/evidence"},

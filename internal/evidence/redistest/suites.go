@@ -4,7 +4,8 @@
 // # Suites
 //
 // LOCKMIGRATE_SUITES names, separated by commas, the components that this run is to use: redis, java,
-// python, node, php, gohold, browser, checkers, image, netns, servers, proofs, or all. A test that needs one which is not named is left out and says so; one
+// python, node, php, gohold, browser, checkers, image, netns, servers, postgres, etcd,
+// proofs, or all. A test that needs one which is not named is left out and says so; one
 // that is named and missing is a failure. So `go test ./...` passes with nothing but Go, and
 // `make test` cannot pass by leaving something out: it names all of them, but for netns where the machine
 // does not allow it, which scripts/suites then says.
@@ -33,6 +34,8 @@ const (
 	Image    = "image"    // root, and minutes: the static program of the Dockerfile, in an empty root
 	NetNS    = "netns"    // network namespaces, as root
 	Servers  = "servers"  // servers of other versions, built by scripts/servers
+	Postgres = "postgres" // PostgreSQL, in /usr/lib/postgresql as Debian has it
+	Etcd     = "etcd"     // etcd on the PATH
 	Proofs   = "proofs"   // large searches, and grids, sweeps and random rounds at full size: minutes of computing
 )
 

@@ -1,0 +1,190 @@
+package handover
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// example is a lock to move from, and what its administrator can do to all that is held.
+type example struct {
+	old   string
+	ttl   time.Duration
+	start func(t testing.TB) (addr string, takeAway func())
+}
+
+func onRedis(t testing.TB) (string, func()) {
+	s := redistest.Real(t)
+	return s.Addr, func() { s.Do("FLUSHALL") }
+}
+
+var examples = []example{
+	{"redsync", time.Second, onRedis},
+	{"redislock", time.Second, onRedis},
+	{"rueidislock", 2 * time.Second, onRedis},
+	{"redisson", time.Second, onRedis},
+	{"postgres", time.Second, func(t testing.TB) (string, func()) {
+		addr := startPostgres(t)
+		admin, err := pgx.ConnectConfig(t.Context(), postgresConfig(addr))
+		require.NoError(t, err)
+		const others = " FROM pg_stat_activity WHERE usename = 'locks' AND pid <> pg_backend_pid()"
+		t.Cleanup(func() {
+			redistest.Await(t, "the end of all sessions", time.Minute, func() bool {
+				sessions := 0
+				assert.NoError(t, admin.QueryRow(context.Background(), "SELECT count(*)"+others).Scan(&sessions))
+				return sessions == 0
+			})
+			_ = admin.Close(context.Background())
+		})
+		return addr, func() {
+			_, err := admin.Exec(context.Background(), "SELECT pg_terminate_backend(pid)"+others)
+			assert.NoError(t, err)
+		}
+	}},
+	{"etcd", 2 * time.Second, func(t testing.TB) (string, func()) {
+		addr := startEtcd(t)
+		client := etcdClient(addr)
+		t.Cleanup(func() { _ = client.Close() })
+		return addr, func() {
+			leases, err := client.Leases(context.Background())
+			require.NoError(t, err)
+			for _, l := range leases.Leases {
+				_, _ = client.Revoke(context.Background(), clientv3.LeaseID(l.ID))
+			}
+		}
+	}},
+}
+
+// TestExamples: each lock of examples/locks keeps others out, lets a waiter in when it is released, lasts longer than its TTL, and tells its holder of a
+// loss: when it is taken away, and when the holder is cut off, before another can have it. Then it is left behind for package modern.
+func TestExamples(t *testing.T) {
+	t.Parallel()
+	var all sync.WaitGroup
+	defer all.Wait()
+	for _, e := range examples {
+		all.Go(func() { t.Run(e.old, e.try) })
+	}
+}
+
+func (e example) try(t *testing.T) {
+	addr, takeAway := e.start(t)
+	b := redistest.Real(t)
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	store := &stages.Store{Pool: b.Pool(), Namespace: namespace, ReplyTimeout: 5 * time.Second, By: "test"}
+	require.NoError(t, store.Init(ctx, stages.Record{Patterns: []string{"lock.*"}, Handover: record(t, e.old, addr, b)}))
+	link := redistest.NewLink(t, addr)
+	open := func(addr string) handover.Locker {
+		old, end, err := halves[e.old](addr, e.ttl)
+		require.NoError(t, err)
+		new, endNew, err := halves["modern"](b.Addr, e.ttl)
+		require.NoError(t, err)
+		l, err := handover.New(b.Pool(), handover.Options{Namespace: namespace, Old: old, New: new, Lease: 3 * time.Second})
+		require.NoError(t, err)
+		t.Cleanup(func() { _, _, _ = l.Close(), old.Close(), new.Close(); end(); endNew() })
+		require.NoError(t, l.Ready(ctx))
+		return l
+	}
+	one, two := open(link.Addr), open(addr)
+	const key = "lock.order.17"
+	waits := func() <-chan lockmigrate.Lock {
+		got := make(chan lockmigrate.Lock, 1)
+		go func() {
+			defer close(got)
+			if lock, err := two.Acquire(ctx, key); assert.NoError(t, err) {
+				got <- lock
+			}
+		}()
+		return got
+	}
+	lostTo := func(lock lockmigrate.Lock) {
+		t.Helper()
+		<-lock.Context().Done()
+		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
+		bounded, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
+		defer cancel()
+		assert.ErrorIs(t, lock.Release(bounded), lockmigrate.ErrLost)
+	}
+
+	held, err := one.Acquire(ctx, key)
+	require.NoError(t, err)
+	_, err = two.TryAcquire(ctx, key)
+	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired, "TryAcquire of what another holds")
+	next := waits()
+	time.Sleep(e.ttl + e.ttl/2)
+	require.NoError(t, held.Context().Err(), "it lasts longer than its TTL")
+	assert.Empty(t, next)
+	require.NoError(t, held.Release(ctx))
+	second := <-next
+	require.NotNil(t, second, "handed over")
+	assert.NoError(t, second.Context().Err(), "a long wait is no loss")
+	require.NoError(t, second.Release(ctx))
+	assert.ErrorIs(t, context.Cause(second.Context()), lockmigrate.ErrReleased)
+
+	held, err = one.TryAcquire(ctx, key)
+	require.NoError(t, err)
+	takeAway()
+	lostTo(held)
+
+	held, err = one.Acquire(ctx, key)
+	require.NoError(t, err)
+	late := redistest.NewLateness(t)
+	link.Partition()
+	next = waits()
+	second = <-next
+	require.NotNil(t, second, "a holder that is cut off does not keep it for ever")
+	select {
+	case <-held.Context().Done():
+	case <-time.After(20*time.Millisecond + late.Most()):
+		t.Error(redistest.Violated, "another holds it, and one who is cut off has not been told")
+	}
+	lostTo(held)
+	link.Cut()
+	link.Heal()
+	require.NoError(t, second.Release(ctx))
+
+	for _, to := range []lockmigrate.Stage{lockmigrate.StageBoth, lockmigrate.StageNew} {
+		move(t, store, to)
+		redistest.Await(t, "the stage", time.Minute, func() bool { stage, _, _ := one.Stage(); return stage == to })
+		held, err = one.Acquire(ctx, key)
+		require.NoError(t, err)
+		assert.Equal(t, to, held.Stage())
+		require.NoError(t, held.Release(ctx))
+	}
+}
+
+// TestExamplesStandAlone: examples/locks compiles in a module that is not ours, so with nothing but what a service can import.
+func TestExamplesStandAlone(t *testing.T) {
+	t.Parallel()
+	top, err := filepath.Abs("../../../..")
+	require.NoError(t, err)
+	dir := t.TempDir()
+	files, err := filepath.Glob(filepath.Join(top, "examples", "locks", "*.go"))
+	require.NoError(t, err)
+	require.NotEmpty(t, files)
+	for _, name := range append(files, filepath.Join(top, "examples", "go.mod"), filepath.Join(top, "examples", "go.sum")) {
+		text, err := os.ReadFile(name)
+		require.NoError(t, err)
+		text = []byte(strings.NewReplacer("module github.com/lockmigrate/lockmigrate/examples", "module example.com/service", "=> ..\n", "=> "+top+"\n").Replace(string(text)))
+		require.NoError(t, os.WriteFile(filepath.Join(dir, filepath.Base(name)), text, 0o600))
+	}
+	build := exec.CommandContext(t.Context(), "go", "build", "./...")
+	build.Dir, build.Env = dir, append(os.Environ(), "GOWORK=off", "GOFLAGS=-mod=mod")
+	out, err := build.CombinedOutput()
+	require.NoError(t, err, string(out))
+}

@@ -1,0 +1,128 @@
+package handover
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"os/exec"
+	"os/user"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/stretchr/testify/require"
+	clientv3 "go.etcd.io/etcd/client/v3"
+	"go.uber.org/zap"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+)
+
+// daemon starts a program that serves until the test has ended, as the user, and waits until it answers.
+func daemon(t testing.TB, as *syscall.Credential, answers func(context.Context) error, program string, args ...string) *exec.Cmd {
+	t.Helper()
+	log, err := os.Create(filepath.Join(t.TempDir(), "log"))
+	require.NoError(t, err)
+	cmd := exec.Command(program, args...)
+	cmd.Stdout, cmd.Stderr, cmd.Dir = log, log, "/"
+	cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, cmd.Start())
+	t.Cleanup(func() {
+		_ = cmd.Process.Signal(syscall.SIGQUIT)
+		_ = cmd.Wait()
+		_ = log.Close()
+	})
+	for end := time.Now().Add(time.Minute); ; {
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+		err := answers(ctx)
+		cancel()
+		if err == nil {
+			return cmd
+		}
+		if time.Now().After(end) {
+			text, _ := os.ReadFile(log.Name())
+			t.Fatalf("%s does not answer: %v\n%s", program, err, text)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// freeAddr is an address of the loopback on which nobody listens.
+func freeAddr(t testing.TB) (addr, port string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	defer l.Close()
+	_, port, _ = net.SplitHostPort(l.Addr().String())
+	return l.Addr().String(), port
+}
+
+// startPostgres starts a PostgreSQL of Debian's package, in a folder of its own. It refuses to run as root, so then it is the user postgres.
+func startPostgres(t testing.TB) (addr string) {
+	t.Helper()
+	redistest.Need(t, redistest.Postgres)
+	bins, _ := filepath.Glob("/usr/lib/postgresql/*/bin")
+	require.NotEmpty(t, bins, "Debian's package postgresql (named in LOCKMIGRATE_SUITES)")
+	slices.Sort(bins)
+	bin := bins[len(bins)-1]
+	dir, err := os.MkdirTemp("", "postgres")
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = os.RemoveAll(dir) })
+	var as *syscall.Credential
+	if os.Getuid() == 0 {
+		u, err := user.Lookup("postgres")
+		require.NoError(t, err)
+		uid, _ := strconv.Atoi(u.Uid)
+		gid, _ := strconv.Atoi(u.Gid)
+		as = &syscall.Credential{Uid: uint32(uid), Gid: uint32(gid)}
+		require.NoError(t, os.Chown(dir, uid, gid))
+	}
+	data := filepath.Join(dir, "data")
+	initdb := exec.Command(filepath.Join(bin, "initdb"), "-D", data, "-U", "locks", "-A", "trust", "--no-sync", "--no-locale")
+	initdb.SysProcAttr, initdb.Dir = &syscall.SysProcAttr{Credential: as}, dir
+	out, err := initdb.CombinedOutput()
+	require.NoError(t, err, string(out))
+	addr, port := freeAddr(t)
+	daemon(t, as, func(ctx context.Context) error {
+		conn, err := pgx.ConnectConfig(ctx, postgresConfig(addr))
+		if err == nil {
+			_ = conn.Close(ctx)
+		}
+		return err
+	}, filepath.Join(bin, "postgres"), "-D", data, "-h", "127.0.0.1", "-p", port, "-k", dir, "-F", "-c", "shared_buffers=1MB", "-c", "autovacuum=off")
+	return addr
+}
+
+func postgresConfig(addr string) *pgx.ConnConfig {
+	config, err := pgx.ParseConfig(fmt.Sprintf("postgres://locks@%s/postgres?sslmode=disable", addr))
+	if err != nil {
+		panic(err)
+	}
+	return config
+}
+
+// startEtcd starts an etcd of Debian's package etcd-server.
+func startEtcd(t testing.TB) (addr string) {
+	t.Helper()
+	redistest.Need(t, redistest.Etcd)
+	addr, _ = freeAddr(t)
+	peers, _ := freeAddr(t)
+	client := etcdClient(addr)
+	t.Cleanup(func() { _ = client.Close() })
+	daemon(t, nil, func(ctx context.Context) error { _, err := client.Get(ctx, "k"); return err },
+		"etcd", "--data-dir", t.TempDir(), "--listen-client-urls", "http://"+addr, "--advertise-client-urls", "http://"+addr,
+		"--listen-peer-urls", "http://"+peers, "--initial-advertise-peer-urls", "http://"+peers, "--initial-cluster", "default=http://"+peers, "--unsafe-no-fsync")
+	return addr
+}
+
+func etcdClient(addr string) *clientv3.Client {
+	client, err := clientv3.New(clientv3.Config{Endpoints: []string{"http://" + addr}, DialTimeout: 5 * time.Second, Logger: zap.NewNop()})
+	if err != nil {
+		panic(err)
+	}
+	return client
+}
