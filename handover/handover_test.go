@@ -283,7 +283,7 @@ func TestEitherHalfIsTold(t *testing.T) {
 				}
 				server.Do("FLUSHALL")
 				server.Do("SET", key, "6123456789012345678", "PX", 60_000)
-				<-lock.Context().Done()
+				ended(t, lock, time.Minute)
 				var lost *lockmigrate.Error
 				require.ErrorAs(t, context.Cause(lock.Context()), &lost)
 				assert.ErrorIs(t, lost, lockmigrate.ErrLost)
@@ -293,6 +293,16 @@ func TestEitherHalfIsTold(t *testing.T) {
 				assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrLost)
 			})
 		})
+	}
+}
+
+// ended waits for the end of a holder's context.
+func ended(t *testing.T, lock lockmigrate.Lock, within time.Duration) {
+	t.Helper()
+	select {
+	case <-lock.Context().Done():
+	case <-time.After(within):
+		t.Fatal("the holder is not told")
 	}
 }
 
@@ -306,7 +316,7 @@ func TestTheLeaseEndsTheHolder(t *testing.T) {
 		require.NoError(t, err)
 		began := time.Now()
 		m.toClerk.Partition()
-		<-lock.Context().Done()
+		ended(t, lock, time.Minute)
 		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 		assert.LessOrEqual(t, time.Since(began), lease)
 		assert.Greater(t, time.Since(began), lease/3)
@@ -353,6 +363,74 @@ func TestNothingAfterTheLease(t *testing.T) {
 		time.Sleep(time.Second)
 		assert.EqualValues(t, 1, given.Load())
 		m.toClerk.Heal()
+	})
+}
+
+// slowNew makes New a lock whose acquisition lasts until gate is closed, whatever becomes of its context.
+func (t *town) slowNew(gate <-chan struct{}) func(*handover.Options) {
+	slow := handover.Wrap("slow", handover.Funcs[int]{
+		Acquire: func(context.Context, string) (int, error) { <-gate; return 1, nil },
+		Release: func(context.Context, int) error { return nil },
+		TTL:     time.Hour,
+	})
+	t.Cleanup(func() { _ = slow.Close() })
+	view, err := t.store.Show(context.Background())
+	require.NoError(t, err)
+	to := view.Record
+	to.Handover = &stages.Halves{Old: to.Handover.Old, New: stages.Half{Name: "slow"}}
+	_, err = t.store.Set(context.Background(), to.Epoch, view.Record, to, true)
+	require.NoError(t, err)
+	return func(o *handover.Options) { o.New = slow }
+}
+
+// TestAnAttemptUnderWayIsInTheWay: an attempt of stage new that has not come back yet may hold New, so the stage does not go back to old beside it.
+func TestAnAttemptUnderWayIsInTheWay(t *testing.T) {
+	world.Run(t, 10, func(w *world.World) {
+		town := newTown(w)
+		gate := make(chan struct{})
+		m := town.member("m", town.slowNew(gate))
+		ready(town, m)
+		town.move(lockmigrate.StageBoth)
+		time.Sleep(lease)
+		town.move(lockmigrate.StageNew)
+		time.Sleep(lease)
+		ctx, cancel := context.WithCancel(context.Background())
+		left := make(chan error)
+		go func() {
+			_, err := m.Acquire(ctx, key)
+			left <- err
+		}()
+		time.Sleep(time.Second)
+		town.move(lockmigrate.StageBoth)
+		time.Sleep(2 * lease)
+		view, err := town.store.Show(context.Background())
+		require.NoError(t, err)
+		blockers, err := town.store.Move(context.Background(), view.Record.Epoch, lockmigrate.StageOld, true)
+		require.NoError(t, err)
+		if assert.Len(t, blockers, 1) {
+			assert.Equal(t, "holds", blockers[0].Why)
+		}
+		cancel()
+		close(gate)
+		assert.Error(t, <-left)
+		town.move(lockmigrate.StageOld)
+	})
+}
+
+// TestASilentMemberIsWaitedFor: a member that holds Old alone and is cut off from the record keeps the stage from new until its lease is over, and
+// its holder is told before.
+func TestASilentMemberIsWaitedFor(t *testing.T) {
+	world.Run(t, 11, func(w *world.World) {
+		town := newTown(w)
+		silent, other := town.member("silent"), town.member("other")
+		ready(town, silent, other)
+		lock, err := silent.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		silent.toClerk.Partition()
+		town.move(lockmigrate.StageBoth)
+		town.move(lockmigrate.StageNew)
+		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost, "the stage moved beside a holder")
+		silent.toClerk.Heal()
 	})
 }
 
