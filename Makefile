@@ -6,7 +6,7 @@ ACTIONLINT = github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # What the full suite uses; see internal/evidence/redistest for what each name means, and scripts/suites for what a machine has.
 SUITES ?= $(or $(shell ./scripts/suites),all)
 
-.PHONY: test quick setup check fuzz bench bench-smoke soak lifecycle twin faults pictures image
+.PHONY: test quick setup check fuzz bench bench-smoke soak lifecycle twin faults pictures playground image
 
 test: setup check ## everything, on real servers and with the real holders
 	LOCKMIGRATE_SUITES=$(SUITES) ./scripts/test
@@ -20,6 +20,7 @@ setup: ## installs (as root on Debian) or names what the full suite needs, and b
 check: ## formatting, vet, staticcheck, the GitHub workflows
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); test -z "$$unformatted" || { echo "gofmt: $$unformatted"; exit 1; }
 	$(GO) vet work
+	GOOS=js GOARCH=wasm $(GO) vet ./cmd/playground
 	$(GO) run $(STATICCHECK) work
 	cd bench && $(GO) vet ./...
 	$(GO) run $(ACTIONLINT)
@@ -41,6 +42,9 @@ faults: ## every fault ROUNDS times, and docs/faults.md anew
 
 pictures: ## docs/pictures, from what the tools print and show (redis-server, Chromium)
 	LOCKMIGRATE_SUITES=redis,browser $(GO) test ./internal/evidence/suites/pictures -run TestPictures -v -args -update
+
+playground: ## build/playground.html: the page on which one moves sliders, and sees two holders
+	mkdir -p build && $(GO) run ./cmd/playground build/playground.html
 
 image: ## the static program of deploy/Dockerfile in an empty root as a user without rights (as root, redis-server): a minute on two cores
 	LOCKMIGRATE_SUITES=redis,image $(GO) test ./internal/evidence/suites/deploy -run TestContainers -v

@@ -31,6 +31,7 @@ type Browser struct {
 type View struct {
 	Width, Height int // CSS pixels
 	Dark          bool
+	Still         bool // the reader asks for less motion
 }
 
 // Program returns the path of the browser that is installed, or an error.
@@ -149,10 +150,14 @@ func (b *Browser) Open(url string, v View, ready string) error {
 	if v.Dark {
 		scheme = "dark"
 	}
+	motion := "no-preference"
+	if v.Still {
+		motion = "reduce"
+	}
 	if err := b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": v.Width, "height": v.Height, "deviceScaleFactor": 1, "mobile": v.Width < 600}, nil); err != nil {
 		return err
 	}
-	if err := b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}}}, nil); err != nil {
+	if err := b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": motion}}}, nil); err != nil {
 		return err
 	}
 	if err := b.call("Page.navigate", map[string]any{"url": url}, nil); err != nil {
@@ -168,6 +173,16 @@ func (b *Browser) Open(url string, v View, ready string) error {
 			return fmt.Errorf("browser: %s is not ready after a minute (%v)", url, err)
 		}
 	}
+}
+
+// Press presses a key on what has the focus, such as ArrowRight, whose code is 39.
+func (b *Browser) Press(key string, code int) error {
+	for _, what := range []string{"rawKeyDown", "keyUp"} {
+		if err := b.call("Input.dispatchKeyEvent", map[string]any{"type": what, "key": key, "code": key, "windowsVirtualKeyCode": code}, nil); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Eval runs an expression on the page and stores its value. A promise is waited for.

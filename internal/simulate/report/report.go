@@ -269,3 +269,6 @@ func viewClaim(f *explore.Finding) claimView {
 	}
 	return v
 }
+
+// Style is the sheet of a report, with the classes of Pictures; page.Style comes before it.
+func Style() template.CSS { return template.CSS(style) }

@@ -5,6 +5,8 @@ import (
 	"html"
 	"strings"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // The picture of a run is one SVG: time from left to right, a lane for each client, the key at the
@@ -174,4 +176,10 @@ func fit(text string, width int) string {
 	default:
 		return ""
 	}
+}
+
+// Pictures draws a run twice: for a screen and for a phone, without the style sheet that Style returns.
+func Pictures(f *sim.Fleet, records []sim.Record) (wide, phone string) {
+	t := Draw(f, records)
+	return drawTimeline(t, "run", onScreen), drawTimeline(t, "run", onPhone)
 }

@@ -1,0 +1,103 @@
+package playground_test
+
+import (
+	"math/rand/v2"
+	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+)
+
+// usual are the settings that the page begins with.
+func usual(scheme string, change func(*playground.Settings)) playground.Settings {
+	s := playground.Settings{Scheme: scheme, Clients: 4, SkewMS: 9000, LeaseMS: 10000, HoldMS: 2000, PollMS: 240}
+	change(&s)
+	return s
+}
+
+func TestWhereItBreaks(t *testing.T) {
+	true0 := func(s *playground.Settings) { s.SkewMS = 0 }
+	for _, c := range []struct {
+		name     string
+		settings playground.Settings
+		cause    string // empty: it does not break
+	}{
+		{"a clock ahead", usual("legacy", func(*playground.Settings) {}), "skew"},
+		{"a clock behind", usual("legacy", func(s *playground.Settings) { s.SkewMS = -9000 }), "skew"},
+		{"true clocks", usual("legacy", true0), ""},
+		{"work beyond the lease", usual("legacy", func(s *playground.Settings) { s.SkewMS, s.HoldMS = 0, 12000 }), "overrun"},
+		{"pauses", usual("legacy", func(s *playground.Settings) { s.SkewMS, s.PauseMS = 0, 20000 }), "overrun"},
+		{"the bridge", usual("bridge", func(*playground.Settings) {}), ""},
+		{"tokens", usual("modern", func(*playground.Settings) {}), ""},
+		{"tokens, and pauses beyond the TTL", usual("modern", func(s *playground.Settings) { s.PauseMS = 20000 }), "overrun"},
+		{"tokens, and a failover", usual("modern", func(s *playground.Settings) { s.Failover = 3000 }), "failover"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			p, err := playground.Play(c.settings)
+			require.NoError(t, err)
+			assert.Contains(t, p.Wide, `<svg class="run wide"`)
+			assert.Contains(t, p.Phone, `<svg class="run phone"`)
+			if c.cause == "" {
+				assert.Nil(t, p.Break)
+				assert.Greater(t, p.Turns, int64(20))
+				return
+			}
+			require.NotNil(t, p.Break)
+			assert.Equal(t, c.cause, p.Break.Cause)
+			assert.NotEqual(t, p.Break.Inside.Name, p.Break.Second.Name)
+			assert.Positive(t, p.Break.AtMS)
+			if c.cause == "skew" && c.settings.SkewMS > 0 {
+				assert.Positive(t, p.Break.Inside.LeftMS, "the lease was live")
+				assert.EqualValues(t, 9000, p.Break.Second.ClockMS)
+			}
+		})
+	}
+}
+
+// TestTheSameRunAsAScenario: the file that the page offers has the run that the page shows. And the map never shows a break where the page's
+// longer look finds none.
+func TestTheSameRunAsAScenario(t *testing.T) {
+	for n := range uint64(60) {
+		g := rand.New(rand.NewPCG(n, 5))
+		s := playground.Settings{
+			Scheme: sim.Schemes[g.IntN(len(sim.Schemes))], Clients: 2 + g.IntN(9), SkewMS: 500 * (g.IntN(49) - 24), LeaseMS: 1000 * (2 + g.IntN(19)),
+			HoldMS: 500 * (1 + g.IntN(24)), PollMS: 20 * (1 + g.IntN(50)), PauseMS: 1000 * max(0, g.IntN(40)-20), Failover: 100 * max(0, g.IntN(60)-30),
+		}
+		p, err := playground.Play(s)
+		require.NoError(t, err, "%+v", s)
+		again, err := scenario.Parse(p.Scenario)
+		require.NoError(t, err, p.Scenario)
+		r := new(sim.World).Run(&again.Fleet, again.Seed)
+		assert.Equal(t, p.Break != nil, r.Overlaps > 0, "%+v", s)
+		for _, e := range again.Expect {
+			_, met := e.Met(&r.Tally)
+			assert.True(t, met, "%v: %+v", e, s)
+		}
+		broken, err := playground.Broken(s)
+		require.NoError(t, err)
+		if broken > 0 {
+			assert.NotNil(t, p.Break, "%+v", s)
+		}
+	}
+}
+
+func TestSettingsThatMakeNoFleet(t *testing.T) {
+	for name, s := range map[string]playground.Settings{
+		"no scheme":                          usual("redlock", func(*playground.Settings) {}),
+		"no clients":                         usual("legacy", func(s *playground.Settings) { s.Clients = 0 }),
+		"no lease":                           usual("legacy", func(s *playground.Settings) { s.LeaseMS = 0 }),
+		"no poll":                            usual("legacy", func(s *playground.Settings) { s.PollMS = 0 }),
+		"a pause that ends before it begins": usual("legacy", func(s *playground.Settings) { s.PauseMS = -1 }),
+	} {
+		t.Run(name, func(t *testing.T) {
+			_, err := playground.Play(s)
+			require.Error(t, err)
+			_, err = playground.Broken(s)
+			require.Error(t, err)
+		})
+	}
+}
