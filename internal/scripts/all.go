@@ -1,6 +1,7 @@
 package scripts
 
 import (
+	_ "embed"
 	"strings"
 	"sync"
 )
@@ -33,4 +34,27 @@ var names = sync.OnceValue(func() map[string]string {
 		}
 	}
 	return names
+})
+
+// Earlier returns the name of a script of an earlier build by its text or digest, empty for none of these. Its arguments and replies may be
+// others than those of the script that has the name now.
+func Earlier(text string) string {
+	if len(text) != 40 {
+		text = digest(text)
+	}
+	return earlier()[strings.ToLower(text)]
+}
+
+//go:embed earlier.txt
+var earlierBuilds string
+
+// earlier are the names of the scripts of earlier builds by their digests. The suite internal/evidence/suites/builds writes the file.
+var earlier = sync.OnceValue(func() map[string]string {
+	all := map[string]string{}
+	for line := range strings.Lines(earlierBuilds) {
+		if sum, name, found := strings.Cut(strings.TrimSpace(line), " "); found {
+			all[sum] = name
+		}
+	}
+	return all
 })

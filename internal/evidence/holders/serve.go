@@ -125,6 +125,12 @@ func StartGo(t testing.TB, kind, url string, options ...Option) *Holder {
 	return start(t, Kind{Name: kind, module: "go"}, cmd, options)
 }
 
+// StartProgram starts a program whose main function is Serve: a holder of another build.
+func StartProgram(t testing.TB, program, kind, url string, options ...Option) *Holder {
+	t.Helper()
+	return start(t, Kind{Name: kind, module: "go"}, exec.Command(program, kind, url), options)
+}
+
 // Millis reads a holder's argument in milliseconds.
 func Millis(args map[string]string, name string, otherwise time.Duration) time.Duration {
 	if n, err := strconv.Atoi(args[name]); err == nil {

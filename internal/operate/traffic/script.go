@@ -13,8 +13,10 @@ type Script struct {
 	At     protocol.Instant
 	Client string // the address of who called it
 	Name   string // the file of this project, else empty
-	Words  []string
-	keys   int
+	// Earlier is the file of an earlier build, where Name is empty. Its arguments and replies may be others than today's.
+	Earlier string
+	Words   []string
+	keys    int
 }
 
 // RunsScript tells a command, in capitals, that runs a script.
@@ -30,7 +32,9 @@ func RunsScript(command string) bool {
 func scriptIn(c *Command) *Script {
 	s := &Script{At: c.At, Client: c.Addr, Words: slices.Clone(c.Words)}
 	if len(s.Words) >= 3 {
-		s.Name = scripts.NameOf(s.Words[1])
+		if s.Name = scripts.NameOf(s.Words[1]); s.Name == "" {
+			s.Earlier = scripts.Earlier(s.Words[1])
+		}
 		s.keys, _ = strconv.Atoi(s.Words[2])
 		s.keys = max(0, min(s.keys, len(s.Words)-3))
 	}

@@ -58,10 +58,17 @@ func Load(file string) (Certificate, error) {
 // load reads a file of a format.
 func load[T any](file, kind, format string, of func(T) string) (doc T, err error) {
 	text, err := os.ReadFile(file)
-	if err == nil && (json.Unmarshal(text, &doc) != nil || of(doc) != format) {
-		err = fmt.Errorf("%s is no %s of lockmigrate verify", file, kind)
+	if err != nil {
+		return doc, err
 	}
-	return doc, err
+	family := strings.TrimRight(format, "0123456789")
+	switch {
+	case json.Unmarshal(text, &doc) == nil && of(doc) == format:
+		return doc, nil
+	case strings.HasPrefix(of(doc), family):
+		return doc, fmt.Errorf("%s is of format %s, and this build reads %s: use the build that wrote it, or a later one", file, of(doc), format)
+	}
+	return doc, fmt.Errorf("%s is no %s of lockmigrate verify", file, kind)
 }
 
 // What is wrong with a certificate for a purpose.

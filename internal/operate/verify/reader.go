@@ -169,14 +169,14 @@ func (r *reader) notes(c *traffic.Command, name string) (unclear bool) {
 
 // form tells how a command acts on a lock key, whether only the old scheme does so, and whether it is allowed:
 //
-//   - whatever a script of this project does
+//   - whatever a script of this project does, of this build or an earlier one
 //   - SET with NX and a TTL, of a value that is no expiry: how token locks are taken
 //   - DELIFEQ and DELEX IFEQ, and DEL and a new TTL in a script that has read the key: a release or renewal that compares
 func (r *reader) form(name, key string) (form string, legacy, explained bool) {
 	w := r.line.Words
 	form = strings.ToUpper(name)
 	inScript := r.line.InScript()
-	ours := inScript && r.line.Script != nil && allowed(r.line.Script.Name)
+	ours := inScript && r.line.Script != nil && allowed(cmp.Or(r.line.Script.Name, r.line.Script.Earlier))
 	compared := inScript && slices.Contains(r.compares, key)
 	_, expiry := expiryOf(key, valueOn(w, key), r.line.At)
 	switch name {
