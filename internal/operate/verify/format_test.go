@@ -15,7 +15,7 @@ func TestLoadOfAnotherFormat(t *testing.T) {
 		`{"format":"lockmigrate-certificate-2","verdict":7}`:           "of format lockmigrate-certificate-2",
 		`{"format":"lockmigrate-certificate-2","verdict":"none-seen"}`: "of format lockmigrate-certificate-2, and this build reads lockmigrate-certificate-1",
 		`{"format":"lockmigrate-verify-state-1"}`:                      "no certificate",
-		`{`:                                                            "no certificate",
+		`{`: "no certificate",
 	} {
 		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
 		_, err := Load(file)
