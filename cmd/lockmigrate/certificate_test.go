@@ -15,6 +15,7 @@ import (
 
 // TestAdvanceOnACertificate goes to modern as an operator does: verify, then advance with what it wrote.
 func TestAdvanceOnACertificate(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	file := filepath.Join(t.TempDir(), "c.json")
 	do := func(want int, args ...string) string {

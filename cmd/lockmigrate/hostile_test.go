@@ -14,6 +14,7 @@ import (
 
 // Nothing that stands on a server reaches a terminal raw: not in names, not in values, not in errors.
 func TestHostileNamesAreNeverPrintedRaw(t *testing.T) {
+	t.Parallel()
 	s := redistest.Mini(t)
 	for _, name := range []string{
 		"\x1b]0;owned\x07\x1b[2J", "a\r\nb", "\x00", "\xff\xfe", "\u202eexe.lock", "\u0085", "<script>alert(1)</script>", strings.Repeat("k", 60000),

@@ -290,6 +290,7 @@ func TestNextKnowsAVerifyThatWasKilled(t *testing.T) {
 
 // TestALookHasOneSize: what a look keeps of a million legacy values is how many of each kind, and the first of them by name.
 func TestALookHasOneSize(t *testing.T) {
+	t.Parallel()
 	const many = 100_000
 	seen := &keysSeen{complete: true}
 	key := []byte("lock.000000")

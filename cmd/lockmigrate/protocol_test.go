@@ -23,6 +23,7 @@ var claimCells = regexp.MustCompile("\\| `([A-Za-z0-9-]+)` \\|(?: ([BLMS ]+) \\|
 // TestTheProtocolsPageSaysWhatTheClaimsSay: each claim that docs/protocol.md names exists, stands in the tool with that verdict and with those
 // clients, and is printed with it by the command that the page gives. TestClaims shows that the verdicts are true.
 func TestTheProtocolsPageSaysWhatTheClaimsSay(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "protocol.md"))
 	require.NoError(t, err)
 	known := map[string]explore.Claim{}

@@ -29,6 +29,7 @@ var changes = []string{"CONFIG SET", "CONFIG RESETSTAT", "CONFIG REWRITE", "ACL 
 // TestNothingIsWrittenWithoutExecute: every command, with all its flags, leaves every key as it is, to the byte and the TTL, also where it could
 // tidy up, and sends no command that writes, also from its scripts.
 func TestNothingIsWrittenWithoutExecute(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t, "--enable-debug-command", "yes")
 	o := operator{t, s.URL()}
 	at := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }

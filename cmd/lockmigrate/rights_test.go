@@ -158,6 +158,7 @@ func saysWhich(said string, r rights.Right) bool {
 // nothing refused; and with each single one taken away: it must then name that right, or go on where the
 // table says what is lost.
 func TestLeastRightsOfCommands(t *testing.T) {
+	t.Parallel()
 	redistest.Need(t, redistest.Redis)
 	lines := commandLines(t.TempDir())
 	for _, use := range rights.Commands {

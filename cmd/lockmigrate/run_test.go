@@ -123,6 +123,7 @@ func TestScanWithTheRightsThatHelpNames(t *testing.T) {
 
 // TestScanOfADyingServer: what was found is printed, and what is missing is said.
 func TestScanOfADyingServer(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	conn := s.Conn()
 	for i := range 20_000 {
@@ -138,6 +139,7 @@ func TestScanOfADyingServer(t *testing.T) {
 }
 
 func TestScanOfACluster(t *testing.T) {
+	t.Parallel()
 	a := redistest.Real(t, "--cluster-enabled", "yes")
 	b := redistest.Real(t, "--cluster-enabled", "yes")
 	a.Do("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
@@ -169,6 +171,7 @@ func TestScanOfACluster(t *testing.T) {
 }
 
 func TestProgressOnATerminal(t *testing.T) {
+	t.Parallel()
 	s := redistest.Mini(t)
 	for i := range 400 {
 		require.NoError(t, s.Mini.Set(fmt.Sprint("k", i), "v"))

@@ -18,7 +18,7 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	_ = flag.Set("test.parallel", "4") // they wait more than they work; the command line still decides
+	_ = flag.Set("test.parallel", "8") // they wait more than they work; the command line still decides
 	testscript.Main(m, map[string]func(){"lockmigrate": main})
 }
 

@@ -89,6 +89,7 @@ public class Story {
 // TestScriptsOfNamespace prints the references of a namespace, and runs them: they work with the record's values and nothing
 // beside them, and refuse to work when the record has changed.
 func TestScriptsOfNamespace(t *testing.T) {
+	t.Parallel()
 	redistest.Need(t, redistest.Redis, redistest.Python, redistest.Java)
 	s := redistest.Real(t)
 	o := operator{t, s.URL()}

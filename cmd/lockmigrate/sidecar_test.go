@@ -58,6 +58,7 @@ func ordersAtBridge(t *testing.T, s *redistest.Server) {
 // TestSidecar runs the command: an old client's SETNX becomes a token with a TTL, the namespace lists the sidecar, a second process
 // listens beside the first, which an interrupt ends.
 func TestSidecar(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
@@ -140,6 +141,7 @@ func TestSidecar(t *testing.T) {
 // TestSidecarTransports runs the command in front of a server with TLS, and of one on a Unix socket. One process has listeners for two
 // dialects and all transports.
 func TestSidecarTransports(t *testing.T) {
+	t.Parallel()
 	redistest.Need(t, redistest.Redis)
 	certs, folder := redistest.NewCertificates(t), t.TempDir()
 	socket := filepath.Join(folder, "redis.sock")
@@ -234,6 +236,7 @@ func denials(s *redistest.Server) (all []string) {
 
 // TestSidecarLeastRights runs a sidecar and its service with the rights that docs/sidecar.md prints, and no more, at every stage.
 func TestSidecarLeastRights(t *testing.T) {
+	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "sidecar.md"))
 	require.NoError(t, err)
 	for _, stage := range []string{"legacy", "bridge", "modern"} {

@@ -18,6 +18,7 @@ import (
 // TestSidecarWaitsForItsServer: a sidecar that finds no server lives, is not ready, refuses clients as a server that is away does, and tells
 // it once. It serves as soon as the server is there. What waiting cannot mend ends it at once.
 func TestSidecarWaitsForItsServer(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t, "--appendonly", "yes", "--appendfsync", "always")
 	code, _, stderr := lockmigrateIn(t.Context(), false, "stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms",
 		"--shortest-lease", "10s", "--execute", "--redis", s.URL())

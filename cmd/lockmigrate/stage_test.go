@@ -91,6 +91,7 @@ func as(t *testing.T, s *redistest.Server, user string) *redis.Pool {
 // rules that would take them down, and prints the line that removes a fence. A fence for others
 // is in nobody's way.
 func TestRollbackUnderAFence(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	o := operator{t, s.URL()}
 	for _, user := range []string{"app", "old"} {
@@ -171,6 +172,7 @@ func TestAFenceStopsNoMember(t *testing.T) {
 
 // TestAfterAMove: who changes over and for how long at most is no failure, and --wait returns when all have.
 func TestAfterAMove(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	o := operator{t, s.URL()}
 	o.creates("orders", "lock.order.*")
@@ -196,6 +198,7 @@ func TestAfterAMove(t *testing.T) {
 
 // TestGhostsAtTheDoorOfModern: on every master, live and dead ones, with the line that removes the dead.
 func TestGhostsAtTheDoorOfModern(t *testing.T) {
+	t.Parallel()
 	at := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
 	check := func(t *testing.T, o operator, set func(key, value string), del func(key string)) {
 		o.creates("orders", "lock.order.*")
@@ -352,6 +355,7 @@ func TestForwardBackForwardComplete(t *testing.T) {
 
 // TestTheDemosLinesWorkAsPrinted: the demo prints what an operator would type, and typing it does it.
 func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	o := operator{t, s.URL()}
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
@@ -394,6 +398,7 @@ func TestRollbackWhereRulesCannotBeRead(t *testing.T) {
 // TestPatternsOfSpecialCharacters: a namespace's pattern names every character, and means the same keys for its members, for the tools and for
 // the server.
 func TestPatternsOfSpecialCharacters(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	o := operator{t, s.URL()}
 	for _, c := range []struct{ text, key, beside string }{

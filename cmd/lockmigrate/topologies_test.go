@@ -14,6 +14,7 @@ import (
 
 // The stage of a namespace, and a census of all keys, over a cluster and over sentinels.
 func TestStageAndScanOverManyServers(t *testing.T) {
+	t.Parallel()
 	over := func(t *testing.T, url string, set func(key, value string)) {
 		for _, key := range []string{"lock:a", "lock:b", "lock:c", "lock:d", "lock:e", "lock:f"} {
 			set(key, "9999999999999")

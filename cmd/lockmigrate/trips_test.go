@@ -22,10 +22,14 @@ import (
 // TestEachRoundTripMayFail lets each round trip of each command fail in turn. What is printed is then true: a change that was
 // made, or may be, is never told as a mere failure, and a failure is never told as done. Running it again finishes, or says what stands.
 func TestEachRoundTripMayFail(t *testing.T) {
+	t.Parallel()
 	const broken = 30 * time.Millisecond // from a lost reply to the end of the connection
 	faults := map[string]func(s *redistest.Server, l *redistest.Link){
-		"no request":     func(_ *redistest.Server, l *redistest.Link) { l.Cut() },
-		"no reply":       func(_ *redistest.Server, l *redistest.Link) { l.HalfOpen(); time.AfterFunc(broken, l.Cut) },
+		"no request": func(_ *redistest.Server, l *redistest.Link) { l.Cut() },
+		"no reply": func(_ *redistest.Server, l *redistest.Link) {
+			l.HalfOpen()
+			time.AfterFunc(broken, func() { l.Cut(); l.Heal() })
+		},
 		"out of memory":  func(s *redistest.Server, _ *redistest.Link) { s.Do("CONFIG", "SET", "maxmemory", "1") },
 		"rights are cut": func(s *redistest.Server, _ *redistest.Link) { s.Do("ACL", "SETUSER", "op", "-@scripting", "-acl") },
 	}
@@ -41,7 +45,7 @@ func TestEachRoundTripMayFail(t *testing.T) {
 		return append([]string{"stage"}, append(args, "--namespace", "orders", "--execute")...)
 	}
 	creation := stage("init", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "2s")
-	journal := filepath.Join(t.TempDir(), "fence.jsonl")
+	const journal = "JOURNAL" // each subtest has a file of its own
 	fence := []string{"fence", "--user", "old", "--lock", "lock:*", "--execute", "--journal"}
 	const expired = "1600000000000"
 	for name, c := range map[string]struct {
@@ -54,22 +58,30 @@ func TestEachRoundTripMayFail(t *testing.T) {
 		"rollback": {[][]string{creation, stage("advance", "--to", "bridge")}, stage("rollback", "--to", "legacy"), func(s *redistest.Server) bool { return record(s, "stage") == "0" }, "orders is at legacy already, by"},
 		"set":      {[][]string{creation}, stage("set", "--match", "lock:a*"), func(s *redistest.Server) bool { return record(s, "epoch") == "2" }, "orders is so already"},
 		"delete":   {[][]string{creation}, stage("delete"), func(s *redistest.Server) bool { return record(s, "stage") == "" }, "no such namespace"},
-		"fence":    {nil, append(slices.Clip(fence), journal+".up"), func(s *redistest.Server) bool { return !may(s, "SETNX") }, ""},
+		"fence":    {nil, append(slices.Clip(fence), journal), func(s *redistest.Server) bool { return !may(s, "SETNX") }, ""},
 		"unfence":  {[][]string{append(slices.Clip(fence), journal)}, []string{"fence", "--remove", journal, "--execute"}, func(s *redistest.Server) bool { return may(s, "SETNX") }, ""},
 		"sweep":    {nil, []string{"sweep", "--match", "lock:*", "--execute", "--journal", os.DevNull}, func(s *redistest.Server) bool { return s.Do("EXISTS", "lock:a") == int64(0) }, ""},
 	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			direct := operator{t, "redis://op:x@" + s.Addr}
-			for fault, arm := range faults {
+		for fault, arm := range faults {
+			t.Run(name+"/"+fault, func(t *testing.T) {
+				t.Parallel()
+				s := redistest.Real(t)
+				direct := operator{t, "redis://op:x@" + s.Addr}
+				dir := t.TempDir()
+				in := func(n int, args []string) []string { // a journal is never written over
+					args = slices.Clone(args)
+					if i := slices.Index(args, journal); i >= 0 {
+						args[i] = filepath.Join(dir, strconv.Itoa(n))
+					}
+					return args
+				}
 				for n, met := 1, true; met; n++ {
 					s.Do("FLUSHALL")
 					heal(s)
 					s.Do("ACL", "SETUSER", "old", "reset", "on", ">pw", "~*", "&*", "+@all")
 					s.Do("SET", "lock:a", expired)
 					for _, args := range c.before {
-						direct.runs(exitDone, args...)
+						direct.runs(exitDone, in(n, args)...)
 					}
 					link := redistest.NewProxy(t, s)
 					var count atomic.Int64 // each connection counts in a goroutine of its own
@@ -78,7 +90,7 @@ func TestEachRoundTripMayFail(t *testing.T) {
 							arm(s, link)
 						}
 					})
-					code, stdout, stderr := lockmigrateIn(t.Context(), false, append(slices.Clone(c.args), "--redis", "redis://op:x@"+link.Addr)...)
+					code, stdout, stderr := lockmigrateIn(t.Context(), false, append(in(n, c.args), "--redis", "redis://op:x@"+link.Addr)...)
 					met = count.Load() >= int64(n)
 					heal(s)
 					is := strconv.Itoa(n) + " " + fault + ": " + stdout + stderr
@@ -96,7 +108,7 @@ func TestEachRoundTripMayFail(t *testing.T) {
 						assert.Equal(t, done, said == "done", is)
 					}
 					for range 2 { // a command that was stopped keeps others out for a while
-						if code, stdout, stderr = lockmigrateIn(t.Context(), false, append(slices.Clone(c.args), "--redis", direct.url)...); code != exitInconclusive {
+						if code, stdout, stderr = lockmigrateIn(t.Context(), false, append(in(n, c.args), "--redis", direct.url)...); code != exitInconclusive {
 							break
 						}
 						require.Contains(t, stderr, "was stopped in the middle of it: run it again in", is)
@@ -107,8 +119,8 @@ func TestEachRoundTripMayFail(t *testing.T) {
 						assert.Contains(t, stderr, c.stands, is)
 					}
 				}
-			}
-		})
+			})
+		}
 	}
 }
 

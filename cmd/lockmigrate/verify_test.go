@@ -122,6 +122,7 @@ func with(args []string, more ...string) []string {
 // TestVerifyNeverVouchesTooMuch has the situations in which a certificate was given although a legacy client was there,
 // or could have been.
 func TestVerifyNeverVouchesTooMuch(t *testing.T) {
+	t.Parallel()
 	redistest.Need(t, redistest.Redis)
 	bare := func(s *redistest.Server) func() { return func() { s.Do("SETNX", "cache:x", "1") } }
 
@@ -272,6 +273,7 @@ func keepUnless(line string, drop bool) string {
 // TestAdvanceTakesNoCertificateOfOtherKeys tries to go to modern with certificates that are not about all of the
 // namespace, or that do not say how long a client may be silent.
 func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
+	t.Parallel()
 	s := redistest.Real(t)
 	file := filepath.Join(t.TempDir(), "c.json")
 	do := func(args ...string) (int, string) {
