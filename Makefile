@@ -2,6 +2,7 @@
 
 GO ?= go
 STATICCHECK = honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GORELEASER = github.com/goreleaser/goreleaser/v2@v2.13.0
 ACTIONLINT = github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # What the full suite uses; see internal/evidence/redistest for what each name means, and scripts/suites for what a machine has.
 SUITES ?= $(or $(shell ./scripts/suites),all)
@@ -24,6 +25,13 @@ check: ## formatting, vet, staticcheck, the GitHub workflows
 	$(GO) run $(STATICCHECK) work
 	cd bench && $(GO) vet ./...
 	$(GO) run $(ACTIONLINT)
+
+vulnerabilities: ## what govulncheck knows of the code and its requirements; it says where its database could not be reached
+	./scripts/vulnerabilities
+
+rehearsal: ## a release of this commit into dist, without signatures, and nothing is published: ten minutes on two cores
+	$(GO) run $(GORELEASER) check
+	$(GO) run $(GORELEASER) release --snapshot --clean --skip=sign
 
 fuzz: ## each parser for FUZZTIME
 	./scripts/fuzz $(or $(FUZZTIME),20s)
