@@ -3,7 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
+	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"slices"
 	"strings"
@@ -19,7 +22,7 @@ import (
 
 func newVerifyCommand(env *environment) *cobra.Command {
 	var opts verify.Options
-	var noCensus bool
+	var noCensus, restartable bool
 	var out, resume, ask, old string
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
@@ -33,6 +36,11 @@ func newVerifyCommand(env *environment) *cobra.Command {
 			}
 			opts.Census = !noCensus
 			opts.Whole = opts.Whole || opts.Burst > 0 && opts.Every == opts.Burst
+			if restartable {
+				if err := goOn(env, &opts, out); err != nil {
+					return err
+				}
+			}
 			return runVerify(cmd.Context(), env, opts, old, out)
 		},
 	}
@@ -51,6 +59,7 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	f.BoolVar(&opts.OnlyMembers, "only-members", false, "of a handover: show that whoever touches a lock key on Old's server is a member; it runs MONITOR for the whole window and cannot be resumed")
 	f.StringVar(&old, "old", "", "with --only-members: `URL` of Old's server, where --redis leads to the record")
 	f.StringVar(&resume, "resume", "", "go on with a run that was ended, from its state `FILE`")
+	f.BoolVar(&restartable, "restartable", false, "with --out: go on with the run whose state is there, and begin one where none is: for a Job that is started again")
 	f.StringVar(&ask, "ask", "", "say how far a run is, from its state `FILE`, and what it has seen")
 	return cmd
 }
@@ -158,6 +167,37 @@ func verifySaved(cmd *cobra.Command, env *environment, resume, ask string) error
 	opts := s.Options
 	opts.Resume = &s
 	return runVerify(cmd.Context(), env, opts, "", s.Out)
+}
+
+// goOn has a run go on where the state of its file is, of the same options.
+func goOn(env *environment, opts *verify.Options, out string) error {
+	if out == "" || opts.OnlyMembers {
+		return usageError("the state of the run is kept beside the certificate", "--restartable needs --out, and goes with no --only-members")
+	}
+	s, err := verify.LoadSaved(stateName(out))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil
+	case err != nil:
+		return failedError("remove it, and the run begins anew", "%w", err)
+	}
+	was := s.Options
+	was.Look = opts.Look // the run's own
+	if len(opts.Match) == 0 { // the namespace's were filled in
+		was.Match = nil
+	}
+	if asked, before := asJSON(*opts), asJSON(was); asked != before {
+		return usageError("give the same options, or remove it, and the run begins anew", "%s is the state of a run with other options: %s", stateName(out), before)
+	}
+	env.note("goes on with the run of %s", stateName(out))
+	*opts = s.Options
+	opts.Resume = &s
+	return nil
+}
+
+func asJSON(o verify.Options) string {
+	text, _ := json.Marshal(o)
+	return string(text)
 }
 
 // printSaved says how far a run is.

@@ -121,7 +121,11 @@ func TestVerifyOutlivesAKill(t *testing.T) {
 
 	saved, err := os.ReadFile(file + ".state")
 	require.NoError(t, err)
-	assert.Contains(t, do(exitDone, "verify", "--resume", file+".state"), "the window begins again")
+	same := []string{"verify", "--namespace", "orders", "--for", "4s", "--longest-silence", "4s", "--monitor", "--out", file, "--restartable"}
+	assert.Contains(t, do(exitUsage, append(same, "--every", "2m")...), "the state of a run with other options")
+	said := do(exitDone, same...)
+	assert.Contains(t, said, "goes on with the run")
+	assert.Contains(t, said, "the window begins again")
 	assert.NoFileExists(t, file+".state")
 	assert.Contains(t, do(exitDone, "next", "--namespace", "orders"), "--to modern")
 	assert.Contains(t, do(exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--execute"), "modern")

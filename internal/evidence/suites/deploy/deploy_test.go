@@ -77,7 +77,7 @@ func fits(t *testing.T, s *jsonschema.Schema, doc map[string]any) error {
 
 // TestManifests holds the Kubernetes examples and compose.yaml against their schemas. A field that the schema does not know is an error.
 func TestManifests(t *testing.T) {
-	kinds := map[string]string{"Deployment": "io.k8s.api.apps.v1.Deployment", "StatefulSet": "io.k8s.api.apps.v1.StatefulSet", "Job": "io.k8s.api.batch.v1.Job", "Service": "io.k8s.api.core.v1.Service"}
+	kinds := map[string]string{"Deployment": "io.k8s.api.apps.v1.Deployment", "StatefulSet": "io.k8s.api.apps.v1.StatefulSet", "Job": "io.k8s.api.batch.v1.Job", "CronJob": "io.k8s.api.batch.v1.CronJob", "Service": "io.k8s.api.core.v1.Service"}
 	for _, file := range manifests(t) {
 		for _, doc := range documents(t, file) {
 			s := schema(t, "kubernetes.schema.json", "#/$defs/"+kinds[doc["kind"].(string)])

@@ -194,7 +194,7 @@ func TestContainers(t *testing.T) {
 	}
 	for _, c := range lines {
 		address := freeAddress(t)
-		short := strings.NewReplacer("26h", "2s", "25h", "1s", "1m", "300ms", "0.0.0.0:8787", address, "0.0.0.0:9180", address)
+		short := strings.NewReplacer("26h", "2s", "10m", "1s", "25h", "1s", "1m", "300ms", "0.0.0.0:8787", address, "0.0.0.0:9180", address)
 		for n, word := range c.args {
 			c.args[n] = short.Replace(word)
 		}
@@ -217,6 +217,7 @@ func TestContainers(t *testing.T) {
 			i.ends(t, c)
 		}
 	}
-	assert.ElementsMatch(t, []string{"serve", "sidecar", "verify", "demo", "serve"}, ran)
+	assert.ElementsMatch(t, []string{"serve", "sidecar", "verify", "observe", "sweep", "demo", "serve"}, ran)
+	assert.FileExists(t, filepath.Join(i.folder, "certificates", "orders.profile.json"))
 	asksForWhatExists(t, all)
 }
