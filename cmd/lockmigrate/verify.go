@@ -182,7 +182,7 @@ func goOn(env *environment, opts *verify.Options, out string) error {
 		return failedError("remove it, and the run begins anew", "%w", err)
 	}
 	was := s.Options
-	was.Look = opts.Look // the run's own
+	was.Look = opts.Look      // the run's own
 	if len(opts.Match) == 0 { // the namespace's were filled in
 		was.Match = nil
 	}
