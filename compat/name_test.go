@@ -24,12 +24,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
-// held is what the locks of all packages have in common.
-type held interface {
-	Context() context.Context
-	Release(ctx context.Context) error
-}
-
 // wrapped is a pool that can only hand out connections, as one that traces them.
 type wrapped struct{ *redis.Pool }
 
@@ -39,43 +33,37 @@ type handsOut interface {
 	GetContext(ctx context.Context) (redis.Conn, error)
 }
 
-type acquireFunc func(ctx context.Context, key string) (held, error)
+type opener func(pool lockmigrate.Pool) (lockmigrate.Locker, error)
 
-func modernOf(opts modern.Options) func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
-	opts.TTL = 3 * time.Second
-	return func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
-		l, err := modern.New(pool, opts)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
+func modernOf(opts modern.Options) opener {
+	if opts.TTL == 0 {
+		opts.TTL = 3 * time.Second
 	}
+	return func(pool lockmigrate.Pool) (lockmigrate.Locker, error) { return modern.New(pool, opts) }
 }
 
-func redissonOf(t *testing.T, pool lockmigrate.Pool) acquireFunc {
-	l, err := redisson.New(pool, modern.Options{TTL: 3 * time.Second})
+// kinds open a Locker of each kind.
+var kinds = map[string]opener{
+	"modern":        modernOf(modern.Options{}),
+	"modern fenced": modernOf(modern.Options{FenceTTL: time.Minute}),
+	"modern unfair": modernOf(modern.Options{Unfair: true}),
+	"modern redisson": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return redisson.New(pool, modern.Options{TTL: 3 * time.Second})
+	},
+	"bridge": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return compat.New(pool, compat.Options{TTL: 3 * time.Second, Yield: -1})
+	},
+	"legacy": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 20 * time.Millisecond})
+	},
+}
+
+// acquirer opens a Locker that the end of the test closes, and returns its Acquire.
+func (open opener) acquirer(t *testing.T, pool lockmigrate.Pool) func(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	l, err := open(pool)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
-}
-
-// kinds opens a Locker of each kind, which the end of the test closes.
-var kinds = map[string]func(t *testing.T, pool lockmigrate.Pool) acquireFunc{
-	"modern":          modernOf(modern.Options{}),
-	"modern fenced":   modernOf(modern.Options{FenceTTL: time.Minute}),
-	"modern unfair":   modernOf(modern.Options{Unfair: true}),
-	"modern redisson": redissonOf,
-	"bridge": func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
-		l, err := compat.New(pool, compat.Options{TTL: 3 * time.Second, Yield: -1})
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
-	},
-	"legacy": func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
-		l, err := legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 20 * time.Millisecond})
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-		return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
-	},
+	return l.Acquire
 }
 
 // A name stands for a master, and then for the replica that was promoted in its place, as behind DNS or in a managed
@@ -113,7 +101,7 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 				for _, c := range conns {
 					require.NoError(t, c.Close())
 				}
-				acquire := open(t, pool)
+				acquire := open.acquirer(t, pool)
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
 				kept, err := acquire(ctx, "kept")
@@ -192,7 +180,7 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 				pool.MaxIdle = 8
 				return pool
 			}
-			holds, waits := kinds[name](t, poolTo(link.Addr)), kinds[name](t, poolTo(link.Addr))
+			holds, waits := kinds[name].acquirer(t, poolTo(link.Addr)), kinds[name].acquirer(t, poolTo(link.Addr))
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			holder, err := holds(ctx, "wanted")
@@ -218,7 +206,7 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 			defer turns.Wait()
 			defer stop()
 			for range 2 {
-				acquire := kinds[name](t, poolTo(servers.Replica.Addr))
+				acquire := kinds[name].acquirer(t, poolTo(servers.Replica.Addr))
 				for range 2 { // the key is handed on and never free
 					turns.Go(func() {
 						for others.Err() == nil {
@@ -250,10 +238,8 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 func TestADemotedServersNoIsNoLoss(t *testing.T) {
 	t.Parallel()
 	const ttl, patient = 3 * time.Second, 2 * time.Second // more than a quarter of the TTL: renewals have a connection of their own
-	for name, open := range map[string]func(pool lockmigrate.Pool) (lockmigrate.Locker, error){
-		"modern": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
-			return modern.New(pool, modern.Options{TTL: ttl, ReplyTimeout: patient})
-		},
+	for name, open := range map[string]opener{
+		"modern": modernOf(modern.Options{TTL: ttl, ReplyTimeout: patient}),
 		"redisson": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
 			return redisson.New(pool, modern.Options{TTL: ttl, ReplyTimeout: patient})
 		},

@@ -360,7 +360,7 @@ func TestAQueueThatWentBackInTime(t *testing.T) {
 			var turns [8]atomic.Int64
 			var all sync.WaitGroup
 			for i := range turns {
-				acquire := kinds[name](t, s.Pool())
+				acquire := kinds[name].acquirer(t, s.Pool())
 				all.Go(func() {
 					for ctx.Err() == nil {
 						k, err := acquire(ctx, "orders")

@@ -37,7 +37,7 @@ func TestAWrappedPoolGetsItsTurns(t *testing.T) {
 				if i == 0 {
 					pool = wrapped{s.Pool()}
 				}
-				acquire := kinds[name](t, pool)
+				acquire := kinds[name].acquirer(t, pool)
 				go func() {
 					defer func() { done <- struct{}{} }()
 					for ctx.Err() == nil {
@@ -72,7 +72,7 @@ func TestAPoolOfOneConnection(t *testing.T) {
 				return redis.DialContext(ctx, "tcp", s.Addr)
 			}}
 			defer pool.Close()
-			acquire := kinds[name](t, wrapped{pool})
+			acquire := kinds[name].acquirer(t, wrapped{pool})
 			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 			defer cancel()
 			kept, err := acquire(ctx, "kept")
@@ -94,19 +94,16 @@ func TestAPoolOfOneConnection(t *testing.T) {
 func TestWhoBeganByPollingGoesOn(t *testing.T) {
 	t.Parallel()
 	const waiters = 9
-	for name, of := range map[string]func(t *testing.T, pool lockmigrate.Pool) acquireFunc{
+	for name, of := range map[string]opener{
 		"modern": modernOf(modern.Options{TTL: time.Minute}),
-		"bridge": func(t *testing.T, pool lockmigrate.Pool) acquireFunc {
-			l, err := compat.New(pool, compat.Options{TTL: time.Minute, Lease: time.Minute, ShortestLease: time.Minute, Yield: -1})
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = l.Close() })
-			return func(ctx context.Context, key string) (held, error) { return l.Acquire(ctx, key) }
+		"bridge": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+			return compat.New(pool, compat.Options{TTL: time.Minute, Lease: time.Minute, ShortestLease: time.Minute, Yield: -1})
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
-			first, err := of(t, s.Pool())(t.Context(), "orders")
+			first, err := of.acquirer(t, s.Pool())(t.Context(), "orders")
 			require.NoError(t, err)
 			done := make(chan error, waiters)
 			for range waiters {
@@ -118,7 +115,7 @@ func TestWhoBeganByPollingGoesOn(t *testing.T) {
 					return redis.DialContext(ctx, "tcp", s.Addr)
 				}}
 				t.Cleanup(func() { _ = pool.Close() })
-				acquire := of(t, pool)
+				acquire := of.acquirer(t, pool)
 				go func() {
 					k, err := acquire(t.Context(), "orders")
 					if err == nil {

@@ -32,6 +32,14 @@ func TakerOf(acquire func(context.Context, string) (lockmigrate.Lock, error)) Lo
 	return LockTaker{acquire}
 }
 
+// Of is the Taker of a new Locker, or why there is none.
+func Of(locker lockmigrate.Locker, err error) (Taker, error) {
+	if err != nil {
+		return nil, err
+	}
+	return TakerOf(locker.Acquire), nil
+}
+
 // LockTaker is the Taker of a Locker. The events of its turns have their deadlines.
 type LockTaker struct {
 	acquire func(context.Context, string) (lockmigrate.Lock, error)

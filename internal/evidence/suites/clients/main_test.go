@@ -21,18 +21,10 @@ var update = flag.Bool("update", false, "write docs/clients.md as this run finds
 func TestMain(m *testing.M) {
 	holders.ServeIfAsked(map[string]holders.Maker{
 		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := newCompat(pool, args["stage"], args["dialect"], memberTTL)
-			if err != nil {
-				return nil, err
-			}
-			return holders.TakerOf(locker.Acquire), nil
+			return holders.Of(newCompat(pool, args["stage"], args["dialect"], memberTTL))
 		},
 		"modern": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := modern.New(pool, modern.Options{TTL: memberTTL, FenceTTL: time.Minute})
-			if err != nil {
-				return nil, err
-			}
-			return holders.TakerOf(locker.Acquire), nil
+			return holders.Of(modern.New(pool, modern.Options{TTL: memberTTL, FenceTTL: time.Minute}))
 		},
 	})
 	_ = flag.Set("test.parallel", "4") // they wait as much as they work; the command line still decides

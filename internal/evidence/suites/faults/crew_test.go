@@ -24,67 +24,27 @@ const (
 	lease = 3 * time.Second         // of legacy locks, which nobody renews
 )
 
-// lock is what all kinds have in common.
-type lock interface {
-	Context() context.Context
-	Release(ctx context.Context) error
-}
-
 // kind is one way to lock.
 type kind struct {
 	name string
-	open func(pool lockmigrate.Pool) (acquire func(ctx context.Context, key string) (lock, int64, error), closer func(), err error)
+	open func(pool lockmigrate.Pool) (lockmigrate.Locker, error)
 	// tells: a holder that loses the lock is told; legacy holders are not.
 	tells bool
 }
 
-func fromModern(opts modern.Options) func(lockmigrate.Pool) (func(context.Context, string) (lock, int64, error), func(), error) {
-	return func(pool lockmigrate.Pool) (func(context.Context, string) (lock, int64, error), func(), error) {
-		opts := opts // tests in parallel open the same kind
-		opts.TTL, opts.FenceTTL, opts.ReplyTimeout = ttl, time.Minute, ttl/3
-		l, err := modern.New(pool, opts)
-		if err != nil {
-			return nil, nil, err
-		}
-		return func(ctx context.Context, key string) (lock, int64, error) {
-			k, err := l.Acquire(ctx, key)
-			if err != nil {
-				return nil, 0, err
-			}
-			return k, k.Fence(), nil
-		}, func() { _ = l.Close() }, nil
-	}
-}
-
 var kinds = []kind{
-	{"legacy", func(pool lockmigrate.Pool) (func(context.Context, string) (lock, int64, error), func(), error) {
-		l, err := legacy.New(pool, legacy.Options{Lease: lease, Poll: 20 * time.Millisecond, ReplyTimeout: ttl / 3})
-		if err != nil {
-			return nil, nil, err
-		}
-		return func(ctx context.Context, key string) (lock, int64, error) {
-			k, err := l.Acquire(ctx, key)
-			if err != nil {
-				return nil, 0, err
-			}
-			return k, 0, nil
-		}, func() { _ = l.Close() }, nil
+	{"legacy", func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return legacy.New(pool, legacy.Options{Lease: lease, Poll: 20 * time.Millisecond, ReplyTimeout: ttl / 3})
 	}, false},
-	{"bridge", func(pool lockmigrate.Pool) (func(context.Context, string) (lock, int64, error), func(), error) {
-		l, err := compat.New(pool, compat.Options{TTL: ttl, ReplyTimeout: ttl / 3})
-		if err != nil {
-			return nil, nil, err
-		}
-		return func(ctx context.Context, key string) (lock, int64, error) {
-			k, err := l.Acquire(ctx, key)
-			if err != nil {
-				return nil, 0, err
-			}
-			return k, k.Fence(), nil
-		}, func() { _ = l.Close() }, nil
+	{"bridge", func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return compat.New(pool, compat.Options{TTL: ttl, ReplyTimeout: ttl / 3})
 	}, true},
-	{"modern", fromModern(modern.Options{}), true},
-	{"unfair", fromModern(modern.Options{Unfair: true}), true},
+	{"modern", func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return modern.New(pool, modern.Options{TTL: ttl, FenceTTL: time.Minute, ReplyTimeout: ttl / 3})
+	}, true},
+	{"unfair", func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return modern.New(pool, modern.Options{TTL: ttl, FenceTTL: time.Minute, ReplyTimeout: ttl / 3, Unfair: true})
+	}, true},
 }
 
 // visit is one holder's time inside a lock, as the referee sees it.
@@ -208,15 +168,15 @@ func newCrew(t testing.TB, hold time.Duration, only []string, sides ...side) *cr
 				continue
 			}
 			pool, closePool := open()
-			acquire, closeLocker, err := k.open(pool)
+			locker, err := k.open(pool)
 			if err != nil {
 				t.Fatal(err)
 			}
-			c.closers = append(c.closers, closeLocker, closePool)
+			c.closers = append(c.closers, func() { _ = locker.Close(); closePool() })
 			for i := range 4 {
 				key := fmt.Sprintf("fault:%s:%d", k.name, i%2)
 				who := fmt.Sprintf("%s-%d-%d", k.name, s, i)
-				c.working.Go(func() { c.work(k, key, who, hold, acquire) })
+				c.working.Go(func() { c.work(k, key, who, hold, locker) })
 			}
 		}
 	}
@@ -225,17 +185,17 @@ func newCrew(t testing.TB, hold time.Duration, only []string, sides ...side) *cr
 
 // work takes turns until the crew stops. Every fourth turn is longer than a TTL, so that it lives by its
 // renewals.
-func (c *crew) work(k kind, key, who string, hold time.Duration, acquire func(context.Context, string) (lock, int64, error)) {
+func (c *crew) work(k kind, key, who string, hold time.Duration, locker lockmigrate.Locker) {
 	for n := 0; !c.stop.Load(); n++ {
 		called := time.Now()
-		held, fence, err := acquire(c.ctx, key)
+		held, err := locker.Acquire(c.ctx, key)
 		if err != nil {
 			if !c.stop.Load() {
 				c.failed(err)
 			}
 			continue
 		}
-		v := c.referee.enter(k.name, key, who, held.Context(), fence)
+		v := c.referee.enter(k.name, key, who, held.Context(), held.Fence())
 		work := hold/2 + rand.N(hold)
 		if n%4 == 3 && k.tells {
 			work += ttl
@@ -255,7 +215,7 @@ func (c *crew) work(k kind, key, who string, hold time.Duration, acquire func(co
 		bounded, cancel := context.WithTimeout(context.Background(), ttl)
 		err = held.Release(bounded)
 		cancel()
-		c.referee.note(event{key: key, fence: fence, called: called, entered: v.entered, ended: ended, released: time.Now(), lost: lost || err != nil})
+		c.referee.note(event{key: key, fence: v.fence, called: called, entered: v.entered, ended: ended, released: time.Now(), lost: lost || err != nil})
 		if !v.overlap.IsZero() && !lost && err == nil && k.tells {
 			c.referee.mu.Lock()
 			c.referee.untold++
@@ -330,11 +290,8 @@ func (c *crew) end() {
 		c.t.Fatal("a worker hangs")
 	}
 	var closing sync.WaitGroup
-	for i := 0; i < len(c.closers); i += 2 {
-		closing.Go(func() {
-			c.closers[i]()
-			c.closers[i+1]()
-		})
+	for _, end := range c.closers {
+		closing.Go(end)
 	}
 	closing.Wait()
 }

@@ -23,28 +23,22 @@ import (
 func TestRestartUnderAThousandHoldersAndAThousandWaiters(t *testing.T) {
 	const each = 1000
 	const long = 4 * time.Second // TTL: two thousand locks on two processors
-	for name, open := range map[string]func(lockmigrate.Pool) (func(context.Context, string) (lock, error), func()){
-		"modern": func(p lockmigrate.Pool) (func(context.Context, string) (lock, error), func()) {
-			l, err := modern.New(p, modern.Options{TTL: long})
-			require.NoError(t, err)
-			return func(ctx context.Context, key string) (lock, error) { return l.Acquire(ctx, key) }, func() { _ = l.Close() }
-		},
-		"bridge": func(p lockmigrate.Pool) (func(context.Context, string) (lock, error), func()) {
-			l, err := compat.New(p, compat.Options{TTL: long})
-			require.NoError(t, err)
-			return func(ctx context.Context, key string) (lock, error) { return l.Acquire(ctx, key) }, func() { _ = l.Close() }
-		},
+	for name, open := range map[string]func(lockmigrate.Pool) (lockmigrate.Locker, error){
+		"modern": func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return modern.New(p, modern.Options{TTL: long}) },
+		"bridge": func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return compat.New(p, compat.Options{TTL: long}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
 			// Waiters are in another process than the holders: nothing between them but the server.
-			holding, closeHolders := open(s.Pool())
-			waiting, closeWaiters := open(s.Pool())
-			held := make([]lock, each)
+			holding, err := open(s.Pool())
+			require.NoError(t, err)
+			waiting, err := open(s.Pool())
+			require.NoError(t, err)
+			held := make([]lockmigrate.Lock, each)
 			var starting sync.WaitGroup
 			for i := range each {
 				starting.Go(func() {
-					k, err := holding(t.Context(), fmt.Sprintf("k%d", i))
+					k, err := holding.Acquire(t.Context(), fmt.Sprintf("k%d", i))
 					if assert.NoError(t, err) {
 						held[i] = k
 					}
@@ -59,7 +53,7 @@ func TestRestartUnderAThousandHoldersAndAThousandWaiters(t *testing.T) {
 			var waiters sync.WaitGroup
 			for i := range each {
 				waiters.Go(func() {
-					k, err := waiting(ctx, fmt.Sprintf("k%d", i))
+					k, err := waiting.Acquire(ctx, fmt.Sprintf("k%d", i))
 					what := "acquired"
 					switch {
 					case err == nil:
@@ -105,8 +99,8 @@ func TestRestartUnderAThousandHoldersAndAThousandWaiters(t *testing.T) {
 			for _, k := range held {
 				_ = k.Release(t.Context())
 			}
-			closeHolders()
-			closeWaiters()
+			assert.NoError(t, holding.Close())
+			assert.NoError(t, waiting.Close())
 		})
 	}
 }

@@ -27,28 +27,16 @@ func TestMain(m *testing.M) {
 			if err != nil {
 				return nil, err
 			}
-			locker, err := compat.New(pool, o)
-			if err != nil {
-				return nil, err
-			}
-			return holders.TakerOf(locker.Acquire), nil
+			return holders.Of(compat.New(pool, o))
 		},
 		"legacy": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.Dialect{Name: args["dialect"]}, Lease: lease})
-			if err != nil {
-				return nil, err
-			}
-			return holders.TakerOf(locker.Acquire), nil
+			return holders.Of(legacy.New(pool, legacy.Options{Dialect: legacy.Dialect{Name: args["dialect"]}, Lease: lease}))
 		},
 		"modern": ofModern(modern.Options{TTL: ttl, FenceTTL: time.Minute}),
 		"queue":  ofModern(modern.Options{TTL: lease, Yield: 20 * time.Millisecond}), // longer than the interval of those who poll
 		"unfair": ofModern(modern.Options{TTL: lease, Unfair: true}),
 		"redisson": func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
-			locker, err := redisson.New(pool, modern.Options{TTL: lease})
-			if err != nil {
-				return nil, err
-			}
-			return holders.TakerOf(locker.Acquire), nil
+			return holders.Of(redisson.New(pool, modern.Options{TTL: lease}))
 		},
 	})
 	_ = flag.Set("test.parallel", "4") // they wait more than they work; the command line still decides
@@ -57,11 +45,7 @@ func TestMain(m *testing.M) {
 
 func ofModern(o modern.Options) holders.Maker {
 	return func(pool *redis.Pool, _ map[string]string) (holders.Taker, error) {
-		locker, err := modern.New(pool, o)
-		if err != nil {
-			return nil, err
-		}
-		return holders.TakerOf(locker.Acquire), nil
+		return holders.Of(modern.New(pool, o))
 	}
 }
 

@@ -88,49 +88,34 @@ func (p post) open() (acquire func(ctx context.Context, key string) (held, error
 	if err != nil {
 		return nil, nil, err
 	}
+	var l lockmigrate.Locker
 	switch p.Kind {
+	case planted:
+		return p.bug(pool), closePool, nil
 	case follower:
-		l, err := compat.New(pool, compat.Options{
+		l, err = compat.New(pool, compat.Options{
 			Namespace: p.Namespace, Member: p.ID, Dialect: legacy.Dialect{Name: p.Dialect}, TTL: ttl, Lease: lease, ShortestLease: lease,
 			ClockLag: 100 * time.Millisecond, CommandDelay: delay, ReplyTimeout: ttl / 2,
 		})
-		if err != nil {
-			return nil, nil, err
-		}
-		return func(ctx context.Context, key string) (held, error) {
-			k, err := l.Acquire(ctx, key)
-			if err != nil {
-				return held{}, err
-			}
-			return held{k.Context(), k.Stage().String(), k.Fence(), k.Release}, nil
-		}, func() { l.Close(); closePool() }, nil
-	case planted:
-		return p.bug(pool), closePool, nil
 	case redissons:
-		l, err := redisson.New(pool, modern.Options{TTL: ttl, ReplyTimeout: ttl / 2})
-		if err != nil {
-			return nil, nil, err
-		}
-		return func(ctx context.Context, key string) (held, error) {
-			k, err := l.Acquire(ctx, key)
-			if err != nil {
-				return held{}, err
-			}
-			return held{k.Context(), p.Kind, 0, k.Release}, nil
-		}, func() { l.Close(); closePool() }, nil
+		l, err = redisson.New(pool, modern.Options{TTL: ttl, ReplyTimeout: ttl / 2})
 	default:
-		l, err := modern.New(pool, modern.Options{TTL: ttl, ReplyTimeout: ttl / 2, FenceTTL: time.Minute, Yield: 20 * time.Millisecond})
-		if err != nil {
-			return nil, nil, err
-		}
-		return func(ctx context.Context, key string) (held, error) {
-			k, err := l.Acquire(ctx, key)
-			if err != nil {
-				return held{}, err
-			}
-			return held{k.Context(), p.Kind, k.Fence(), k.Release}, nil
-		}, func() { l.Close(); closePool() }, nil
+		l, err = modern.New(pool, modern.Options{TTL: ttl, ReplyTimeout: ttl / 2, FenceTTL: time.Minute, Yield: 20 * time.Millisecond})
 	}
+	if err != nil {
+		return nil, nil, err
+	}
+	return func(ctx context.Context, key string) (held, error) {
+		k, err := l.Acquire(ctx, key)
+		if err != nil {
+			return held{}, err
+		}
+		what := p.Kind
+		if what == follower {
+			what = k.Stage().String()
+		}
+		return held{k.Context(), what, k.Fence(), k.Release}, nil
+	}, func() { _ = l.Close(); closePool() }, nil
 }
 
 // bug is what the soak must find: it takes the key as others do, does not renew, overruns, and deletes

@@ -27,20 +27,18 @@ var grown = []string{"redis-5.0.6", "redis-6.2.11", "redis-8.2.3", "valkey-9.0.0
 // over are the kinds of lock that a topology is tried with.
 func over(t *testing.T, pool lockmigrate.Pool) kinds {
 	t.Helper()
-	old, err := legacy.New(pool, legacy.Options{Lease: 10 * time.Second, Poll: 10 * time.Millisecond})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = old.Close() })
-	bridge, err := compat.New(pool, compat.Options{TTL: 10 * time.Second})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = bridge.Close() })
-	queued, err := modern.New(pool, modern.Options{TTL: 10 * time.Second, FenceTTL: time.Minute})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = queued.Close() })
-	return kinds{
-		"legacy": holders.TakerOf(old.Acquire).Acquire,
-		"bridge": holders.TakerOf(bridge.Acquire).Acquire,
-		"modern": holders.TakerOf(queued.Acquire).Acquire,
+	all := kinds{}
+	add := func(name string) func(lockmigrate.Locker, error) {
+		return func(l lockmigrate.Locker, err error) {
+			require.NoError(t, err)
+			t.Cleanup(func() { _ = l.Close() })
+			all[name] = holders.TakerOf(l.Acquire).Acquire
+		}
 	}
+	add("legacy")(legacy.New(pool, legacy.Options{Lease: 10 * time.Second, Poll: 10 * time.Millisecond}))
+	add("bridge")(compat.New(pool, compat.Options{TTL: 10 * time.Second}))
+	add("modern")(modern.New(pool, modern.Options{TTL: 10 * time.Second, FenceTTL: time.Minute}))
+	return all
 }
 
 // kinds take a lock on a key, and return what gives it back.

@@ -16,6 +16,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -52,14 +53,21 @@ var locks = []lock{
 	{"modern-fencing", servers.Fencing, token(modern.Options{FenceTTL: time.Minute})},
 	{"modern-unfair-fencing", servers.Fencing, token(modern.Options{Unfair: true, FenceTTL: time.Minute})},
 	{"modern-unfair", servers.Unfair, token(modern.Options{Unfair: true})},
-	{"redisson", servers.Redisson, func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+	{"redisson", servers.Redisson, hears(func(pool *redis.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error) {
+		return redisson.New(pool, modern.Options{TTL: ttl, Observer: told})
+	})},
+}
+
+// hears makes a Taker whose waiters tell how they wait.
+func hears(open func(pool *redis.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error)) holders.Maker {
+	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
 		mode := new(redistest.Mode)
-		locker, err := redisson.New(pool, modern.Options{TTL: ttlOf(args), Observer: mode.Observe})
+		locker, err := open(pool, ttlOf(args), mode.Observe)
 		if err != nil {
 			return nil, err
 		}
 		return heard{holders.TakerOf(locker.Acquire), mode}, nil
-	}},
+	}
 }
 
 func TestMain(m *testing.M) {
@@ -112,40 +120,24 @@ func (h heard) Waiting() string { return h.mode.Is() }
 
 func old(release legacy.ReleasePolicy) holders.Maker {
 	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-		locker, err := legacy.New(pool, legacy.Options{Lease: ttlOf(args), Release: release, Poll: 5 * time.Millisecond})
-		if err != nil {
-			return nil, err
-		}
-		return holders.TakerOf(locker.Acquire), nil
+		return holders.Of(legacy.New(pool, legacy.Options{Lease: ttlOf(args), Release: release, Poll: 5 * time.Millisecond}))
 	}
 }
 
 func bridged(opts compat.Options) holders.Maker {
-	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-		opts, ttl := opts, ttlOf(args) // makers run side by side
-		opts.TTL, opts.Lease, opts.ShortestLease = ttl, ttl, ttl
-		mode := new(redistest.Mode)
-		opts.Observer = mode.Observe
-		locker, err := compat.New(pool, opts)
-		if err != nil {
-			return nil, err
-		}
-		return heard{holders.TakerOf(locker.Acquire), mode}, nil
-	}
+	return hears(func(pool *redis.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error) {
+		o := opts // makers run side by side
+		o.TTL, o.Lease, o.ShortestLease, o.Observer = ttl, ttl, ttl, told
+		return compat.New(pool, o)
+	})
 }
 
 func token(opts modern.Options) holders.Maker {
-	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-		opts := opts
-		opts.TTL = ttlOf(args)
-		mode := new(redistest.Mode)
-		opts.Observer = mode.Observe
-		locker, err := modern.New(pool, opts)
-		if err != nil {
-			return nil, err
-		}
-		return heard{holders.TakerOf(locker.Acquire), mode}, nil
-	}
+	return hears(func(pool *redis.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error) {
+		o := opts
+		o.TTL, o.Observer = ttl, told
+		return modern.New(pool, o)
+	})
 }
 
 // each runs a test on every server side by side.
