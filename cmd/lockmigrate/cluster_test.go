@@ -395,13 +395,13 @@ func TestFenceAndObserveOverSentinels(t *testing.T) {
 func TestDemoOverManyServers(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, 3, 0)
-	out, _ := expect(t, exitDone, "demo", "--act", "600ms", "--redis", c.URL())
+	out, _ := expect(t, exitDone, "demo", "--act", "300ms", "--redis", c.URL())
 	assert.True(t, strings.HasSuffix(out, "\noverlaps: 0\n"), out)
 	for _, s := range c.Masters {
 		assert.EqualValues(t, 0, s.Do("DBSIZE"), "it leaves nothing")
 	}
 	g := redistest.NewSentinels(t, 1, 1)
-	out, _ = expect(t, exitDone, "demo", "--act", "600ms", "--json", "--redis", g.URL())
+	out, _ = expect(t, exitDone, "demo", "--act", "300ms", "--json", "--redis", g.URL())
 	assert.Contains(t, out, `"complete":true`)
 	assert.EqualValues(t, 0, g.Master().Do("DBSIZE"))
 }

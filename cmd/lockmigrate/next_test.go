@@ -28,7 +28,7 @@ func TestNextLeadsThrough(t *testing.T) {
 	s := redistest.Real(t)
 	o := operator{t, s.URL()}
 	t.Chdir(t.TempDir())
-	impatient := strings.NewReplacer("--for 10m", "--for 3s", "--for LONGER", "--for 5s", "--longest-silence HOW-LONG", "--longest-silence 4s") // what a person thinks of
+	impatient := strings.NewReplacer("--for 10m", "--for 2s", "--for LONGER", "--for 4s", "--longest-silence HOW-LONG", "--longest-silence 4s") // what a person thinks of
 
 	old, stopOld := context.WithCancel(t.Context())
 	var clients sync.WaitGroup

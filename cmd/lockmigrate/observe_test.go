@@ -88,11 +88,10 @@ func TestSimulateKnowsWhoSharesKeys(t *testing.T) {
 // simulated plays the fleet of a profile.
 func simulated(t *testing.T, profile string) (exit int, out string) {
 	t.Helper()
-	code, text, errs := lockmigrateIn(t.Context(), false, "forecast", profile, "--scenario", "legacy")
-	require.Equal(t, exitDone, code, errs)
+	text, _ := expect(t, exitDone, "forecast", profile, "--scenario", "legacy")
 	require.NoError(t, os.WriteFile("fleet.txt", []byte(text), 0o600))
-	code, out, _ = lockmigrateIn(t.Context(), false, "simulate", "--scenario", "fleet.txt")
-	return code, out
+	exit, out, _ = lockmigrateIn(t.Context(), false, "simulate", "--scenario", "fleet.txt")
+	return exit, out
 }
 
 // TestObserveSaysHowFarItIs: on a terminal, and nowhere else. What it sees in a database names that.

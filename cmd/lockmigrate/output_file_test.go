@@ -28,8 +28,7 @@ func TestAFileThatCannotBeWritten(t *testing.T) {
 			{"simulate", "--runs", "1000000", "--html", file},
 		} {
 			began := time.Now()
-			code, stdout, stderr := lockmigrateIn(t.Context(), false, append(args, "--redis", s.URL())...)
-			assert.Equal(t, exitUsage, code, "%v", args)
+			stdout, stderr := expect(t, exitUsage, append(args, "--redis", s.URL())...)
 			assert.Empty(t, stdout)
 			assert.Contains(t, stderr, file+": ")
 			assert.Less(t, time.Since(began), 20*time.Second)

@@ -89,13 +89,11 @@ func TestReadOnlyServer(t *testing.T) {
 		host, port, _ := net.SplitHostPort(master.Addr)
 		replica = redistest.Real(t, "--replicaof", host+" "+port)
 	}
-	code, stdout, stderr := lockmigrateIn(context.Background(), false, "demo", "--redis", replica.URL())
-	assert.Equal(t, exitFailed, code)
+	stdout, stderr := expect(t, exitFailed, "demo", "--redis", replica.URL())
 	assert.Empty(t, stdout)
 	assert.Equal(t, "lockmigrate: the server is a read-only replica: name the master in the URL, or use redis+sentinel://\n", stderr)
 
-	code, _, stderr = lockmigrateIn(context.Background(), false, "scan", "--redis", replica.URL())
-	assert.Equal(t, exitDone, code, "a scan only reads")
+	_, stderr = expect(t, exitDone, "scan", "--redis", replica.URL())
 	assert.Empty(t, stderr)
 }
 
@@ -103,8 +101,7 @@ func TestScanWithoutTheRight(t *testing.T) {
 	s := redistest.Real(t)
 	s.Do("ACL", "SETUSER", "joe", "on", ">hunter2", "~*", "+@all", "-scan")
 	s.Do("SET", "k", "v")
-	code, stdout, stderr := lockmigrateIn(context.Background(), false, "scan", "--redis", "redis://joe:hunter2@"+s.Addr)
-	assert.Equal(t, exitFailed, code)
+	stdout, stderr := expect(t, exitFailed, "scan", "--redis", "redis://joe:hunter2@"+s.Addr)
 	assert.Empty(t, stdout)
 	assert.Regexp(t, `^lockmigrate: this user may not run a command there \(NOPERM .*scan.*\): lockmigrate scan needs ACL SETUSER NAME .*~KEY .*\+scan .*\+pttl \+getrange .*\(SECURITY.md, "The least rights", .*\)\n$`, stderr)
 }
@@ -116,8 +113,7 @@ func TestScanWithTheRightsThatHelpNames(t *testing.T) {
 	s.Do("HSET", "redisson", "6b1e0b0c-6f0c-4a8b-9d0a-0f1e2d3c4b5a:54", 1)
 	s.Do("SADD", "set", "m")
 	s.Do("SET", "lock:a", "6123456789012345678", "PX", 60_000)
-	code, stdout, stderr := lockmigrateIn(context.Background(), false, "scan", "--redis", "redis://joe:pw@"+s.Addr)
-	assert.Equal(t, exitDone, code, stderr)
+	stdout, _ := expect(t, exitDone, "scan", "--redis", "redis://joe:pw@"+s.Addr)
 	assert.Contains(t, stdout, "\n2 locks: ")
 }
 
@@ -132,42 +128,9 @@ func TestScanOfADyingServer(t *testing.T) {
 	_, err := conn.Do("")
 	require.NoError(t, err)
 	time.AfterFunc(300*time.Millisecond, s.Kill)
-	code, stdout, stderr := lockmigrateIn(context.Background(), false, "scan", "--rate", "5000", "--redis", s.URL())
-	assert.Equal(t, exitFailed, code)
+	stdout, stderr := expect(t, exitFailed, "scan", "--rate", "5000", "--redis", s.URL())
 	assert.Contains(t, stdout, "NOT ALL OF THEM")
 	assert.Regexp(t, `^lockmigrate: after [0-9]+ keys: the connection to the server broke: it closed the connection: `, stderr)
-}
-
-func TestScanOfACluster(t *testing.T) {
-	t.Parallel()
-	a := redistest.Real(t, "--cluster-enabled", "yes")
-	b := redistest.Real(t, "--cluster-enabled", "yes")
-	a.Do("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
-	b.Do("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
-	host, port, _ := net.SplitHostPort(b.Addr)
-	a.Do("CLUSTER", "MEET", host, port)
-	expiry := time.Now().Add(time.Hour).UnixMilli()
-	require.Eventually(t, func() bool { // both take writes once they agree
-		for i := range 100 {
-			key := fmt.Sprint("lock:", i)
-			for _, s := range []*redistest.Server{a, b} {
-				conn := s.Conn()
-				if _, err := conn.Do("SET", key, expiry); err != nil && !isMoved(err) {
-					return false
-				}
-			}
-		}
-		return true
-	}, 20*time.Second, 100*time.Millisecond)
-	code, stdout, stderr := lockmigrateIn(context.Background(), false, "scan", "--redis", "redis+cluster://"+a.Addr)
-	assert.Equal(t, exitDone, code, stderr)
-	assert.Contains(t, stdout, "\n100 locks: 100 held\n")
-	assert.Empty(t, stderr)
-
-	code, stdout, stderr = lockmigrateIn(context.Background(), false, "scan", "--redis", a.URL())
-	assert.Equal(t, exitDone, code)
-	assert.NotContains(t, stdout, "\n100 locks")
-	assert.Contains(t, stderr, "this server is one node of a cluster")
 }
 
 func TestProgressOnATerminal(t *testing.T) {
@@ -208,8 +171,7 @@ func TestErrorsAreOneSafeLine(t *testing.T) {
 func TestHelpFitsTheScreen(t *testing.T) {
 	var visit func(path []string, cmd *cobra.Command)
 	visit = func(path []string, cmd *cobra.Command) {
-		code, stdout, _ := lockmigrateIn(context.Background(), false, append(path, "--help")...)
-		assert.Equal(t, exitDone, code, "%q", path)
+		stdout, _ := expect(t, exitDone, append(path, "--help")...)
 		for line := range strings.SplitSeq(stdout, "\n") {
 			assert.LessOrEqual(t, utf8.RuneCountInString(line), 80, "%q: %s", path, line)
 		}
@@ -274,11 +236,6 @@ func TestShort(t *testing.T) {
 	}
 }
 
-func isMoved(err error) bool {
-	var refused redis.Error
-	return errors.As(err, &refused) && len(refused) > 5 && refused[:5] == "MOVED"
-}
-
 // TestNoNumberIsBelowZero gives each number of each command a value below zero: only those that say so take it.
 func TestNoNumberIsBelowZero(t *testing.T) {
 	asked := 0
@@ -293,8 +250,7 @@ func TestNoNumberIsBelowZero(t *testing.T) {
 			if c.Args != nil && c.Args(c, nil) != nil {
 				args = append(args, "no-such-file")
 			}
-			code, _, stderr := lockmigrateIn(t.Context(), false, args...)
-			assert.Equal(t, exitUsage, code, "%v: %s", args, stderr)
+			_, stderr := expect(t, exitUsage, args...)
 			assert.Contains(t, stderr, "--"+f.Name+" "+value+" is negative: give 0 or more", "%v", args)
 			asked++
 		})
@@ -304,7 +260,6 @@ func TestNoNumberIsBelowZero(t *testing.T) {
 	}
 	look(newRootCommand(processEnvironment()))
 	assert.Greater(t, asked, 40)
-	code, _, stderr := lockmigrateIn(t.Context(), false, "observe", "--snapshot", "-1", "--redis", "redis://127.0.0.1:1")
-	assert.Equal(t, exitFailed, code, stderr)
+	_, stderr := expect(t, exitFailed, "observe", "--snapshot", "-1", "--redis", "redis://127.0.0.1:1")
 	assert.NotContains(t, stderr, "negative")
 }

@@ -47,12 +47,27 @@ func fetch(url string) (code int, text string) {
 func ordersAtBridge(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	for _, args := range [][]string{
-		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"},
+		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute"},
 		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
 	} {
-		code, _, stderr := lockmigrateIn(t.Context(), false, append(args, "--redis", s.URL())...)
-		require.Equal(t, exitDone, code, stderr)
+		expect(t, exitDone, append(args, "--redis", s.URL())...)
 	}
+}
+
+// sidecarOf runs a sidecar called billing until stop, which returns its log. It is ready.
+func sidecarOf(t *testing.T, url, drain string) (addr, status string, stop func() (log string)) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	addr, status = freePort(t), freePort(t)
+	ended := make(chan string, 1)
+	go func() {
+		_, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", url, "--listen", addr, "--status", status, "--namespace", "orders", "--name", "billing", "--drain", drain)
+		ended <- stderr
+	}()
+	stop = sync.OnceValue(func() string { cancel(); return <-ended })
+	t.Cleanup(func() { stop() })
+	redistest.Await(t, "readiness", 20*time.Second, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK })
+	return addr, status, stop
 }
 
 // TestSidecar runs the command: an old client's SETNX becomes a token with a TTL, the namespace lists the sidecar, a second process
@@ -243,8 +258,6 @@ func TestSidecarLeastRights(t *testing.T) {
 		t.Run(stage, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
 			lines := [][]string{{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"}}
 			for _, to := range map[string][]string{"bridge": {"bridge"}, "modern": {"bridge", "modern"}}[stage] {
 				line := []string{"stage", "advance", "--namespace", "orders", "--to", to, "--execute"}
@@ -254,8 +267,7 @@ func TestSidecarLeastRights(t *testing.T) {
 				lines = append(lines, line)
 			}
 			for _, args := range lines {
-				code, _, stderr := lockmigrateIn(ctx, false, append(args, "--redis", s.URL())...)
-				require.Equal(t, exitDone, code, stderr)
+				expect(t, exitDone, append(args, "--redis", s.URL())...)
 			}
 			s.Do("ACL", "SETUSER", "billing", "on", ">pw", "~lock.order.*", "+setnx", "+get", "+getset", "+del", "+expire")
 			for line := range strings.Lines(string(text)) {
@@ -267,14 +279,7 @@ func TestSidecarLeastRights(t *testing.T) {
 					s.Do("ACL", args...)
 				}
 			}
-			addr, status := freePort(t), freePort(t)
-			ended := make(chan string, 1)
-			go func() {
-				_, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", "redis://sidecar:secret@"+s.Addr+"/0", "--listen", addr, "--status", status,
-					"--namespace", "orders", "--name", "billing", "--drain", "0s")
-				ended <- stderr
-			}()
-			require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
+			addr, _, stop := sidecarOf(t, "redis://sidecar:secret@"+s.Addr+"/0", "0s")
 			require.Empty(t, denials(s))
 			reset := time.Now()
 			expiry := func() string { return strconv.FormatInt(time.Now().Add(2*time.Second).UnixMilli(), 10) }
@@ -310,8 +315,7 @@ func TestSidecarLeastRights(t *testing.T) {
 			}
 			time.Sleep(time.Until(reset.Add(6 * time.Second))) // longer than between two pings of the sidecar
 			assert.Empty(t, denials(s))
-			cancel()
-			assert.NotContains(t, <-ended, "NOPERM")
+			assert.NotContains(t, stop(), "NOPERM")
 		})
 	}
 }
@@ -321,22 +325,8 @@ func TestSidecarLeastRights(t *testing.T) {
 func TestVerifyBehindASidecar(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	stage := func(args ...string) {
-		t.Helper()
-		code, _, stderr := lockmigrateIn(ctx, false, append(append([]string{"stage"}, args...), "--redis", s.URL())...)
-		require.Equal(t, exitDone, code, stderr)
-	}
-	stage("init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute")
-	stage("advance", "--namespace", "orders", "--to", "bridge", "--execute")
-	addr, status := freePort(t), freePort(t)
-	ended := make(chan int, 1)
-	go func() {
-		code, _, _ := lockmigrateIn(ctx, false, "sidecar", "--redis", s.URL(), "--listen", addr, "--status", status, "--namespace", "orders", "--name", "billing", "--drain", "1s")
-		ended <- code
-	}()
-	defer func() { cancel(); <-ended }()
-	require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
+	ordersAtBridge(t, s)
+	addr, _, _ := sidecarOf(t, s.URL(), "1s")
 	client := func(addr string) (turn func()) {
 		conn, err := redis.Dial("tcp", addr)
 		require.NoError(t, err)
@@ -360,7 +350,7 @@ func TestVerifyBehindASidecar(t *testing.T) {
 	assert.Equal(t, "none-seen", found.Verdict, "%v", found.open())
 	assert.Equal(t, "seen", verifyWhile(t, s.URL(), func() { behind(); direct() }, args...).Verdict)
 
-	stage("advance", "--namespace", "orders", "--to", "modern", "--force", "a test", "--wait", "--execute")
+	expect(t, exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--force", "a test", "--wait", "--execute", "--redis", s.URL())
 	found = verifyWhile(t, s.URL(), behind, args...)
 	assert.Equal(t, "none-seen", found.Verdict, "%v", found.open())
 	assert.Equal(t, "seen", verifyWhile(t, s.URL(), direct, args...).Verdict)
@@ -370,15 +360,8 @@ func TestVerifyBehindASidecar(t *testing.T) {
 func TestSidecarLogStaysShort(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
-	ctx, cancel := context.WithCancel(t.Context())
 	ordersAtBridge(t, s)
-	addr, status := freePort(t), freePort(t)
-	log := make(chan string, 1)
-	go func() {
-		_, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", s.URL(), "--listen", addr, "--status", status, "--namespace", "orders", "--name", "billing", "--drain", "1s")
-		log <- stderr
-	}()
-	require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
+	addr, status, stop := sidecarOf(t, s.URL(), "1s")
 	old, err := redis.Dial("tcp", addr)
 	require.NoError(t, err)
 	defer old.Close()
@@ -393,8 +376,7 @@ func TestSidecarLogStaysShort(t *testing.T) {
 	_, metrics := fetch("http://" + status + "/metrics")
 	assert.Contains(t, metrics, "lockmigrate_sidecar_refused_total 300\n")
 	assert.Contains(t, metrics, "lockmigrate_sidecar_over_total 300\n")
-	cancel()
-	lines := <-log
+	lines := stop()
 	for _, message := range []string{"msg=refused", "clock: not taken"} {
 		assert.LessOrEqual(t, strings.Count(lines, message), 20, message)
 		assert.Positive(t, strings.Count(lines, message), message)
@@ -406,28 +388,13 @@ func TestSidecarLogStaysShort(t *testing.T) {
 func TestSidecarUnseen(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
-	ctx, cancel := context.WithCancel(t.Context())
 	show := func() string {
-		code, stdout, stderr := lockmigrateIn(t.Context(), false, "stage", "--namespace", "orders", "--redis", s.URL())
-		require.Equal(t, exitDone, code, stderr)
+		stdout, _ := expect(t, exitDone, "stage", "--namespace", "orders", "--redis", s.URL())
 		return strings.Join(strings.Fields(stdout), " ")
 	}
-	for _, args := range [][]string{
-		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute"},
-		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
-	} {
-		code, _, stderr := lockmigrateIn(ctx, false, append(args, "--redis", s.URL())...)
-		require.Equal(t, exitDone, code, stderr)
-	}
+	ordersAtBridge(t, s)
 	s.Do("ACL", "SETUSER", "side", "on", ">x", "+@all", "~lockmigrate:*", "&*")
-	addr, status, ended := freePort(t), freePort(t), make(chan int, 1)
-	go func() {
-		code, _, _ := lockmigrateIn(ctx, false, "sidecar", "--redis", strings.Replace(s.URL(), "redis://", "redis://side:x@", 1), "--listen", addr,
-			"--status", status, "--namespace", "orders", "--name", "billing", "--drain", "1s")
-		ended <- code
-	}()
-	defer func() { cancel(); <-ended }()
-	require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
+	addr, status, _ := sidecarOf(t, strings.Replace(s.URL(), "redis://", "redis://side:x@", 1), "1s")
 	assert.NotContains(t, show(), "may not look")
 	old, err := redis.Dial("tcp", addr)
 	require.NoError(t, err)

@@ -31,14 +31,12 @@ func TestSidecarWaitsForItsServer(t *testing.T) {
 		"refuses the password": line("redis://:wrong@" + s.Addr + "/0"),
 		"no such namespace":    line(s.URL(), "--namespace", "others"),
 	} {
-		code, _, stderr := lockmigrateIn(t.Context(), false, args...)
-		assert.Equal(t, exitFailed, code, "%s: %s", why, stderr)
+		_, stderr := expect(t, exitFailed, args...)
 		assert.NotContains(t, stderr, "waiting for the server", why)
 	}
 	s.Kill()
 	for _, wrong := range []string{"nonsense", "jboot=127.0.0.1:0"} {
-		code, _, stderr = lockmigrateIn(t.Context(), false, line(s.URL(), "--listen", wrong)...)
-		assert.Equal(t, exitUsage, code, "%s: %s", wrong, stderr)
+		_, stderr = expect(t, exitUsage, line(s.URL(), "--listen", wrong)...)
 	}
 
 	type result struct {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -280,77 +279,6 @@ func TestPatternsOfAnyBytesOnTheCommandLine(t *testing.T) {
 	assert.Contains(t, stdout, `lock\xff\xfe*`)
 	stdout, _ = o.runs(exitDone, "stage", "--namespace", "orders", "--json")
 	assert.Contains(t, stdout, `lock\\xff\\xfe*`)
-}
-
-// TestForwardBackForwardComplete moves a fleet that works all the while, as an operator does it: each step planned
-// and made, each undone and made again, each command run twice, and the namespace removed at the end.
-func TestForwardBackForwardComplete(t *testing.T) {
-	t.Parallel()
-	s := redistest.Real(t)
-	o := operator{t, s.URL()}
-	o.creates("orders", "lock.order.*")
-	lockers := []compat.Locker{service(t, s.Pool()), service(t, s.Pool()), service(t, s.Pool())}
-	var inside, turns [3]int64
-	var mu sync.Mutex
-	held := false
-	ctx, stop := context.WithCancel(t.Context())
-	var fleet sync.WaitGroup
-	for i, l := range lockers {
-		fleet.Go(func() {
-			for ctx.Err() == nil {
-				_ = l.Do(ctx, "lock.order.1", func(context.Context) error {
-					mu.Lock()
-					if held {
-						inside[i]++
-					}
-					held = true
-					turns[i]++
-					mu.Unlock()
-					time.Sleep(time.Millisecond)
-					mu.Lock()
-					held = false
-					mu.Unlock()
-					return nil
-				})
-			}
-		})
-	}
-	count := func() (n int64) {
-		mu.Lock()
-		defer mu.Unlock()
-		return turns[0] + turns[1] + turns[2]
-	}
-	for _, step := range []string{"advance bridge", "rollback legacy", "advance bridge", "advance modern", "rollback bridge", "rollback legacy", "advance bridge", "advance modern"} {
-		verb, to, _ := strings.Cut(step, " ")
-		args := []string{"stage", verb, "--namespace", "orders", "--to", to}
-		if to == "modern" {
-			args = append(args, "--force", "a test")
-		}
-		o.runs(exitDone, args...)
-		for range 2 {
-			o.runs(exitDone, append(args, "--wait", "--timeout", "30s", "--execute")...)
-		}
-		stdout, _ := o.runs(exitDone, "stage", "--namespace", "orders", "--json")
-		var doc stages.Document
-		require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-		assert.Equal(t, to, doc.Stage)
-		assert.Empty(t, doc.Changing)
-		for _, m := range doc.Members {
-			assert.Equal(t, to, m.Stage, m.ID)
-		}
-		now := count()
-		redistest.Await(t, "turns at stage "+to, 20*time.Second, func() bool { return count() > now+10 })
-	}
-	o.runs(exitUnsafe, "stage", "delete", "--namespace", "orders", "--execute")
-	stop()
-	fleet.Wait()
-	assert.Zero(t, inside[0]+inside[1]+inside[2], redistest.Violated)
-	for _, l := range lockers {
-		l.Close()
-	}
-	o.runs(exitDone, "stage", "delete", "--namespace", "orders", "--execute")
-	stdout, _ := o.runs(exitDone, "stage", "list")
-	assert.Equal(t, "no namespaces\n", stdout)
 }
 
 // TestTheDemosLinesWorkAsPrinted: the demo prints what an operator would type, and typing it does it.

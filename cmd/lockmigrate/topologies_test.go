@@ -49,6 +49,8 @@ func TestStageAndScanOverManyServers(t *testing.T) {
 			}
 			t.Fatalf("nobody takes %s", key)
 		})
+		_, stderr := expect(t, exitDone, "scan", "--redis", c.Masters[0].URL())
+		assert.Contains(t, stderr, "this server is one node of a cluster")
 	})
 	t.Run("sentinel", func(t *testing.T) {
 		g := redistest.NewSentinels(t, 1, 1)

@@ -184,36 +184,3 @@ func getsets(lock []redistest.Command, key string, hold holders.Event) (n int) {
 	}
 	return n
 }
-
-// TestJavaReadsBridgeValues: no reader throws on a bridge value, and none takes it for expired.
-func TestJavaReadsBridgeValues(t *testing.T) {
-	server := redistest.Real(t)
-	for _, c := range []struct {
-		kind    holders.Kind
-		dialect legacy.Dialect
-	}{
-		{holders.JedisLock, legacy.Dialect{Name: "jedis-ms"}}, {holders.Article, legacy.Dialect{Name: "jedis-ms"}}, {holders.JedisUUID, legacy.Dialect{Name: "jedis-uuid"}},
-		{holders.RedisPy, legacy.Dialect{Name: "redispy-float"}},
-	} {
-		key := "lock." + c.kind.Name
-		locker, err := compat.New(server.Pool(), compat.Options{Dialect: c.dialect})
-		if err != nil {
-			t.Fatal(err)
-		}
-		lock, err := locker.Acquire(t.Context(), key)
-		if err != nil {
-			t.Fatal(err)
-		}
-		h := holders.Start(t, c.kind, server.URL(), holders.Arg("lease", lease), holders.Arg("wait", 300*time.Millisecond))
-		if e := h.Do("acquire %s", key); e.Event != "busy" {
-			t.Errorf("%s beside a bridge holder: %+v", c.kind.Name, e)
-		}
-		if err := lock.Release(t.Context()); err != nil {
-			t.Errorf("%s: release: %v", c.kind.Name, err)
-		}
-		if e := h.Do("acquire %s", key); e.Event != "acquired" {
-			t.Errorf("%s after a bridge holder: %+v", c.kind.Name, e)
-		}
-		locker.Close()
-	}
-}
