@@ -127,10 +127,15 @@ func TestScanOfADyingServer(t *testing.T) {
 	}
 	_, err := conn.Do("")
 	require.NoError(t, err)
-	time.AfterFunc(300*time.Millisecond, s.Kill)
-	stdout, stderr := expect(t, exitFailed, "scan", "--rate", "5000", "--redis", s.URL())
-	assert.Contains(t, stdout, "NOT ALL OF THEM")
-	assert.Regexp(t, `^lockmigrate: after [0-9]+ keys: the connection to the server broke: it closed the connection: `, stderr)
+	r := start(t, "scan", "--rate", "5000", "--redis", s.URL())
+	redistest.Await(t, "a scan that is under way", 20*time.Second, func() bool {
+		stats, _ := redis.String(s.Try("INFO", "commandstats"))
+		return strings.Contains(stats, "cmdstat_scan:calls=")
+	})
+	s.Kill()
+	assert.Equal(t, exitFailed, r.wait())
+	assert.Contains(t, r.out.String(), "NOT ALL OF THEM")
+	assert.Regexp(t, `^lockmigrate: after [0-9]+ keys: the connection to the server broke: it closed the connection: `, r.diagnostics.String())
 }
 
 func TestProgressOnATerminal(t *testing.T) {
