@@ -8,6 +8,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
@@ -17,21 +19,15 @@ func BenchmarkAcquireRelease(b *testing.B) {
 	for name, fenceTTL := range map[string]time.Duration{"fenced": time.Minute, "plain": 0} {
 		b.Run(name, func(b *testing.B) {
 			locker, err := compat.New(redistest.Real(b).Pool(), compat.Options{ShortestLease: time.Minute, FenceTTL: fenceTTL})
-			if err != nil {
-				b.Fatal(err)
-			}
+			require.NoError(b, err)
 			defer locker.Close()
 			ctx, cancel := context.WithCancel(b.Context())
 			defer cancel()
 			b.ReportAllocs()
 			for b.Loop() {
 				lock, err := locker.Acquire(ctx, "orders")
-				if err != nil {
-					b.Fatal(err)
-				}
-				if err := lock.Release(ctx); err != nil {
-					b.Fatal(err)
-				}
+				require.NoError(b, err)
+				require.NoError(b, lock.Release(ctx))
 			}
 		})
 	}
@@ -40,9 +36,7 @@ func BenchmarkAcquireRelease(b *testing.B) {
 // BenchmarkCrowd is 64 goroutines, each with a key of its own.
 func BenchmarkCrowd(b *testing.B) {
 	locker, err := compat.New(redistest.Real(b).Pool(), compat.Options{ShortestLease: time.Minute})
-	if err != nil {
-		b.Fatal(err)
-	}
+	require.NoError(b, err)
 	defer locker.Close()
 	var n atomic.Int64
 	b.SetParallelism(64 / runtime.GOMAXPROCS(0))

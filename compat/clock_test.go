@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -20,9 +21,7 @@ func TestRenewalsFollowTheServersClock(t *testing.T) {
 	l := compat.MeasureAlways(newLocker(t, s.Server, quick(func(o *compat.Options) { o.TTL, o.Lease = time.Minute, lease }, inStage(t, s.Server, lockmigrate.StageLegacy))))
 	k := acquire(t, l, "orders")
 	s.Step(step)
-	if err := k.Renew(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, k.Renew(t.Context()))
 	if left := leftOf(t, s.Server, "orders"); left < lease-step/2 {
 		t.Errorf("on the server's clock a lease of %v lasts for another %v", lease, left)
 	}
@@ -33,13 +32,9 @@ func TestRenewalsFollowTheServersClock(t *testing.T) {
 func leftOf(t testing.TB, s *redistest.Server, key string) time.Duration {
 	t.Helper()
 	now, err := redis.Int64s(s.Do("TIME"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ends, err := strconv.ParseInt(s.Value(key), 10, 64)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return time.UnixMilli(ends).Sub(time.Unix(now[0], now[1]*1000))
 }
 

@@ -15,6 +15,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -49,9 +51,7 @@ func inStage(t testing.TB, s *redistest.Server, stage lockmigrate.Stage) func(*c
 	}
 	return func(o *compat.Options) {
 		name, err := redistest.InStage(s.Pool(), stage, o.Dialect.Name, o.ShortestLease)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		o.Namespace = name
 	}
 }
@@ -64,9 +64,7 @@ func newLocker(t testing.TB, s *redistest.Server, o compat.Options) compat.Locke
 func opened(t testing.TB, pool lockmigrate.Pool, o compat.Options) compat.Locker {
 	t.Helper()
 	l, err := compat.New(pool, o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -76,17 +74,13 @@ func acquire(t testing.TB, l compat.Locker, key string) lockmigrate.Lock {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	k, err := l.Acquire(ctx, key)
-	if err != nil {
-		t.Fatalf("acquire: %v", err)
-	}
+	require.NoError(t, err, "acquire:")
 	return k
 }
 
 func release(t testing.TB, k lockmigrate.Lock) {
 	t.Helper()
-	if err := k.Release(context.WithoutCancel(t.Context())); err != nil {
-		t.Fatalf("release: %v", err)
-	}
+	require.NoError(t, k.Release(context.WithoutCancel(t.Context())), "release:")
 }
 
 // lost waits until the holder has been told, and returns how long that took.
@@ -228,9 +222,7 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 		l, err := compat.New(s.Pool(), quick(func(o *compat.Options) {
 			o.CommandDelay, o.ShortestLease, o.Lease, o.TTL = 20*time.Second, time.Minute, time.Minute, time.Minute
 		}))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		s.Do("SET", "orders", time.Now().Add(-time.Hour).UnixMilli())
 		ctx, cancel := context.WithTimeoutCause(t.Context(), 100*time.Millisecond, errors.New("no time"))
 		defer cancel()
@@ -274,9 +266,7 @@ func TestEveryDialect(t *testing.T) {
 				inStage(t, s, lockmigrate.StageLegacy)(&o)
 				old := newLocker(t, s, o)
 				plain, err := legacy.New(s.Pool(), legacy.Options{Dialect: dialect, Lease: 5 * time.Second})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				k := acquire(t, bridge, key)
 				for _, year := range []int{1, 100} {
 					if ends, ok := d.ExpiresAt(k.Token()); !ok || ends.Time().Before(time.Now().AddDate(year, 0, 0)) {
@@ -291,9 +281,7 @@ func TestEveryDialect(t *testing.T) {
 				if _, err := bridge.TryAcquire(t.Context(), key); !errors.Is(err, lockmigrate.ErrNotAcquired) || errors.Is(err, lockmigrate.ErrForeignFormat) {
 					t.Errorf("a bridge client beside a legacy holder: %v", err)
 				}
-				if err := k.Renew(t.Context()); err != nil {
-					t.Errorf("renew: %v", err)
-				}
+				assert.NoError(t, k.Renew(t.Context()), "renew:")
 				release(t, k)
 				dead, _ := d.Expiry(protocol.InstantOf(time.Now().Add(-time.Minute)), time.Second, map[protocol.Layout]string{
 					protocol.UUIDColonNumber: "0f0e0d0c-0b0a-4908-8706-050403020100", protocol.NumberDashOwner: "12-34"}[d.Layout])

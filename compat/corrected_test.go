@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -20,9 +21,7 @@ import (
 func correct(t *testing.T, store *stages.Store, change func(*stages.Record)) int64 {
 	t.Helper()
 	view, err := store.Show(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	to := view.Record
 	change(&to)
 	if blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil || len(blockers) > 0 {
@@ -42,9 +41,7 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.DialURL(proxy.URL()) }}
 	t.Cleanup(func() { _ = pool.Close() })
 	l := opened(t, pool, quick(ofOrders, func(o *compat.Options) { o.TTL, o.ClockLag, o.ReplyTimeout = 30*time.Second, 0, 20*time.Second }))
-	if err := l.Ready(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Ready(t.Context()))
 	held, free := make(chan struct{}, 1), make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(free) })
 	defer letGo()
@@ -69,9 +66,7 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 	epoch := correct(t, store, func(r *stages.Record) { r.ClockLag = 3 * time.Second })
 	follows := func() bool {
 		view, err := store.Show(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		late, _ := view.ChangingOver()
 		return len(late) == 0
 	}

@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -22,9 +24,7 @@ import (
 func namespaceOf(t testing.TB, s *redistest.Server, shortest time.Duration) *stages.Store {
 	t.Helper()
 	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
-	if err := store.Init(t.Context(), stages.Record{Patterns: []string{"orders*"}, Dialect: "jedis-ms", Shortest: shortest}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, store.Init(t.Context(), stages.Record{Patterns: []string{"orders*"}, Dialect: "jedis-ms", Shortest: shortest}))
 	return store
 }
 
@@ -32,9 +32,7 @@ func namespaceOf(t testing.TB, s *redistest.Server, shortest time.Duration) *sta
 func setShortest(t testing.TB, store *stages.Store, shortest time.Duration) {
 	t.Helper()
 	view, err := store.Show(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	to := view.Record
 	to.Shortest = shortest
 	if blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil || len(blockers) > 0 {
@@ -65,9 +63,7 @@ func TestAMemberWithAFixedNameComesBack(t *testing.T) {
 		link := s.Route("first")
 		pool := link.Pool()
 		first, err := compat.New(pool, quick(ofOrders, func(o *compat.Options) { o.Member, o.ReplyTimeout = "pay-0", 300*time.Millisecond }))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer first.Close()
 		acquire(t, first, "orders:1")
 		await(t, "several reports of the first", func() bool {
@@ -80,9 +76,7 @@ func TestAMemberWithAFixedNameComesBack(t *testing.T) {
 		began := time.Now()
 		second := newLocker(t, s, named)
 		k, err := second.Acquire(within(t, 10*time.Second), "orders:2")
-		if err != nil {
-			t.Fatalf("the process that follows: %v", err)
-		}
+		require.NoError(t, err, "the process that follows:")
 		release(t, k)
 		if took := time.Since(began); took > 5*time.Second {
 			t.Errorf("it worked after %v", took)
@@ -100,20 +94,14 @@ func TestOptionsAreCheckedAgainstTheRecord(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		namespaceOf(t, s, 3*time.Second)
 		fits, err := compat.New(s.Pool(), compat.Options{Namespace: "orders", Lease: 5 * time.Second})
-		if err != nil {
-			t.Fatalf("a lease of 5 s beside a record of 3 s: %v", err)
-		}
+		require.NoError(t, err, "a lease of 5 s beside a record of 3 s:")
 		defer fits.Close()
 		k, err := fits.Acquire(within(t, 10*time.Second), "orders:1")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		release(t, k)
 
 		short, err := compat.New(s.Pool(), compat.Options{Namespace: "orders", Lease: 2 * time.Second})
-		if err != nil {
-			t.Fatalf("without the record nothing is wrong with it: %v", err)
-		}
+		require.NoError(t, err, "without the record nothing is wrong with it:")
 		defer short.Close()
 		_, err = short.Acquire(within(t, 10*time.Second), "orders:1")
 		if !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ShortestLease 3s") {
@@ -130,16 +118,12 @@ func TestTheRecordsFiguresBindMembers(t *testing.T) {
 		record := stages.Record{
 			Patterns: []string{"orders*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second, ClockLag: 4 * time.Second, CommandDelay: time.Second,
 		}
-		if err := store.Init(t.Context(), record); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, store.Init(t.Context(), record))
 		ready := func(change func(*compat.Options)) error {
 			o := compat.Options{Namespace: "orders"}
 			change(&o)
 			l, err := compat.New(s.Pool(), o)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			defer l.Close()
 			return l.Ready(within(t, 10*time.Second))
 		}
@@ -156,18 +140,14 @@ func TestTheRecordsFiguresBindMembers(t *testing.T) {
 			o.ShortestLease, o.ClockLag, o.CommandDelay = 15*time.Second, 5*time.Second, 2*time.Second
 		}
 		for what, change := range map[string]func(*compat.Options){"the record's": func(*compat.Options) {}, "more careful": careful} {
-			if err := ready(change); err != nil {
-				t.Errorf("%s: %v", what, err)
-			}
+			assert.NoError(t, ready(change), "%s:", what)
 		}
 		to := record
 		to.ClockLag = time.Second
 		if blockers, err := store.Set(t.Context(), 1, record, to, true); err != nil || len(blockers) > 0 {
 			t.Fatal(blockers, err)
 		}
-		if err := ready(func(o *compat.Options) { o.ClockLag = time.Second }); err != nil {
-			t.Errorf("after the correction: %v", err)
-		}
+		assert.NoError(t, ready(func(o *compat.Options) { o.ClockLag = time.Second }), "after the correction:")
 	})
 }
 
@@ -219,9 +199,7 @@ func TestALateReportAfterGoodbye(t *testing.T) {
 		}
 	})
 	l, err := compat.New(poolTo(t, proxy.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 200 * time.Millisecond }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	<-arrived
 	l.Close()
 	await(t, "the goodbye", func() bool {
@@ -246,9 +224,7 @@ func TestAMisfitSaysWhy(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		well := newLocker(t, s, quick(ofOrders))
-		if err := well.Ready(within(t, 10*time.Second)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, well.Ready(within(t, 10*time.Second)))
 		canary := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Member, o.Dialect = "canary", legacy.Dialect{Name: "redispy-float"} }))
 		if err := canary.Ready(within(t, 10*time.Second)); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Options.Dialect says redispy-float") {
 			t.Fatalf("ready: %v", err)
@@ -320,23 +296,17 @@ func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 func TestReady(t *testing.T) {
 	s := redistest.Real(t)
 	alone := newLocker(t, s, quick())
-	if err := alone.Ready(t.Context()); err != nil {
-		t.Errorf("without a Namespace: %v", err)
-	}
+	assert.NoError(t, alone.Ready(t.Context()), "without a Namespace:")
 	namespace(t, s)
 	link := redistest.NewLink(t, s.Addr)
 	link.Partition()
 	cut, err := compat.New(poolTo(t, link.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 100 * time.Millisecond }))
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := cut.Ready(within(t, 300*time.Millisecond)); !errors.Is(err, lockmigrate.ErrStage) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while the server cannot be reached: %v", err)
 	}
 	link.Heal()
-	if err := cut.Ready(within(t, 20*time.Second)); err != nil {
-		t.Errorf("after it can be reached: %v", err)
-	}
+	assert.NoError(t, cut.Ready(within(t, 20*time.Second)), "after it can be reached:")
 	cut.Close()
 	if err := cut.Ready(t.Context()); !errors.Is(err, lockmigrate.ErrStage) {
 		t.Errorf("after Close: %v", err)
@@ -359,13 +329,9 @@ func TestTheRecordKnowsTheLongestLock(t *testing.T) {
 		}
 	})
 	l, err := compat.New(poolTo(t, proxy.Addr), compat.Options{Namespace: "orders", TTL: 200 * time.Millisecond, CommandDelay: 20 * time.Millisecond})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer l.Close()
-	if err := l.Ready(within(t, 10*time.Second)); err != nil {
-		t.Fatalf("the default lease follows the record: %v", err)
-	}
+	require.NoError(t, l.Ready(within(t, 10*time.Second)), "the default lease follows the record:")
 	release(t, acquire(t, l, "orders:1"))
 	for i, shortest := range []time.Duration{time.Hour, time.Minute} {
 		setShortest(t, store, shortest)
@@ -412,9 +378,7 @@ func TestAServerClockThatJumps(t *testing.T) {
 	s.Mini.SetTime(clock)
 	store := namespace(t, s)
 	l := newLocker(t, s, quick(ofOrders))
-	if err := l.Ready(within(t, 10*time.Second)); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, l.Ready(within(t, 10*time.Second)))
 	for _, jump := range []time.Duration{time.Hour, -30 * time.Minute, 24 * time.Hour} {
 		clock = clock.Add(jump)
 		s.Mini.SetTime(clock)
@@ -449,9 +413,7 @@ func TestRightsThatWereNeverThere(t *testing.T) {
 			return redis.DialContext(ctx, "tcp", s.Addr, redis.DialUsername("app"), redis.DialPassword("pw"))
 		}}
 		l, err := compat.New(pool, quick(ofOrders))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		_, err = l.Acquire(within(t, 10*time.Second), "orders:1")
 		if !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("without %s: %v", missing, err)
@@ -469,9 +431,7 @@ func TestAGoodbyeWithoutARecord(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		namespace(t, s)
 		l := newLocker(t, s, quick(ofOrders))
-		if err := l.Ready(within(t, time.Minute)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, l.Ready(within(t, time.Minute)))
 		s.Do("FLUSHALL")
 		l.Close()
 		if n := s.Do("EXISTS", stages.MembersKey("orders")); n != int64(0) {

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -61,9 +62,7 @@ func TestWaitersOutliveARestart(t *testing.T) {
 			t.Cleanup(func() { _ = pool.Close() })
 			var mode redistest.Mode
 			l, err := compat.New(pool, quick(inStage(t, s, stage), watchedBy(&mode)))
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			t.Cleanup(func() { _ = l.Close() })
 			acquire(t, holder, "orders")
 			locks, errs := wait(t, patiently(t), l, &mode, "orders")
@@ -97,9 +96,7 @@ func TestAWaitersLostRepliesAreSettled(t *testing.T) {
 		}}
 		var mode redistest.Mode
 		l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, 5*time.Second }, watchedBy(&mode)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 		locks, errs := wait(t, patiently(t), l, &mode, "orders")
 		// Armed while it waits: whichever of its attempts finds the key free loses every reply.
@@ -138,9 +135,7 @@ func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
 		}}
 		var mode redistest.Mode
 		l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL = time.Minute }, watchedBy(&mode)))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		t.Cleanup(func() { _ = l.Close() })
 		why := errors.New("enough")
 		ctx, cancel := context.WithCancelCause(t.Context())

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -26,9 +27,7 @@ func namespace(t testing.TB, s *redistest.Server) *stages.Store {
 	t.Helper()
 	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
 	err := store.Init(t.Context(), stages.Record{Patterns: []string{"orders*"}, Dialect: "jedis-ms", Shortest: time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return store
 }
 
@@ -38,9 +37,7 @@ func moveTo(t testing.TB, store *stages.Store, to stages.Stage) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 	defer cancel()
-	if err := (&stages.Mover{Store: store, Look: 5 * time.Millisecond}).Run(ctx, to, func(stages.View, []stages.Blocker) {}); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, (&stages.Mover{Store: store, Look: 5 * time.Millisecond}).Run(ctx, to, func(stages.View, []stages.Blocker) {}))
 }
 
 func runs(t testing.TB, l compat.Locker, want lockmigrate.Stage) {
@@ -210,9 +207,7 @@ func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
 		proxy := redistest.NewProxy(t, s)
 		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", proxy.Addr) }}
 		l, err := compat.New(pool, quick(ofOrders, func(o *compat.Options) { o.TTL, o.ReplyTimeout = 12*time.Second, 10*time.Second }))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		runs(t, l, map[stages.Stage]lockmigrate.Stage{stages.Legacy: lockmigrate.StageLegacy, stages.Bridge: lockmigrate.StageBridge, stages.Modern: lockmigrate.StageModern}[stage])
 		release(t, acquire(t, l, "orders:warm")) // the scripts are known, the clock is read
 
@@ -261,9 +256,7 @@ func TestMembersAreSeen(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		l, err := compat.New(s.Pool(), quick(ofOrders, func(o *compat.Options) { o.Member = "pay-7" }))
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		runs(t, l, lockmigrate.StageLegacy)
 		await(t, "a report of what it runs", func() bool {
 			view, err := store.Show(t.Context())
@@ -292,18 +285,14 @@ func TestARestoredRecord(t *testing.T) {
 	runs(t, first, lockmigrate.StageLegacy)
 	s.Do("SAVE")
 	old, err := os.ReadFile(dump)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	moveTo(t, store, stages.Bridge)
 	runs(t, first, lockmigrate.StageBridge)
 	moveTo(t, store, stages.Modern)
 	runs(t, first, lockmigrate.StageModern)
 	held := acquire(t, first, "orders:1")
 	s.Kill()
-	if err := os.WriteFile(dump, old, 0o600); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, os.WriteFile(dump, old, 0o600))
 	s.Start()
 	second := newLocker(t, s, quick(ofOrders))
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -83,14 +85,10 @@ func TestWithdrawingIsWhatKeepsTwoHoldersApart(t *testing.T) {
 		intrude := func(key string) string {
 			s.Do("DEL", key) // the stale DEL
 			fleet, err := legacy.New(s.Pool(), legacy.Options{Lease: time.Minute})
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			t.Cleanup(func() { _ = fleet.Close() })
 			k, err := fleet.TryAcquire(t.Context(), key)
-			if err != nil {
-				t.Fatalf("the legacy client did not get in: %v", err)
-			}
+			require.NoError(t, err, "the legacy client did not get in:")
 			return k.Token()
 		}
 
@@ -112,9 +110,7 @@ func TestStaleDeleteWhileSettling(t *testing.T) {
 		s.Do("DEL", "orders")
 		await(t, "the repair", func() bool { return s.Value("orders") == bridge })
 		k := <-locked
-		if err := <-result; err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, <-result)
 		release(t, k)
 	})
 }

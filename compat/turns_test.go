@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -96,9 +98,7 @@ func TestCompatAndModernShareAQueue(t *testing.T) {
 				c := newLocker(t, s, eager(inStage(t, s, stage)))
 				acquires = append(acquires, func() (lockmigrate.Lock, error) { return c.Acquire(ctx, "orders") })
 				m, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				t.Cleanup(func() { _ = m.Close() })
 				acquires = append(acquires, func() (lockmigrate.Lock, error) { return m.Acquire(ctx, "orders") })
 			}
@@ -162,9 +162,7 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
 				k, err := l.Acquire(ctx, "orders")
-				if err != nil {
-					t.Errorf("waiter %d: %v", n, err)
-				}
+				assert.NoError(t, err, "waiter %d:", n)
 				served <- n
 				locks <- k
 			})
@@ -225,9 +223,7 @@ func TestAGrantedWaiterThatIsStoppedCostsItsClaim(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		first := acquire(t, newLocker(t, s, eager()), "orders")
 		stopped := redis.PubSubConn{Conn: s.Conn()}
-		if err := stopped.Subscribe("lockmigrate:wake:stopped"); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, stopped.Subscribe("lockmigrate:wake:stopped"))
 		stopped.ReceiveWithTimeout(time.Minute)
 		entry := protocol.Entry{Claim: claim, Guarded: true, Channel: "lockmigrate:wake:stopped", Token: "6999999999999999999"}
 		s.Do("ZADD", protocol.QueueKey("orders"), 1, entry.String())
@@ -250,9 +246,7 @@ func acquireFor(t testing.TB, l compat.Locker, key string, within time.Duration)
 	ctx, cancel := context.WithTimeout(t.Context(), within)
 	defer cancel()
 	k, err := l.Acquire(ctx, key)
-	if err != nil {
-		t.Fatalf("acquire: %v", err)
-	}
+	require.NoError(t, err, "acquire:")
 	return k
 }
 
@@ -293,9 +287,7 @@ func TestLegacyClientsGetTheirTurns(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		bridge := crowd(t, s, 5*time.Millisecond)
 		old, err := legacy.New(s.Pool(), legacy.Options{Lease: 5 * time.Second})
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		defer old.Close()
 		for turn := range 3 {
 			bounded, stop := context.WithTimeout(t.Context(), 2*time.Minute)
@@ -304,9 +296,7 @@ func TestLegacyClientsGetTheirTurns(t *testing.T) {
 			if err != nil {
 				t.Fatalf("the legacy client's turn %d: %v, after %d of the bridge", turn, err, bridge.Load())
 			}
-			if err := k.Release(t.Context()); err != nil {
-				t.Errorf("release: %v", err)
-			}
+			assert.NoError(t, k.Release(t.Context()), "release:")
 			before := bridge.Load()
 			redistest.Await(t, "the bridge's next turns", time.Minute, func() bool { return bridge.Load() > before+4 })
 		}

@@ -4,6 +4,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
@@ -28,9 +30,7 @@ func TestLegacyHolderIsWatchedAtOnce(t *testing.T) {
 			}()
 			shortest = min(shortest, monitor.Watched(t))
 			release()
-			if err := <-done; err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, <-done)
 		}
 		return shortest
 	}
@@ -45,9 +45,7 @@ func TestLegacyHolderIsWatchedAtOnce(t *testing.T) {
 	other := newLocker(t, s, quick(func(o *compat.Options) { o.TTL = time.Minute }))
 	if d := watched(func() func() {
 		k, err := other.Acquire(t.Context(), "orders")
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		return func() { _ = k.Release(t.Context()) }
 	}); d < 9*time.Millisecond {
 		t.Errorf("a bridge holder's key was watched after %v: for nothing", d)

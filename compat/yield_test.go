@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -60,21 +62,15 @@ func gapState(s *redistest.Server) (mode, step int64, ok bool) {
 func firstTurn(t *testing.T, s *redistest.Server) time.Duration {
 	t.Helper()
 	old, err := legacy.New(s.Pool(), legacy.Options{Lease: 10 * time.Second})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer old.Close()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	began := time.Now()
 	k, err := old.Acquire(ctx, "orders")
-	if err != nil {
-		t.Fatalf("the old client: %v", err)
-	}
+	require.NoError(t, err, "the old client:")
 	took := time.Since(began)
-	if err := k.Release(t.Context()); err != nil {
-		t.Error(err)
-	}
+	assert.NoError(t, k.Release(t.Context()))
 	return took
 }
 
@@ -137,9 +133,7 @@ func TestYieldOfTheRecord(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		view, err := store.Show(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		to := view.Record
 		to.Yield = 300 * time.Millisecond
 		if _, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil {
@@ -183,19 +177,13 @@ func TestNothingIsLeftAfterAMinute(t *testing.T) {
 	s := redistest.Real(t)
 	l := newLocker(t, s, compat.Options{})
 	m, err := modern.New(s.Pool(), modern.Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	defer m.Close()
 	for n := range 200 {
 		release(t, acquire(t, l, fmt.Sprint("orders:", n)))
 		k, err := m.Acquire(t.Context(), fmt.Sprint("orders:", n))
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := k.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
+		require.NoError(t, k.Release(t.Context()))
 	}
 	redistest.Await(t, "nothing to be left of keys that nobody waited for", 5*time.Second, func() bool { return len(keysOf(t, s)) == 0 })
 
@@ -211,9 +199,7 @@ func TestNothingIsLeftAfterAMinute(t *testing.T) {
 						return
 					}
 					time.Sleep(2 * time.Millisecond)
-					if err := k.Release(t.Context()); err != nil {
-						t.Error(err)
-					}
+					assert.NoError(t, k.Release(t.Context()))
 				}
 			})
 		}
@@ -233,8 +219,6 @@ func TestNothingIsLeftAfterAMinute(t *testing.T) {
 func keysOf(t *testing.T, s *redistest.Server) []string {
 	t.Helper()
 	keys, err := redis.Strings(s.Do("KEYS", "*"), nil)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return keys
 }

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
@@ -90,15 +91,11 @@ func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
 					a.cut = true
 				}
 				view, err := store.Show(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				log = append(log, fmt.Sprint("the server forgets: ", view.Record.Stage, ", epoch ", view.Record.Epoch))
 			case 1: // an operator changes what the namespace is
 				view, err := store.Show(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				to := view.Record
 				to.Shortest += time.Second
 				if blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil || len(blockers) > 0 && blockers[0].Why != "restarted" {
@@ -159,9 +156,7 @@ func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
 				log = append(log, "time passes")
 			case 6, 10, 11:
 				view, err := store.Show(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if rng.IntN(12) == 0 || !Valid(view.Record.Stage+way) {
 					way = -way
 				}
@@ -219,9 +214,7 @@ func TestOperatorCrashesAtEveryRoundTrip(t *testing.T) {
 				err := mover.Run(t.Context(), Bridge, func(View, []Blocker) {})
 				wire.close()
 				if wire.count.Load() < int64(crash) {
-					if err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, err)
 					if crash < 3 {
 						t.Fatalf("the command has only %d round trips", crash-1)
 					}
@@ -234,9 +227,7 @@ func TestOperatorCrashesAtEveryRoundTrip(t *testing.T) {
 				if err != nil || view.Record.Stage != Legacy && view.Record.Stage != Bridge {
 					t.Fatalf("crash at %d (executed %v) left %+v, %v", crash, executed, view.Record, err)
 				}
-				if err := (&Mover{Store: healthy, Look: time.Millisecond}).Run(t.Context(), Bridge, func(View, []Blocker) {}); err != nil {
-					t.Fatalf("crash at %d (executed %v), run again: %v", crash, executed, err)
-				}
+				require.NoError(t, (&Mover{Store: healthy, Look: time.Millisecond}).Run(t.Context(), Bridge, func(View, []Blocker) {}), "crash at %d (executed %v), run again:", crash, executed)
 				view, err = healthy.Show(t.Context())
 				if err != nil || view.Record.Stage != Bridge || view.Record.Epoch != 2 {
 					t.Fatalf("crash at %d (executed %v), run again: %+v, %v", crash, executed, view.Record, err)

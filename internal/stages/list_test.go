@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
@@ -29,9 +30,7 @@ func overCluster(t *testing.T) *Store {
 	t.Helper()
 	c := redistest.NewCluster(t, 3, 0)
 	pool, err := cluster.New(cluster.Options{Addrs: c.Addrs()})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = pool.Close() })
 	return &Store{Pool: pool, Namespace: "orders", ReplyTimeout: 5 * time.Second}
 }
@@ -43,14 +42,10 @@ func TestOverlapsAreFoundOnEveryMaster(t *testing.T) {
 		for i := range 12 { // names in slots of every master
 			first, second := named(store, fmt.Sprintf("first-%v-%d", listed, i)), named(store, fmt.Sprintf("second-%v-%d", listed, i))
 			prefix := fmt.Sprintf("lock.%v.%d.", listed, i)
-			if err := first.Init(t.Context(), record(prefix+"*")); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, first.Init(t.Context(), record(prefix+"*")))
 			if !listed {
 				conn, err := store.Pool.GetContext(t.Context())
-				if err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, err)
 				if _, err := conn.Do("DEL", ListKey); err != nil {
 					t.Fatal(err)
 				}
@@ -138,16 +133,12 @@ func TestOperatorsDieInTheMiddle(t *testing.T) {
 				finished := false
 				for _, executed := range []bool{false, true} {
 					s.Do("FLUSHALL")
-					if err := do.prepare(t.Context(), healthy); err != nil {
-						t.Fatal(err)
-					}
+					require.NoError(t, do.prepare(t.Context(), healthy))
 					wire := &crashing{at: crash, executed: executed, dial: s.Wire}
 					err := do.run(t.Context(), &Store{Pool: wire, Namespace: "orders", ReplyTimeout: 5 * time.Second})
 					wire.close()
 					if finished = wire.count.Load() < int64(crash); finished {
-						if err != nil {
-							t.Fatalf("%s: %v", what, err)
-						}
+						require.NoError(t, err, "%s:", what)
 						break
 					}
 					view, showErr := healthy.Show(t.Context())
@@ -187,14 +178,10 @@ func TestOperatorsDieInTheMiddle(t *testing.T) {
 func age(t *testing.T, s *redistest.Server, store *Store) {
 	t.Helper()
 	l, err := store.list(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	for name, e := range l.entries {
 		e.At -= claimStands.Milliseconds()
-		if err := named(store, name).write(t.Context(), l, &e); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, named(store, name).write(t.Context(), l, &e))
 		if l, err = store.list(t.Context()); err != nil {
 			t.Fatal(err)
 		}
@@ -209,9 +196,7 @@ func TestAnotherOperatorAtWork(t *testing.T) {
 	s.Mini.SetTime(clock)
 	store := newStore(s)
 	c, err := store.reserve(t.Context(), orders.Patterns, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if err := store.Init(t.Context(), orders); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "run it again in 15s") {
 		t.Errorf("a second init: %v", err)
 	}
@@ -222,12 +207,8 @@ func TestAnotherOperatorAtWork(t *testing.T) {
 	if _, err := store.Delete(t.Context(), 1, true); err != nil {
 		t.Errorf("keys that a stopped command has reserved are given up: %v", err)
 	}
-	if err := named(store, "other").Init(t.Context(), orders); err != nil {
-		t.Errorf("and another namespace can have them: %v", err)
-	}
-	if err := c.done(t.Context(), &c.entry); err != nil {
-		t.Fatal(err)
-	}
+	assert.NoError(t, named(store, "other").Init(t.Context(), orders), "and another namespace can have them:")
+	require.NoError(t, c.done(t.Context(), &c.entry))
 	if l, err := store.list(t.Context()); err != nil || len(l.entries["orders"].Patterns) > 0 {
 		t.Errorf("a claim that was over came back: %+v, %v", l.entries, err)
 	}
@@ -240,9 +221,7 @@ func TestSetAndDelete(t *testing.T) {
 		set := func(change func(*Record)) ([]Blocker, error) {
 			t.Helper()
 			view, err := store.Show(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			to := view.Record
 			to.Patterns = slices.Clone(to.Patterns)
 			change(&to)
@@ -255,9 +234,7 @@ func TestSetAndDelete(t *testing.T) {
 				t.Errorf("planned: %v, %v; done: %v, %v", planned, planErr, blockers, err)
 			}
 			after, showErr := store.Show(t.Context())
-			if showErr != nil {
-				t.Fatal(showErr)
-			}
+			require.NoError(t, showErr)
 			if changed := after.Record.Epoch == view.Record.Epoch+1; changed != (err == nil && len(blockers) == 0) || after.Record.Stage != view.Record.Stage {
 				t.Errorf("%v, %v, and the record is %+v", blockers, err, after.Record)
 			}
@@ -285,9 +262,7 @@ func TestSetAndDelete(t *testing.T) {
 				t.Errorf("%s beside a member: %v, %v", what, blockers, err)
 			}
 		}
-		if err := named(store, "other").Init(t.Context(), record("bill.*")); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, named(store, "other").Init(t.Context(), record("bill.*")))
 		if _, err := set(func(r *Record) { r.Patterns = append(r.Patterns, "*.order") }); !errors.Is(err, ErrOverlap) {
 			t.Errorf("the keys of another: %v", err)
 		}
@@ -299,15 +274,11 @@ func TestSetAndDelete(t *testing.T) {
 		if blockers, err := store.Delete(t.Context(), view.Record.Epoch, true); err != nil || len(blockers) != 1 || blockers[0].Why != "lives" {
 			t.Errorf("delete beside a member: %v, %v", blockers, err)
 		}
-		if err := store.Leave(t.Context(), "a", 99, never); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, store.Leave(t.Context(), "a", 99, never))
 		if blockers, err := set(func(r *Record) { r.Patterns = []string{"key.*"}; r.Dialect = "redispy-float" }); err != nil || len(blockers) > 0 {
 			t.Errorf("without members: %v, %v", blockers, err)
 		}
-		if err := named(store, "third").Init(t.Context(), record("lock.9")); err != nil {
-			t.Errorf("a key that was given up: %v", err)
-		}
+		assert.NoError(t, named(store, "third").Init(t.Context(), record("lock.9")), "a key that was given up:")
 		view, _ = store.Show(t.Context())
 		if _, err := store.Delete(t.Context(), view.Record.Epoch-1, true); !errors.Is(err, ErrConflict) {
 			t.Errorf("delete of another epoch: %v", err)
@@ -346,21 +317,15 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		create(t, store)
 		a := newFake(t, store, "a")
 		a.report()
-		if err := store.Leave(t.Context(), "a", 2, never); err != nil {
-			t.Fatal(err)
-		}
-		if err := store.Forget(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, store.Leave(t.Context(), "a", 2, never))
+		require.NoError(t, store.Forget(t.Context()))
 		if _, err := store.Show(t.Context()); err != nil {
 			t.Errorf("forget takes a namespace that stands: %v", err)
 		}
 		if blockers, err := store.Delete(t.Context(), 1, true); err != nil || len(blockers) > 0 {
 			t.Fatal(blockers, err)
 		}
-		if err := store.Forget(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, store.Forget(t.Context()))
 		if keys := s.Do("DBSIZE"); keys != int64(0) {
 			t.Errorf("%v keys are left", keys)
 		}
@@ -372,9 +337,7 @@ func TestPatternsOfAnyBytes(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		store := newStore(s)
 		odd := "lock\xff\xfe.é.*"
-		if err := store.Init(t.Context(), record(odd)); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, store.Init(t.Context(), record(odd)))
 		order := newFake(t, store, "a").report()
 		if !order.Covers("lock\xff\xfe.é.1") || order.Covers("lock\xff\xfd.é.1") || order.Covers("lock\ufffd\ufffd.é.1") {
 			t.Errorf("a member is told %q", order.Patterns)
@@ -382,9 +345,7 @@ func TestPatternsOfAnyBytes(t *testing.T) {
 		if err := named(store, "other").Init(t.Context(), record("lock\xff*")); !errors.Is(err, ErrOverlap) {
 			t.Errorf("its keys again: %v", err)
 		}
-		if err := named(store, "other").Init(t.Context(), record("lock\xfd*")); err != nil {
-			t.Errorf("keys beside it: %v", err)
-		}
+		assert.NoError(t, named(store, "other").Init(t.Context(), record("lock\xfd*")), "keys beside it:")
 		if Escape(odd) != `lock\xff\xfe.é.*` || Unescape(Escape(odd)) != odd || Unescape(`a\xg1\x4`) != `a\xg1\x4` {
 			t.Errorf("escaped: %q", Escape(odd))
 		}
@@ -468,9 +429,7 @@ func TestWhatAStoppedSetReserved(t *testing.T) {
 			t.Errorf("the command may still be under way: %v", err)
 		}
 		age(t, s, store)
-		if err := other.Init(t.Context(), record("ticket.*")); err != nil {
-			t.Errorf("the command is over, and its record has no such key: %v", err)
-		}
+		assert.NoError(t, other.Init(t.Context(), record("ticket.*")), "the command is over, and its record has no such key:")
 		if err := named(store, "more").Init(t.Context(), record(orders.Patterns...)); !errors.Is(err, ErrOverlap) {
 			t.Errorf("the record's own keys: %v", err)
 		}

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
@@ -38,9 +40,7 @@ func TestALookIsFinished(t *testing.T) {
 		defer cancel()
 		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) { <-ctx.Done() }}
 		mover := Mover{Store: &Store{Pool: pool, Namespace: store.Namespace, ReplyTimeout: time.Minute}, Look: time.Millisecond}
-		if err := mover.Run(ctx, Bridge, func(View, []Blocker) {}); err != nil {
-			t.Errorf("nobody was in the way: %v", err)
-		}
+		assert.NoError(t, mover.Run(ctx, Bridge, func(View, []Blocker) {}), "nobody was in the way:")
 	})
 }
 
@@ -69,9 +69,7 @@ func TestBeforeHasTheLastWord(t *testing.T) {
 			t.Errorf("a move that was refused: %+v, %v", view.Record, err)
 		}
 		answer = nil
-		if err := mover.Run(t.Context(), Bridge, wait); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, mover.Run(t.Context(), Bridge, wait))
 		if len(order) != 3 || order[0] != "wait" || order[1] != "before" || order[2] != "before" {
 			t.Errorf("asked in the order %v", order)
 		}

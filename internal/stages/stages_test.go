@@ -53,30 +53,22 @@ func (f *fake) holds(lowest, highest Stage) { f.Lowest, f.Highest = lowest, high
 
 func create(t *testing.T, s *Store) {
 	t.Helper()
-	if err := s.Init(t.Context(), orders); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Init(t.Context(), orders))
 }
 
 // move tries to change the stage and returns who blocks, as "id:why".
 func move(t *testing.T, s *Store, to Stage) string {
 	t.Helper()
 	view, err := s.Show(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	blockers, err := s.Move(t.Context(), view.Record.Epoch, to, true)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	var all []string
 	for _, b := range blockers {
 		all = append(all, b.Member+":"+b.Why)
 	}
 	after, err := s.Show(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	if moved := after.Record.Epoch != view.Record.Epoch; moved != (len(blockers) == 0) || moved != (after.Record.Stage == to) {
 		t.Fatalf("blocked by %v, and the record is %+v", all, after.Record)
 	}
@@ -100,9 +92,7 @@ func TestInit(t *testing.T) {
 			t.Errorf("a second init: %v", err)
 		}
 		view, err := store.Show(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		r := view.Record
 		if r.Stage != Legacy || r.Epoch != 1 || r.Dialect != "jedis-ms" || r.Shortest != 10*time.Second || !r.Covers("lock.1") || r.Covers("cache.1") {
 			t.Errorf("record %+v", r)
@@ -230,16 +220,12 @@ func TestLateReportsChangeNothing(t *testing.T) {
 		if _, err := store.Join(t.Context(), late); err == nil {
 			t.Error("a report that was overtaken was taken")
 		}
-		if err := store.Leave(t.Context(), "a", 1, never); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, store.Leave(t.Context(), "a", 1, never))
 		view, _ := store.Show(t.Context())
 		if len(view.Members) != 1 || view.Members[0].Highest != Legacy || view.Members[0].Info.Host != "here" {
 			t.Errorf("members %+v", view.Members)
 		}
-		if err := store.Leave(t.Context(), "a", 3, never); err != nil {
-			t.Error(err)
-		}
+		assert.NoError(t, store.Leave(t.Context(), "a", 3, never))
 		if view, _ := store.Show(t.Context()); len(view.Members) != 0 {
 			t.Errorf("members %+v", view.Members)
 		}

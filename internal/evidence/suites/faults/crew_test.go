@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -169,9 +170,7 @@ func newCrew(t testing.TB, hold time.Duration, only []string, sides ...side) *cr
 			}
 			pool, closePool := open()
 			locker, err := k.open(pool)
-			if err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, err)
 			c.closers = append(c.closers, func() { _ = locker.Close(); closePool() })
 			for i := range 4 {
 				key := fmt.Sprintf("fault:%s:%d", k.name, i%2)

@@ -6,6 +6,9 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
@@ -17,9 +20,7 @@ import (
 func locker(t *testing.T, s *redistest.Server, o compat.Options) compat.Locker {
 	t.Helper()
 	l, err := compat.New(s.Pool(), o)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l
 }
@@ -28,18 +29,14 @@ func locker(t *testing.T, s *redistest.Server, o compat.Options) compat.Locker {
 func inStage(t *testing.T, s *redistest.Server, stage lockmigrate.Stage) string {
 	t.Helper()
 	name, err := redistest.InStage(s.Pool(), stage, "", 10*time.Second)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return name
 }
 
 func hold(t *testing.T, l compat.Locker, key string) lockmigrate.Lock {
 	t.Helper()
 	lock, err := l.TryAcquire(t.Context(), key)
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	return lock
 }
 
@@ -64,12 +61,8 @@ func TestJavaClockAhead(t *testing.T) {
 				t.Errorf("%s beside a bridge holder: %+v", name, e)
 			}
 		}
-		if err := lock.Renew(t.Context()); err != nil {
-			t.Errorf("%s disturbed the bridge holder: %v", name, err)
-		}
-		if err := lock.Release(t.Context()); err != nil {
-			t.Errorf("%s disturbed the bridge holder: %v", name, err)
-		}
+		assert.NoError(t, lock.Renew(t.Context()), "%s disturbed the bridge holder:", name)
+		assert.NoError(t, lock.Release(t.Context()), "%s disturbed the bridge holder:", name)
 
 		key = "lock.legacy." + java.Kind.Name
 		hold(t, old, key)

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -62,9 +63,7 @@ func TestBridgeWaiterWakesAtAJavaDelete(t *testing.T) {
 			t.Fatal("MONITOR does not tell of the DEL")
 		}
 		took, beside = append(took, r.at.Sub(deleted.executed)), append(beside, deleted.at.Sub(deleted.executed))
-		if err := r.lock.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, r.lock.Release(t.Context()))
 		if e := java.Next(5 * time.Second); e.Event != "released" {
 			t.Fatalf("%+v", e)
 		}

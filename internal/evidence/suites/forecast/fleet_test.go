@@ -21,6 +21,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -183,9 +184,7 @@ func (m *member) moved(t *testing.T) holders.Option {
 	if m.drift != 0 {
 		_, name, _ := strings.Cut(environ[1], "=")
 		file, err := os.OpenFile(name, os.O_WRONLY, 0)
-		if err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, err)
 		began := time.Now()
 		var moving sync.WaitGroup
 		moving.Go(func() {
@@ -208,9 +207,7 @@ func (m *member) behind(t *testing.T, server, name string) string {
 	s, err := sidecar.New(t.Context(), sidecar.Options{
 		Pool: pool, Namespace: lockmigrate.StageBridge.String(), Name: name, Clock: func() time.Time { return time.Now().Add(m.clock) },
 	})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
 	var running sync.WaitGroup
 	running.Go(func() { _ = s.Run(ctx) })
@@ -219,13 +216,9 @@ func (m *member) behind(t *testing.T, server, name string) string {
 		running.Wait()
 		_ = pool.Close()
 	})
-	if err := s.Joined(ctx); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, s.Joined(ctx))
 	dialect, err := s.ParseDialect("")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	p := proxy.New(proxy.Options{
 		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: s.Rewriter(dialect)}}, Dial: dial, Log: slog.New(slog.DiscardHandler),
 	})
@@ -278,9 +271,7 @@ type service struct {
 func newService(t *testing.T, addr string, ttl time.Duration) *service {
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
 	locker, err := compat.New(pool, compat.Options{Namespace: lockmigrate.StageBridge.String(), TTL: ttl})
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() {
 		_ = locker.Close()
 		_ = pool.Close()
@@ -347,9 +338,7 @@ func (m *member) work(ctx context.Context, t *testing.T, l lock, addr string, nu
 func fromHost(t *testing.T, server, host string) string {
 	t.Helper()
 	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	dialer := net.Dialer{LocalAddr: &net.TCPAddr{IP: net.ParseIP(host)}}
 	go func() {

@@ -5,6 +5,8 @@ import (
 	"sync"
 	"time"
 
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 )
 
@@ -88,9 +90,7 @@ func (r *run) play(w *world.World) {
 			c.routes = append(c.routes, route)
 		}
 		r.members = append(r.members, c)
-		if err := c.openLocker(); err != nil {
-			w.Fatal(err)
-		}
+		require.NoError(w, c.openLocker())
 	}
 	r.act()
 	r.end()

@@ -46,9 +46,7 @@ func command(t *testing.T, server *redistest.Server, args ...string) (code int, 
 func commandBounded(ctx context.Context, t *testing.T, server *redistest.Server, args ...string) (int, string, string) {
 	t.Helper()
 	path, err := program()
-	if err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, err)
 	cmd := exec.CommandContext(ctx, path, append(args, "--redis", server.URL())...)
 	cmd.Env = append(os.Environ(), "LOCKMIGRATE_REDIS=")
 	var out, said bytes.Buffer
