@@ -153,7 +153,7 @@ func run(ctx context.Context, opts Options, story []act) (*Result, error) {
 	for _, closes := range s.closers {
 		closes()
 	}
-	if cleanErr := s.clean(); err == nil {
+	if cleanErr := s.clean(ctx); err == nil {
 		err = cleanErr
 	}
 	result.Members, result.Timeline, result.Seconds = s.fleet.records(), s.events, time.Since(s.began).Seconds()
@@ -283,10 +283,11 @@ func (s *stage) tryServer(ctx context.Context) error {
 	return endpoint.Explain(err)
 }
 
-// clean removes what crashed members left.
-func (s *stage) clean() error {
-	ctx, cancel := context.WithTimeout(context.Background(), releaseTimeout)
+// clean removes what crashed members left, also when the demo is interrupted, which is then in a hurry.
+func (s *stage) clean(demo context.Context) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(demo), replyTimeout)
 	defer cancel()
+	defer context.AfterFunc(demo, func() { time.AfterFunc(releaseTimeout, cancel) })()
 	conn, err := s.opts.Pool.GetContext(ctx)
 	if err == nil {
 		defer conn.Close()

@@ -123,7 +123,7 @@ func (s *stage) retireJava(ctx context.Context) error {
 
 // joinGo creates the namespace and starts its members, each a service with a Locker of its own.
 func (s *stage) joinGo(ctx context.Context) error {
-	s.store = &stages.Store{Pool: s.opts.Pool, Namespace: strings.Trim(s.prefix, ":"), ReplyTimeout: time.Second}
+	s.store = &stages.Store{Pool: s.opts.Pool, Namespace: strings.Trim(s.prefix, ":"), ReplyTimeout: replyTimeout}
 	s.store.Namespace = strings.ReplaceAll(s.store.Namespace, ":", "-")
 	err := s.store.Init(ctx, stages.Record{Stage: stages.Legacy, Patterns: []string{s.prefix + "*"}, Dialect: "jedis-ms", Shortest: lease})
 	if err != nil {

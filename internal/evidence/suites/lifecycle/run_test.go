@@ -5,8 +5,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/stretchr/testify/require"
-
 	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 )
 
@@ -90,7 +88,9 @@ func (r *run) play(w *world.World) {
 			c.routes = append(c.routes, route)
 		}
 		r.members = append(r.members, c)
-		require.NoError(w, c.openLocker())
+		if err := c.openLocker(); err != nil {
+			w.Fatal(err)
+		}
 	}
 	r.act()
 	r.end()
