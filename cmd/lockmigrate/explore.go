@@ -164,6 +164,7 @@ var letters = []struct{ letter, one, many string }{
 	{"S", "an old client behind a sidecar", "sidecars"},
 	{"B", "a Go client at stage bridge", "bridges"},
 	{"M", "a Go client with a token lock, as at stage modern", "tokens"},
+	{"H", "a member of a handover from one token lock to another", "handovers"},
 }
 
 // familyOf names the kinds of client that a claim is about: "old clients + bridges".

@@ -18,7 +18,7 @@ import (
 var update = flag.Bool("update", false, "write the figures of docs/benchmarks.md into docs/protocol.md")
 
 // claimCells are a claim and what the protocol's page says of it, in neighbouring cells of a table.
-var claimCells = regexp.MustCompile("\\| `([A-Za-z0-9-]+)` \\|(?: ([BLMS ]+) \\| [^|]+ \\|)? (proven|broken) ")
+var claimCells = regexp.MustCompile("\\| `([A-Za-z0-9-]+)` \\|(?: ([BHLMS ]+) \\| [^|]+ \\|)? (proven|broken) ")
 
 // TestTheProtocolsPageSaysWhatTheClaimsSay: each claim that docs/protocol.md names exists, stands in the tool with that verdict and with those
 // clients, and is printed with it by the command that the page gives. TestClaims shows that the verdicts are true.

@@ -20,6 +20,7 @@ type actor struct {
 	sleeps  bool
 	stepped bool
 	member  membership
+	hand    hand // of a handover
 	// Ticks. due is the last tick for what is pending or heard, Unbounded if there is none.
 	due, wake, leaseEnd, renewAt Ticks
 }
@@ -71,6 +72,9 @@ func (m *Model) can(c *Client, a *actor, tick Ticks, acts []act) []act {
 	}
 	if a.stray.Op != protocol.NoOp {
 		acts = append(acts, strays)
+	}
+	if c.New != nil {
+		return m.canHand(c, a, tick, acts)
 	}
 	switch {
 	case s.Phase == model.Idle && int(s.Turn) < c.Turns && tick >= c.From && (c.Corrected == nil || tick < a.member.until):
@@ -154,6 +158,10 @@ func (m *Model) take(c *Client, a *actor, what act, tick Ticks) {
 	}
 	switch what {
 	case begins:
+		if c.New != nil {
+			m.beginHand(c, a, tick)
+			break
+		}
 		if c.Corrected != nil {
 			m.obey(c, a, tick)
 			a.member.started, a.member.bound = a.member.follows, a.member.until
@@ -168,6 +176,10 @@ func (m *Model) take(c *Client, a *actor, what act, tick Ticks) {
 		a.sleeps = false
 		m.follow(c, a, s.Next(now, protocol.Reply{Kind: protocol.Woke}), tick)
 	case works:
+		if c.New != nil {
+			a.hand.doing = gives
+			break
+		}
 		m.follow(c, a, s.Release(now), tick)
 	case renews:
 		m.follow(c, a, s.Renew(now), tick)
@@ -177,7 +189,8 @@ func (m *Model) take(c *Client, a *actor, what act, tick Ticks) {
 		if a.pending {
 			stray = *s.Sent()
 		}
-		*a = actor{session: *s, stray: stray, stepped: a.stepped, member: a.member}
+		*a = actor{session: *s, stray: stray, stepped: a.stepped, member: a.member, hand: a.hand}
+		a.hand.die()
 	case cancels:
 		a.sleeps = false
 		m.follow(c, a, s.GiveUp(now), tick)
@@ -190,6 +203,9 @@ func (m *Model) take(c *Client, a *actor, what act, tick Ticks) {
 		a.pending, a.heard, a.reply = false, false, protocol.Reply{}
 		m.follow(c, a, s.Next(now, protocol.Reply{Kind: protocol.Silence}), tick)
 	}
+	if c.New != nil {
+		m.proceed(c, a, tick)
+	}
 	m.normalise(a)
 }
 
@@ -201,6 +217,9 @@ func (m *Model) receive(c *Client, a *actor, reply protocol.Reply, tick Ticks) {
 		return
 	}
 	m.follow(c, a, a.session.Next(m.reading(c, a, tick), reply), tick)
+	if c.New != nil {
+		m.proceed(c, a, tick)
+	}
 	m.normalise(a)
 }
 
@@ -236,7 +255,7 @@ func (m *Model) follow(c *Client, a *actor, step protocol.Step, tick Ticks) {
 // leaseEnd is the tick at which the lease is over that the client has just won. The client may have
 // computed it long before it won.
 func (m *Model) leaseEnd(c *Client, a *actor, tick Ticks) Ticks {
-	if !c.Scheme.Old() {
+	if !a.session.Scheme.Old() {
 		return 0
 	}
 	left := a.session.LeaseEnd().Sub(m.reading(c, a, tick).Wall)
@@ -288,6 +307,9 @@ func (a *actor) append(b []byte) []byte {
 		b = binary.AppendVarint(binary.AppendVarint(b, letter.Int), letter.Int2)
 	}
 	b = append(b, byte(len(a.mail)))
+	if a.hand.other != nil {
+		b = a.hand.append(b)
+	}
 	return a.session.AppendState(b)
 }
 

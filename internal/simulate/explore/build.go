@@ -64,6 +64,7 @@ func claimed(n Ticks) option   { return func(c *Client) { c.Claim = ticks(n) } }
 func share(n Ticks) option     { return func(c *Client) { c.Share = ticks(n) } }
 func yields(n Ticks) option    { return func(c *Client) { c.Yield = ticks(n) } }
 func asksIn(n Ticks) option    { return func(c *Client) { c.MaxSleep = ticks(n) } }
+func from(n Ticks) option      { return func(c *Client) { c.From = n } }
 func stepBy(n Ticks) option    { return func(c *Client) { c.StepBy = n } }
 
 // member gives the client a lease in its namespace, until the end of a tick.

@@ -8,7 +8,7 @@ import (
 // Claims is the whole table: what an exhaustive study of the protocol showed, and more.
 func Claims() []Claim {
 	var all []Claim
-	for _, group := range [][]Claim{legacyClaims(), bridgeClaims(), staleClaims(), queueClaims(), yieldClaims(), grantClaims(), bridgeGrantClaims(), stageClaims(), recordClaims(), releaseClaims(), dialectClaims(), sidecarClaims()} {
+	for _, group := range [][]Claim{legacyClaims(), bridgeClaims(), staleClaims(), queueClaims(), yieldClaims(), grantClaims(), bridgeGrantClaims(), stageClaims(), recordClaims(), releaseClaims(), dialectClaims(), sidecarClaims(), handoverClaims()} {
 		all = append(all, group...)
 	}
 	return all

@@ -58,7 +58,9 @@ type Model struct {
 	// Overheard lets messages come to clients that the server did not count, as those do that listen at a replica.
 	Overheard bool
 	// Record is what the members follow; nil: nobody is one.
-	Record   *Record
+	Record *Record
+	// Handover is what those with a New follow.
+	Handover *Handover
 	Property Property
 }
 
@@ -80,6 +82,12 @@ type Client struct {
 	Restless   bool    // anything may wake it, as client tracking does
 	Punctual   bool    // it wakes up in the tick in which a sleep is over; otherwise whenever it likes after that
 	StepBy     Ticks   // its wall clock may be stepped once, by so much
+
+	New       *model.Member // the lock that it is to have in place of Member, which is its Old, in a Handover
+	Unchecked bool          // of a Handover: what was acquired is handed out whatever the record and the lease are by then (an ablation)
+	Outlives  bool          // ... its holder goes on after the member's lease (an ablation)
+	Ignores   bool          // ... its holder at stage both goes on after Old is lost (an ablation)
+	Omits     bool          // ... its reports leave out attempts that are under way (an ablation)
 
 	Corrected *model.Member // what it is once it has heard of the record's correction; nil: it is no member
 	AsTaken   bool          // a lock is renewed as it was taken, whatever the record says by then (an ablation)

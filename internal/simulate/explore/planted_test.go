@@ -385,5 +385,3 @@ func reword(change func(*protocol.Dialect)) func(*Model) {
 		each(func(c *Client) { c.Dialect = &d })(m)
 	}
 }
-
-func from(n Ticks) option { return func(c *Client) { c.From = n } }

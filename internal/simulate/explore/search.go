@@ -15,7 +15,7 @@ type node struct {
 	server uint32
 	actors [MaxClients]uint32
 	tick   uint8
-	over   uint8  // the age of an overlap, where it is tolerated for a while
+	over   uint8  // the age of an overlap, where it is tolerated for a while; of a handover, the number of its moves and its stage in two bits
 	spent  uint8  // silences and failovers so far
 	idle   uint8  // for how many ticks nobody has been inside although somebody waits
 	fence  uint32 // the greatest fencing number that got in, counted from the Epoch in microseconds
@@ -106,6 +106,10 @@ func (s *search) begin() {
 		if m.Record != nil && m.Clients[i].Corrected != nil {
 			m.reports(&m.Clients[i], &a, false, 0)
 		}
+		if m.Handover != nil && m.Clients[i].New != nil {
+			m.joins(i, &a)
+			n.over = m.Handover.Start
+		}
 		n.actors[i] = t.actor(i, &a)
 	}
 	s.visit(n, origin{})
@@ -141,6 +145,9 @@ func (s *search) expand(at int) {
 	}
 	if m.Record != nil {
 		s.correct(at, n, tick)
+	}
+	if m.Handover != nil {
+		s.hands(at, n, tick)
 	}
 	if mayPass {
 		s.pass(at, n)

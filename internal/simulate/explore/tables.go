@@ -50,8 +50,9 @@ type facts struct {
 	until   int16 // inside until this tick; -1 is not inside
 	fence   int64
 	turn    uint32
-	told    bool  // of a member: it has said that it runs the correction
-	gone    int16 // ... it acts, and holds a lock, until this tick at most
+	told    bool    // of a member: it has said that it runs the correction
+	entry   entryOf // of a handover's member: what its record says
+	gone    int16   // ... it acts, and holds a lock, until this tick at most
 }
 
 // states are the local states of one client. One takes more than a kilobyte: a page of them never moves.
@@ -135,7 +136,9 @@ func (t *tables) describe(i int, a *actor) facts {
 	if a.stray.Op != protocol.NoOp {
 		f.stray = t.command(&a.stray)
 	}
-	if a.session.Holds() {
+	if c.New != nil {
+		f.entry, f.until = a.hand.entry, int16(m.insideHand(c, a))
+	} else if a.session.Holds() {
 		f.until = 1<<15 - 1
 		if a.session.Bounded() {
 			f.until = int16((int64(a.session.Deadline) + int64(m.Tick) - 1) / int64(m.Tick))
@@ -259,6 +262,10 @@ func (t *tables) moved(client int, id uint32, what act, reply uint32, tick Ticks
 	case posted:
 		a.post(t.replies[reply])
 	case reports:
+		if c.New != nil {
+			t.model.reportsHand(c, a, uint8(reply>>2), uint8(reply&3), tick)
+			break
+		}
 		t.model.reports(c, a, reply == 1, tick)
 		t.model.normalise(a)
 	default:

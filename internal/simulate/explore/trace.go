@@ -42,6 +42,9 @@ func (s *search) describe(before, at int) Step {
 	} else {
 		step.What = actNames[from.act]
 	}
+	if from.act == corrects && s.model.Handover != nil {
+		step.What = "the stage moves to " + stageNames[n.over&3]
+	}
 	switch from.act {
 	case tickPasses, syncs, failsOver, corrects:
 		step.Client = -1

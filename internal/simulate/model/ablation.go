@@ -11,6 +11,14 @@ const (
 	settlePut     int64       = 3
 )
 
+// Copying is a SET with a TTL and without NX: a lock is copied to another key, whatever stands there.
+const Copying protocol.Op = 251
+
+func copying(c *call) protocol.Reply {
+	c.write(c.command.Key, c.command.Value, c.command.TTL.Milliseconds())
+	return text("OK")
+}
+
 // acquireBridge asks the bridge's machine, with the member's ablations in place.
 func (s *Session) acquireBridge(now Reading, reply protocol.Reply) protocol.Step {
 	a, at := &s.bridgeAcquire, now.Mono

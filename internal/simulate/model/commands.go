@@ -27,6 +27,7 @@ var operations = [...]Operation{
 	protocol.BridgeDrop:   bridgeDrop,
 
 	settlePutting: bridgeSettle,
+	Copying:       copying,
 
 	protocol.SidecarTake: sidecarTake,
 	protocol.SidecarGet:  sidecarGet,

@@ -15,7 +15,7 @@ var opNames = map[protocol.Op]string{
 	protocol.Watch: "WATCH", protocol.Unwatch: "UNWATCH", protocol.Commit: "MULTI SET EXEC",
 	protocol.CompareDel: "compare_del", protocol.CompareSet: "compare_set",
 	protocol.SidecarTake: "sidecar_take", protocol.SidecarGet: "sidecar_get", protocol.SidecarDel: "sidecar_del",
-	protocol.SidecarKeep: "sidecar_keep", protocol.SidecarRun: "sidecar_run",
+	Copying: "SET PX", protocol.SidecarKeep: "sidecar_keep", protocol.SidecarRun: "sidecar_run",
 }
 
 // SayCommand writes a command as a person would.
