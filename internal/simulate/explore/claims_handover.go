@@ -60,7 +60,7 @@ func handoverClaims() []Claim {
 	}
 	return []Claim{
 		{"HH-old-both", "H H", "stages old and both, forth and back; members are silent at any time, commands 1 late", Exclusive, 0,
-			two(4, lease(2), delay(1)).handing(oldBoth)},
+			two(3, lease(2), delay(1)).handing(oldBoth)},
 		{"HH-both-new", "H H", "as HH-old-both with stages both and new", Exclusive, 0,
 			two(3, lease(2), delay(1)).handing(bothNew)},
 		{"HH-old-both-silent", "H H", "stages old and both; one reply never comes, its command runs late or never", Exclusive, 0,
@@ -74,7 +74,7 @@ func handoverClaims() []Claim {
 		{"HH-back", "H H", "as HH-forth from new by both to old", Exclusive, 0,
 			two(4, lease(2), crash).handing(back)},
 		{"HH-forth-replies", "H H", "as HH-forth without a crash, and replies come 1 late", Exclusive, 0,
-			two(3, lease(2), replyLate(1)).handing(all)},
+			two(2, lease(2), replyLate(1)).handing(all)},
 		{"HH-bridge", "H H", "as HH-forth without a crash, and Old is a bridge's lock", Exclusive, 0,
 			two(4, bridgeOld).handing(all)},
 		{"HHH-forth", "H H H", "as HH-forth with three members and without a crash", Exclusive, 0,
