@@ -5,7 +5,7 @@ import (
 	"strings"
 )
 
-// Markdown is README's table.
+// Markdown is the table of docs/servers.md.
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("| |")

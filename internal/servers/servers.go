@@ -1,4 +1,4 @@
-// Package servers says what works on which server. It is the one table behind README's, behind doctor's summary and behind
+// Package servers says what works on which server. It is the one table behind docs/servers.md, behind doctor's summary and behind
 // the refusal of a server that is too old. The suite versions tries each cell on a real server.
 package servers
 
@@ -114,7 +114,7 @@ func (s Server) RangeOf() (column int, known bool) {
 // Feature is a row.
 type Feature struct {
 	ID    string // one word, for the suite and for JSON
-	Name  string // in README and in messages
+	Name  string // in docs/servers.md and in messages
 	Needs string // what it needs of a server; empty for what every server has
 	at    func(column int) Cell
 }

@@ -14,11 +14,11 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
-var update = flag.Bool("update", false, "write README's table instead of comparing it")
+var update = flag.Bool("update", false, "write the page's table instead of comparing it")
 
-// TestReadme compares README's table with the one in code.
-func TestReadme(t *testing.T) {
-	redistest.Section(t, filepath.Join("..", "..", "README.md"), "servers", "internal/servers", servers.Markdown(), *update)
+// TestPage compares the table of docs/servers.md with the one in code.
+func TestPage(t *testing.T) {
+	redistest.Section(t, filepath.Join("..", "..", "docs", "servers.md"), "servers", "internal/servers", servers.Markdown(), *update)
 }
 
 func TestServersAndTheirColumns(t *testing.T) {

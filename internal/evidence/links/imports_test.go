@@ -48,7 +48,7 @@ func TestImportsPointDown(t *testing.T) {
 	}
 	name := func(folder string) string { return strings.TrimPrefix(folder, "./") }
 	seen := 0
-	for line := range strings.Lines(list(t, "{{.ImportPath}} {{join .Imports \" \"}}")) {
+	for line := range strings.Lines(list(t, "{{.ImportPath}} {{join .Imports \" \"}}", "work")) {
 		paths := strings.Fields(line)
 		from, _ := folder(paths[0])
 		from = name(from)
@@ -109,7 +109,7 @@ func TestEveryPackageHasARow(t *testing.T) {
 // packagesOf lists the folders of the workspace that hold Go code, tests included.
 func packagesOf(t *testing.T, root string) (folders []string) {
 	t.Helper()
-	for line := range strings.Lines(list(t, "{{.ImportPath}}")) {
+	for line := range strings.Lines(list(t, "{{.ImportPath}}", "work")) {
 		folders = append(folders, path.Clean("."+strings.TrimPrefix(strings.TrimSpace(line), module)))
 	}
 	return folders

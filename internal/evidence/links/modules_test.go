@@ -12,9 +12,9 @@ import (
 const module = "github.com/lockmigrate/lockmigrate"
 
 // list is a line for each package of the workspace, bench left out.
-func list(t *testing.T, format string) string {
+func list(t *testing.T, format string, of ...string) string {
 	t.Helper()
-	command := exec.Command("go", "list", "-f", format, "work")
+	command := exec.Command("go", append([]string{"list", "-f", format}, of...)...)
 	command.Dir = root
 	output, err := command.Output()
 	require.NoError(t, err)

@@ -72,7 +72,7 @@ func version(_ context.Context, p *patient) (Verdict, string, string) {
 	}
 	column, known := is.RangeOf()
 	if !known {
-		return Warn, is.String(), "nobody has tried this project on it: see README for the servers that it is tried on"
+		return Warn, is.String(), "nobody has tried this project on it: docs/servers.md lists the servers that it is tried on"
 	}
 	if bridge, _ := servers.Find(servers.Bridge); !bridge.At(column).How.Usable() {
 		return Fail, is.String(), "upgrade to 3.2 or later: before, " + bridge.At(column).Note + ", which the bridge and the stages do"
