@@ -123,8 +123,16 @@ func (b build) certifies(t *testing.T, server *redistest.Server) (file string) {
 		longest = "--longest"
 	}
 	file = filepath.Join(t.TempDir(), b.name+".json")
-	b.does(t, server, "verify", "--namespace", "orders", "--for", "3500ms", longest, lease.String(), "--monitor", "--out", file)
-	return file
+	for range 3 {
+		code, out, stderr := b.run(t, server, "verify", "--namespace", "orders", "--for", "3500ms", longest, lease.String(), "--monitor", "--out", file)
+		if code == 0 {
+			return file
+		}
+		require.Equal(t, 4, code, "%s: %s%s", b.name, out, stderr)
+		t.Log(out) // inconclusive: the machine did not let it look
+	}
+	t.Fatal("no verdict in three windows")
+	return ""
 }
 
 // TestFleets: services of two builds and an old client take turns on one key, while the tools of both move the stage there and back. Both
@@ -295,7 +303,8 @@ func TestProfiles(t *testing.T) {
 			return
 		}
 		require.Contains(t, out, "jedis-ms")
-		b.does(t, server, "forecast", "--profile", profile, "--json")
+		code, out, stderr = b.run(t, server, "forecast", "--profile", profile, "--json")
+		require.Contains(t, []int{0, 4}, code, "%s%s", out, stderr) // 4: two seconds do not tell all
 	})
 }
 

@@ -28,7 +28,7 @@ import (
 
 var (
 	calibrate = flag.String("calibrate", "", "observe and run the real fleets of these rounds, or of these names, and keep what was measured in testdata; run it with -parallel 10 or more, it takes 14 minutes")
-	update    = flag.Bool("update", false, "write the table of docs/forecast.md")
+	update    = flag.Bool("update", false, "write the table of calibration.md")
 )
 
 // trial is what was measured of one fleet.
@@ -108,13 +108,13 @@ type round struct {
 }
 
 // outside are the fleets whose count did not lie in the interval, and wide those with an interval wider than a factor of four:
-// docs/forecast.md says why. They stay on the list until the forecast is better.
+// calibration.md says why. They stay on the list until the forecast is better.
 var (
 	outside = []string{"bridge", "drifting", "crowd", "fresh-4"}
 	wide    = []string{"worn", "slow", "polls", "drawn-4", "waits-3", "waits-4", "waits-7"}
 )
 
-// documented is how many draws the command makes, and the table of docs/forecast.md. The test makes fewer first, which is faster.
+// documented is how many draws the command makes, and the table of calibration.md. The test makes fewer first, which is faster.
 const documented = 100
 
 // TestCalibration compares what was measured of real fleets with the forecasts that their windows make. No other fleet may lie outside
@@ -138,7 +138,7 @@ func TestCalibration(t *testing.T) {
 		fmt.Fprintf(&document, "%s %d of %d lie in the interval.\n\n%s\n", round.what, inside, len(round.fleets), table)
 	}
 	if *update {
-		redistest.Section(t, filepath.Join("..", "..", "..", "..", "docs", "forecast.md"), "calibration", "internal/evidence/suites/forecast", document.String(), true)
+		redistest.Section(t, "calibration.md", "calibration", "internal/evidence/suites/forecast", document.String(), true)
 	}
 }
 

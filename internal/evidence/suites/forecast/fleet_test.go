@@ -1,5 +1,5 @@
 // Package forecast lets real fleets of old clients run under a referee, and compares the double holds that they had with
-// what forecast said of them after it had observed them. The suite makes the table in docs/forecast.md.
+// what forecast said of them after it had observed them. The suite makes the table in calibration.md.
 package forecast
 
 import (
