@@ -124,13 +124,9 @@ func TestOneHolderInEveryStage(t *testing.T) {
 						t.Errorf("the context ended with %v", cause)
 					}
 					k = acquire(t, second, key)
-					if (k.Fence() > 0) != (b != lockmigrate.StageLegacy) {
-						t.Errorf("fence %d in stage %v", k.Fence(), b)
-					}
+					assert.True(t, (k.Fence() > 0) == (b != lockmigrate.StageLegacy), "fence %d in stage %v", k.Fence(), b)
 					release(t, k)
-					if s.Value(key)+s.Value(protocol.GuardKey(key)) != "" {
-						t.Errorf("%v then %v: a release left something behind", a, b)
-					}
+					assert.True(t, s.Value(key)+s.Value(protocol.GuardKey(key)) == "", "%v then %v: a release left something behind", a, b)
 				}()
 			}
 		}
@@ -160,9 +156,7 @@ func TestWaitersTakeTurns(t *testing.T) {
 			}
 		}
 		all.Wait()
-		if referee.Turns() != 80 {
-			t.Errorf("%d turns", referee.Turns())
-		}
+		assert.True(t, referee.Turns() == 80, "%d turns", referee.Turns())
 	})
 }
 
@@ -209,9 +203,7 @@ func TestForeignValuesAreHeld(t *testing.T) {
 			if !errors.Is(err, lockmigrate.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
 				t.Errorf("%s: a cancelled wait ended with %v", value, err)
 			}
-			if s.Value("orders") != value {
-				t.Errorf("%s was changed to %s", value, s.Value("orders"))
-			}
+			assert.True(t, s.Value("orders") == value, "%s was changed to %s", value, s.Value("orders"))
 		}
 	})
 }
@@ -235,9 +227,7 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 			t.Errorf("cancelled while settling: %v", err)
 		}
 		l.Close() // waits for what is given back
-		if s.Value("orders")+s.Value(protocol.GuardKey("orders")) != "" {
-			t.Error("a cancelled wait left the keys behind")
-		}
+		assert.True(t, s.Value("orders")+s.Value(protocol.GuardKey("orders")) == "", "a cancelled wait left the keys behind")
 	})
 }
 
@@ -249,9 +239,7 @@ func TestMaxHoldEndsALock(t *testing.T) {
 		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) || !strings.Contains(err.Error(), "MaxHold") {
 			t.Errorf("release after MaxHold: %v", err)
 		}
-		if s.Value("orders") != "" {
-			t.Error("the key stayed after the release")
-		}
+		assert.True(t, s.Value("orders") == "", "the key stayed after the release")
 	})
 }
 

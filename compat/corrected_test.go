@@ -75,9 +75,7 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 		return err == nil && runs == epoch
 	})
 	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(20 * time.Millisecond) {
-		if follows() {
-			t.Fatal("it follows, and an attempt of the record before is under way")
-		}
+		require.False(t, follows(), "it follows, and an attempt of the record before is under way")
 	}
 	letGo()
 	if err := <-done; err != nil && !errors.Is(err, lockmigrate.ErrStage) { // that late it is refused

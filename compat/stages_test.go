@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -73,17 +74,13 @@ func TestLocksOutliveAStageChange(t *testing.T) {
 			return err == nil && len(blockers) == 1 && blockers[0].Why == "holds"
 		})
 		release(t, old)
-		if s.Value("orders:1") != "" {
-			t.Error("the release left the legacy value")
-		}
+		assert.True(t, s.Value("orders:1") == "", "the release left the legacy value")
 		k := acquire(t, l, "orders:1")
 		moveTo(t, store, stages.Modern)
 		runs(t, l, lockmigrate.StageModern)
 		release(t, k)
 		k = acquire(t, l, "orders:1")
-		if k.Stage() != lockmigrate.StageModern {
-			t.Errorf("stage %v", k.Stage())
-		}
+		assert.True(t, k.Stage() == lockmigrate.StageModern, "stage %v", k.Stage())
 		release(t, k)
 	})
 }
@@ -97,9 +94,7 @@ func TestWaitersFollowTheStage(t *testing.T) {
 		var waiter sync.WaitGroup
 		waiter.Go(func() {
 			got := acquire(t, l, "orders:1")
-			if got.Stage() != lockmigrate.StageBridge {
-				t.Errorf("acquired in stage %v", got.Stage())
-			}
+			assert.True(t, got.Stage() == lockmigrate.StageBridge, "acquired in stage %v", got.Stage())
 			release(t, got)
 		})
 		moveTo(t, store, stages.Bridge)
@@ -305,9 +300,7 @@ func TestARestoredRecord(t *testing.T) {
 		if olderErr == nil && newerErr == nil && older == lockmigrate.StageLegacy && newer == lockmigrate.StageLegacy {
 			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("they do not work again: %v, %v", olderErr, newerErr)
-		}
+		require.False(t, time.Now().After(deadline), "they do not work again: %v, %v", olderErr, newerErr)
 	}
 	release(t, acquire(t, second, "orders:1"))
 	if err := context.Cause(held.Context()); !errors.Is(err, lockmigrate.ErrLost) {

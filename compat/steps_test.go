@@ -9,6 +9,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -34,9 +35,7 @@ func settling(change ...func(*compat.Options)) compat.Options {
 func await(t testing.TB, what string, condition func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Fatalf("never came: %s", what)
-		}
+		require.False(t, time.Now().After(deadline), "never came: %s", what)
 	}
 }
 
@@ -52,9 +51,7 @@ func takeOver(t *testing.T, s *redistest.Server, l compat.Locker, key string) (b
 		result <- err
 	}()
 	await(t, "the takeover", func() bool { bridge = s.Value(protocol.GuardKey(key)); return bridge != "" })
-	if s.Value(key) != bridge {
-		t.Fatalf("the key holds %q, the guard %q", s.Value(key), bridge)
-	}
+	require.True(t, s.Value(key) == bridge, "the key holds %q, the guard %q", s.Value(key), bridge)
 	return bridge, result, locked
 }
 
@@ -132,15 +129,11 @@ func TestLoserOfDialectBComesBackAsWinner(t *testing.T) {
 		rules := protocol.JedisUUID
 		value, _ := rules.Expiry(protocol.InstantOf(time.Now()), time.Minute, "0f0e0d0c-0b0a-4908-8706-050403020100")
 		s.Do("GETSET", "orders", value)
-		if rules.Judge(value, protocol.InstantOf(time.Now()), "0f0e0d0c-0b0a-4908-8706-050403020100") != protocol.Expired {
-			t.Fatal("the client no longer takes its own value for expired")
-		}
+		require.True(t, rules.Judge(value, protocol.InstantOf(time.Now()), "0f0e0d0c-0b0a-4908-8706-050403020100") == protocol.Expired, "the client no longer takes its own value for expired")
 		if err := <-result; !errors.Is(err, lockmigrate.ErrNotAcquired) {
 			t.Errorf("beside a client that comes back as the winner: %v", err)
 		}
-		if s.Value("orders") != value {
-			t.Errorf("its value was overwritten by %q", s.Value("orders"))
-		}
+		assert.True(t, s.Value("orders") == value, "its value was overwritten by %q", s.Value("orders"))
 	})
 }
 
@@ -268,9 +261,7 @@ func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
 		if !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrLost) || e.Reason != lockmigrate.ReasonDisplaced || e.Value != theirs {
 			t.Errorf("release: %v", err)
 		}
-		if lose.Load() {
-			t.Error("no reply was lost")
-		}
+		assert.False(t, lose.Load(), "no reply was lost")
 		if s.Value("orders") != theirs || s.Value(protocol.GuardKey("orders")) != "" {
 			t.Error("the release took the legacy client's value, or left its own guard")
 		}

@@ -115,9 +115,7 @@ func TestCompatAndModernShareAQueue(t *testing.T) {
 							t.Errorf("worker %d: %v", n, err)
 							return
 						}
-						if inside.Add(1) != 1 {
-							t.Error(redistest.Violated)
-						}
+						assert.True(t, inside.Add(1) == 1, redistest.Violated)
 						if last := fence.Swap(k.Fence()); last >= k.Fence() {
 							t.Errorf("fencing token %d after %d", k.Fence(), last)
 						}
@@ -293,9 +291,7 @@ func TestLegacyClientsGetTheirTurns(t *testing.T) {
 			bounded, stop := context.WithTimeout(t.Context(), 2*time.Minute)
 			k, err := old.Acquire(bounded, "orders")
 			stop()
-			if err != nil {
-				t.Fatalf("the legacy client's turn %d: %v, after %d of the bridge", turn, err, bridge.Load())
-			}
+			require.NoError(t, err, "the legacy client's turn %d: %v, after %d of the bridge", turn, err, bridge.Load())
 			assert.NoError(t, k.Release(t.Context()), "release:")
 			before := bridge.Load()
 			redistest.Await(t, "the bridge's next turns", time.Minute, func() bool { return bridge.Load() > before+4 })
@@ -320,9 +316,7 @@ func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
 		for _, l := range lockers {
 			all.Go(func() {
 				got := acquireFor(t, l, "orders:1", 30*time.Second)
-				if got.Stage() != lockmigrate.StageModern {
-					t.Errorf("acquired in stage %v", got.Stage())
-				}
+				assert.True(t, got.Stage() == lockmigrate.StageModern, "acquired in stage %v", got.Stage())
 				release(t, got)
 			})
 		}

@@ -3,6 +3,8 @@ package stages
 import (
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // FuzzRecord reads what somebody else may have written into the record and the members of a namespace.
@@ -15,9 +17,7 @@ func FuzzRecord(f *testing.F) {
 		s := &Store{Namespace: "n"}
 		r, err := s.record(1, stage, 0, patterns, clients)
 		if err == nil {
-			if !Valid(r.Stage) {
-				t.Fatalf("stage %d passed", r.Stage)
-			}
+			require.True(t, Valid(r.Stage), "stage %d passed", r.Stage)
 			if r.Shortest < 0 || r.ClockLag < 0 || r.CommandDelay < 0 {
 				t.Fatalf("a time below zero passed: %+v", r)
 			}

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -184,13 +185,9 @@ func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
 		}
 	}
 	t.Logf("a member was two stages away from the record %d times", apart)
-	if apart == 0 {
-		t.Error("no history lost two changes of the stage")
-	}
+	assert.True(t, apart != 0, "no history lost two changes of the stage")
 	for stage := Legacy; stage <= Modern; stage++ {
-		if moves[stage] < redistest.Rounds(3, 10) {
-			t.Errorf("only %d moves to %v in all histories: they prove little", moves[stage], stage)
-		}
+		assert.True(t, moves[stage] >= redistest.Rounds(3, 10), "only %d moves to %v in all histories: they prove little", moves[stage], stage)
 	}
 }
 
@@ -215,14 +212,10 @@ func TestOperatorCrashesAtEveryRoundTrip(t *testing.T) {
 				wire.close()
 				if wire.count.Load() < int64(crash) {
 					require.NoError(t, err)
-					if crash < 3 {
-						t.Fatalf("the command has only %d round trips", crash-1)
-					}
+					require.True(t, crash >= 3, "the command has only %d round trips", crash-1)
 					return // it finished before the crash: every round trip has had its turn
 				}
-				if err == nil {
-					t.Fatalf("crash at %d (executed %v) went unnoticed", crash, executed)
-				}
+				require.Error(t, err, "crash at %d (executed %v) went unnoticed", crash, executed)
 				view, err := healthy.Show(t.Context())
 				if err != nil || view.Record.Stage != Legacy && view.Record.Stage != Bridge {
 					t.Fatalf("crash at %d (executed %v) left %+v, %v", crash, executed, view.Record, err)

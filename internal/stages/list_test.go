@@ -84,9 +84,7 @@ func TestOperatorsAtOnce(t *testing.T) {
 					t.Errorf("round %d, operator %d: %v", round, i, err)
 				}
 			}
-			if created != 1 {
-				t.Fatalf("round %d: %d namespaces over the same keys: %v", round, created, results)
-			}
+			require.True(t, created == 1, "round %d: %d namespaces over the same keys: %v", round, created, results)
 		}
 		all, err := store.List(t.Context())
 		if err != nil || len(all) != 10 {
@@ -164,9 +162,7 @@ func TestOperatorsDieInTheMiddle(t *testing.T) {
 					}
 				}
 				if finished {
-					if crash < 4 {
-						t.Fatalf("%s has only %d requests", what, crash-1)
-					}
+					require.True(t, crash >= 4, "%s has only %d requests", what, crash-1)
 					break
 				}
 			}
