@@ -147,7 +147,10 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 		require.NoError(t, store.Init(t.Context(), stages.Record{Patterns: []string{"lock.order.*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second, Longest: 30 * time.Second, Stage: stages.Bridge}))
 	case words[0] == "stage":
 		at := stages.Bridge
-		if strings.Contains(line, "--to bridge") {
+		switch {
+		case strings.Contains(line, "advance") && strings.Contains(line, "--to bridge"):
+			at = stages.Legacy
+		case strings.Contains(line, "--to bridge"):
 			at = stages.Modern
 		}
 		forget(s)

@@ -36,7 +36,7 @@ func TestSidecarWaitsForItsServer(t *testing.T) {
 	}
 	s.Kill()
 	for _, wrong := range []string{"nonsense", "jboot=127.0.0.1:0"} {
-		_, stderr = expect(t, exitUsage, line(s.URL(), "--listen", wrong)...)
+		expect(t, exitUsage, line(s.URL(), "--listen", wrong)...)
 	}
 
 	type result struct {
