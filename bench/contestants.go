@@ -8,6 +8,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -61,6 +62,12 @@ var contestants = []contestant{
 		about: "package modern with Options.Unfair: waiters are woken and compete"},
 	{name: "compat", shares: true, solo: true, waits: true, old: true, open: openCompat,
 		about: "package compat, the bridge: a lock that old and new clients respect; renewal on; over rawconn.DialContext"},
+	{name: "handover-old", aside: true, solo: true, waits: true, open: openHandover(lockmigrate.StageOld),
+		about: "package handover from compat to modern, at stage old: beside compat"},
+	{name: "handover-both", aside: true, solo: true, waits: true, open: openHandover(lockmigrate.StageBoth),
+		about: "the same at stage both: beside the sum of compat and modern"},
+	{name: "handover-new", aside: true, solo: true, waits: true, open: openHandover(lockmigrate.StageNew),
+		about: "the same at stage new: beside modern"},
 	{name: "legacy", solo: true, waits: true, open: openLegacy,
 		about: "package legacy, dialect jedis-ms, poll 100 ms as in the old clients"},
 	{name: "redsync-5ms", solo: true, waits: true, open: openRedsync(5 * time.Millisecond),

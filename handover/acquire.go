@@ -55,7 +55,9 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 		err := k.take(ctx, by)
 		if err == nil {
 			k.begin(ctx)
-			l.seen(lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Key: key, Fence: k.fence, Took: time.Since(began), Note: "stage " + k.permit.Stage.String()})
+			if l.opts.Observer != nil {
+				l.seen(lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Key: key, Fence: k.fence, Took: time.Since(began), Note: "stage " + k.permit.Stage.String()})
+			}
 			return k, nil
 		}
 		if errors.Is(err, admission.ErrChanged) && ctx.Err() == nil && patient {

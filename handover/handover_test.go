@@ -665,3 +665,34 @@ func TestAHangingLibraryIsTold(t *testing.T) {
 		close(hangs)
 	})
 }
+
+// TestAStageChangeCostsOneAttempt: a waiter at Old begins anew once for each stage that comes, and no more often.
+func TestAStageChangeCostsOneAttempt(t *testing.T) {
+	world.Run(t, 13, func(w *world.World) {
+		var attempts atomic.Int32
+		town, m := wrapping(w, handover.Funcs[int]{
+			Acquire: func(ctx context.Context, _ string) (int, error) {
+				attempts.Add(1)
+				<-ctx.Done()
+				return 0, context.Cause(ctx)
+			},
+			Release: func(context.Context, int) error { return nil },
+			TTL:     time.Hour,
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		waited := make(chan error)
+		go func() {
+			_, err := m.Acquire(ctx, key)
+			waited <- err
+		}()
+		time.Sleep(2 * lease)
+		assert.EqualValues(t, 1, attempts.Load())
+		for n, to := range []lockmigrate.Stage{lockmigrate.StageBoth, lockmigrate.StageOld, lockmigrate.StageBoth} {
+			town.move(to)
+			time.Sleep(2 * lease)
+			assert.EqualValues(t, n+2, attempts.Load(), "after the move to %v", to)
+		}
+		cancel()
+		assert.ErrorIs(t, <-waited, lockmigrate.ErrNotAcquired)
+	})
+}

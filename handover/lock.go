@@ -20,17 +20,18 @@ type lock struct {
 	old    lockmigrate.Lock // nil at stage new
 	new    lockmigrate.Lock // nil at stage old
 	fence  int64
-	ctx    context.Context
-	cancel context.CancelCauseFunc
+	values context.Context // what the holder's context has of the caller's
 	since  time.Time
 
 	giving chan struct{} // has room for the one who releases
 
-	mu    sync.Mutex
-	lease *time.Timer
-	unsee []func() bool
-	ended error // why the holder's context has ended; nil while it has not
-	given bool  // nothing of it is held any more
+	mu     sync.Mutex
+	lease  *time.Timer
+	unsee  []func() bool
+	ctx    context.Context // the holder's, made for the first who asks
+	cancel context.CancelCauseFunc
+	ended  error // why the holder's context has ended; nil while it has not
+	given  bool  // nothing of it is held any more
 }
 
 // first is the half whose token and stage stand for the lock.
@@ -45,7 +46,19 @@ func (k *lock) Key() string              { return k.key }
 func (k *lock) Token() string            { return k.first().Token() }
 func (k *lock) Fence() int64             { return k.fence }
 func (k *lock) Stage() lockmigrate.Stage { return k.permit.Stage }
-func (k *lock) Context() context.Context { return k.ctx }
+
+// Context is made for the first who asks: an acquisition that is released soon is cheaper without.
+func (k *lock) Context() context.Context {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if k.ctx == nil {
+		k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(k.values))
+		if k.ended != nil {
+			k.cancel(k.ended)
+		}
+	}
+	return k.ctx
+}
 
 // Expiry is the earliest of the halves' and of the member's lease.
 func (k *lock) Expiry() time.Time {
@@ -61,18 +74,24 @@ func (k *lock) Expiry() time.Time {
 // begin watches the halves and the member's lease: from here on the holder is told.
 func (k *lock) begin(values context.Context) {
 	l := k.locker
-	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(values))
-	k.since = time.Now()
+	k.values, k.since = values, time.Now()
 	k.permit.Acquired()
 	l.mu.Lock()
 	l.held[k] = true
 	l.mu.Unlock()
 	k.mu.Lock()
-	defer k.mu.Unlock()
 	k.lease = time.AfterFunc(time.Until(l.gate.Lasts()), k.leaseOver)
-	for _, half := range []lockmigrate.Lock{k.old, k.new} {
-		if half != nil {
-			k.unsee = append(k.unsee, context.AfterFunc(half.Context(), func() { k.halfEnded(context.Cause(half.Context())) }))
+	k.mu.Unlock()
+	for _, half := range [...]lockmigrate.Lock{k.old, k.new} {
+		switch h := half.(type) {
+		case nil:
+		case interface{ WhenLost(func(error)) }:
+			h.WhenLost(k.halfEnded)
+		default:
+			stop := context.AfterFunc(half.Context(), func() { k.halfEnded(context.Cause(half.Context())) })
+			k.mu.Lock()
+			k.unsee = append(k.unsee, stop)
+			k.mu.Unlock()
 		}
 	}
 }
@@ -120,7 +139,7 @@ func (k *lock) lose(reason lockmigrate.Reason, cause error) {
 func (k *lock) end(why error) bool {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.ended != nil || k.cancel == nil {
+	if k.ended != nil || k.lease == nil { // it never began
 		return false
 	}
 	k.ended = why
@@ -128,7 +147,9 @@ func (k *lock) end(why error) bool {
 	for _, stop := range k.unsee {
 		stop()
 	}
-	k.cancel(why)
+	if k.cancel != nil {
+		k.cancel(why)
+	}
 	return true
 }
 

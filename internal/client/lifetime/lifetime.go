@@ -119,6 +119,7 @@ type Life struct {
 	failed  error         // how the last command failed; nil after one that did not
 	ctx     context.Context
 	cancel  context.CancelCauseFunc
+	lost    func(cause error) // of WhenLost
 }
 
 // Init prepares a lock on a key for the acquiring context. The Lease's terms are the owner's to set.
@@ -161,6 +162,8 @@ func (k *lock) Expiry() time.Time                 { return (*Life)(k).Expiry() }
 func (k *lock) Context() context.Context          { return (*Life)(k).Context() }
 func (k *lock) Renew(ctx context.Context) error   { return (*Life)(k).Renew(ctx) }
 func (k *lock) Release(ctx context.Context) error { return (*Life)(k).Release(ctx) }
+
+func (k *lock) WhenLost(f func(cause error)) { (*Life)(k).WhenLost(f) }
 
 // Acquired, Ended and Gone are those of a Kind that embeds a Life and has nothing to do then.
 
@@ -256,6 +259,21 @@ func (l *Life) Context() context.Context {
 		}
 	}
 	return l.ctx
+}
+
+// WhenLost has f called with the loss, at once if the lock is lost already. It costs less than a context: package handover asks for it with every
+// lock. The f must not wait for anything.
+func (l *Life) WhenLost(f func(cause error)) {
+	l.mu.Lock()
+	over, others := l.ended, l.lost
+	l.lost = f
+	if others != nil {
+		l.lost = func(cause error) { others(cause); f(cause) }
+	}
+	l.mu.Unlock()
+	if errors.Is(over, lockmigrate.ErrLost) {
+		f(over)
+	}
 }
 
 // Over returns why the lock has ended; nil while it has not.
@@ -471,13 +489,16 @@ func (l *Life) end(cause error) bool {
 		return false
 	}
 	l.ended = cause
-	cancel := l.cancel
+	cancel, lost := l.cancel, l.lost
 	if cancel != nil {
 		cause = l.why()
 	}
 	l.mu.Unlock()
 	if cancel != nil {
 		cancel(cause)
+	}
+	if lost != nil && errors.Is(cause, lockmigrate.ErrLost) {
+		lost(cause)
 	}
 	return true
 }

@@ -246,6 +246,9 @@ func (k *lock) Stage() lockmigrate.Stage { return lockmigrate.StageModern }
 func (k *lock) Expiry() time.Time        { return k.hold.Expiry() }
 func (k *lock) Context() context.Context { return k.hold.Context() }
 
+// WhenLost is Life's.
+func (k *lock) WhenLost(f func(cause error)) { k.hold.WhenLost(f) }
+
 func (k *lock) Renew(ctx context.Context) error {
 	if k.released.Load() {
 		return k.over("renew")

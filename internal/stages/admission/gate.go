@@ -35,9 +35,10 @@ type Gate[T any] struct {
 	hopeless  bool      // waiting does not mend it: see Hopeless
 	over      bool      // the Locker is closed
 	inUse     [3]int
-	acting    int             // attempts under way that began under the order that stands
-	earlier   int             // ... and those that began under an earlier one
-	changed   context.Context // ends, and is replaced, when an order changes what attempts may do
+	acting    int                                    // attempts under way that began under the order that stands
+	earlier   int                                    // ... and those that began under an earlier one
+	during    map[*Permit[T]]context.CancelCauseFunc // attempts that end with their order
+	changed   context.Context                        // ends, and is replaced, when an order changes what attempts may do
 	change    context.CancelFunc
 	drained   chan struct{} // gets a token when the last use of a stage, or the last attempt of an earlier order, ends
 }
@@ -58,7 +59,7 @@ type Permit[T any] struct {
 
 // New returns a gate that is closed until Member has joined, or Fix has set a stage. Attempts of a closed Locker are told closed.
 func New[T any](closed error) *Gate[T] {
-	g := &Gate[T]{closedBy: closed, drained: make(chan struct{}, 1)}
+	g := &Gate[T]{closedBy: closed, drained: make(chan struct{}, 1), during: map[*Permit[T]]context.CancelCauseFunc{}}
 	g.changed, g.change = context.WithCancel(context.Background())
 	return g
 }
@@ -170,27 +171,23 @@ func (g *Gate[T]) Stay(p *Permit[T]) error {
 // During returns a context that ends, with ErrChanged, when the permit's order is replaced by another. Call end when the attempt is over.
 func (g *Gate[T]) During(ctx context.Context, p *Permit[T]) (attempt context.Context, end func()) {
 	attempt, cancel := context.WithCancelCause(ctx)
-	var mu sync.Mutex
-	stop := func() bool { return true }
-	var watch func()
-	watch = func() {
-		changed := g.Changed()
-		if errors.Is(g.Stay(p), ErrChanged) {
-			cancel(ErrChanged)
-			return
-		}
-		mu.Lock()
-		defer mu.Unlock()
-		if attempt.Err() == nil {
-			stop = context.AfterFunc(changed, watch)
-		}
-	}
-	watch()
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.during[p] = cancel
+	g.endOutdated(p, cancel)
 	return attempt, func() {
+		g.mu.Lock()
+		delete(g.during, p)
+		g.mu.Unlock()
 		cancel(nil)
-		mu.Lock()
-		defer mu.Unlock()
-		stop()
+	}
+}
+
+// endOutdated ends an attempt of another order than the one that stands. Where the gate is closed, the order that opens it again decides. The caller
+// holds mu.
+func (g *Gate[T]) endOutdated(p *Permit[T], cancel context.CancelCauseFunc) {
+	if (p.epoch != g.following.Epoch || p.Stage != g.following.Stage) && g.closed() == nil {
+		cancel(ErrChanged)
 	}
 }
 
@@ -426,6 +423,9 @@ func (g *Gate[T]) Close() {
 
 // announce wakes those who wait for a change.
 func (g *Gate[T]) announce() {
+	for p, cancel := range g.during {
+		g.endOutdated(p, cancel)
+	}
 	g.change()
 	g.changed, g.change = context.WithCancel(context.Background())
 }
