@@ -294,12 +294,16 @@ func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
 	_, err = demo.Run(t.Context(), demo.Options{Pool: pool, End: end, Act: 300 * time.Millisecond, Event: func(e demo.Event) {
 		if rest, found := strings.CutPrefix(e.Text, "lockmigrate "); found {
 			if lines = append(lines, rest); !strings.HasPrefix(rest, "sidecar ") { // the demo's own listens there already
-				o.runs(exitDone, strings.Fields(rest)...)
+				line, url, elsewhere := strings.Cut(rest, " --redis ")
+				if !elsewhere {
+					url = o.url
+				}
+				operator{t, url}.runs(exitDone, strings.Fields(line)...)
 			}
 		}
 	}})
 	require.NoError(t, err)
-	assert.Len(t, lines, 5)
+	assert.Len(t, lines, 7)
 }
 
 // TestRollbackWhereRulesCannotBeRead: an operator without rights, and members that cannot tell their user, are no

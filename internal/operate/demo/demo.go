@@ -26,7 +26,7 @@ import (
 // Options of a run.
 type Options struct {
 	Pool  lockmigrate.Pool
-	End   *endpoint.Endpoint // the same server, for the sidecar of the last act
+	End   *endpoint.Endpoint // the same server, for the sidecar
 	Act   time.Duration      // how long each act lasts
 	Event func(Event)        // told as it happens; may be nil
 	Watch func(Situation)    // told several times a second; may be nil
@@ -62,7 +62,7 @@ type Situation struct {
 type ActResult struct {
 	Name     string  `json:"name"`
 	Title    string  `json:"title"`
-	Stage    string  `json:"stage"`              // legacy, bridge or modern
+	Stage    string  `json:"stage"`              // legacy, bridge, modern, both or new
 	Promises bool    `json:"promises_exclusion"` // that members exclude each other
 	Seconds  float64 `json:"seconds"`
 	Turns    int     `json:"turns"`
@@ -104,6 +104,7 @@ type stage struct {
 	prefix  string
 	fleet   *fleet
 	closers []func()
+	last    []func() // after the closers
 
 	mu     sync.Mutex
 	act    string
@@ -111,8 +112,11 @@ type stage struct {
 	began  time.Time
 
 	java      []*member     // at work
+	golang    []*member     // at work
 	javas     int           // so far
 	store     *stages.Store // of the namespace; nil before there is one
+	moved     *stages.Store // of the move to another server
+	elsewhere string        // that server's URL
 	crashedAt time.Time
 	successor chan struct{} // gets a token when somebody gets in after a crash
 }
@@ -150,7 +154,8 @@ func run(ctx context.Context, opts Options, story []act) (*Result, error) {
 	stop()
 	s.fleet.running.Wait()
 	<-watched
-	for _, closes := range s.closers {
+	slices.Reverse(s.closers) // a Locker before its halves
+	for _, closes := range append(s.closers, s.last...) {
 		closes()
 	}
 	if cleanErr := s.clean(ctx); err == nil {

@@ -26,7 +26,7 @@ const (
 )
 
 // story is the demo: a legacy fleet, Go joins it, and the fleet moves: legacy, bridge, modern, back, forward. Then old services come
-// back behind a sidecar.
+// back behind a sidecar, and the fleet moves to another server.
 var story = []act{
 	{
 		name: "legacy", title: "a legacy fleet at work", stage: stages.Legacy, promises: true,
@@ -45,7 +45,7 @@ var story = []act{
 	{
 		name: "bridge", title: "the bridge, Java beside it", stage: stages.Bridge, promises: true,
 		begin: func(ctx context.Context, s *stage) error {
-			return s.move(ctx, stages.Bridge, "go holds the key with tokens that java reads as an expiry in the far future")
+			return s.move(ctx, s.store, stages.Bridge, "go holds the key with tokens that java reads as an expiry in the far future")
 		},
 	},
 	{
@@ -63,13 +63,13 @@ var story = []act{
 			if err := s.retireJava(ctx); err != nil {
 				return err
 			}
-			return s.move(ctx, stages.Modern, "token and TTL, and nothing is taken over any more")
+			return s.move(ctx, s.store, stages.Modern, "token and TTL, and nothing is taken over any more")
 		},
 	},
 	{
 		name: "back", title: "3 a.m.: back to the bridge", stage: stages.Bridge, promises: true,
 		begin: func(ctx context.Context, s *stage) error {
-			if err := s.move(ctx, stages.Bridge, "something was forgotten, so back it goes"); err != nil {
+			if err := s.move(ctx, s.store, stages.Bridge, "something was forgotten, so back it goes"); err != nil {
 				return err
 			}
 			s.say("java is switched on again, and shares the key with go as if nothing had been")
@@ -82,12 +82,20 @@ var story = []act{
 			if err := s.retireJava(ctx); err != nil {
 				return err
 			}
-			return s.move(ctx, stages.Modern, "complete")
+			return s.move(ctx, s.store, stages.Modern, "complete")
 		},
 	},
 	{
 		name: "sidecar", title: "Java is back, unchanged", stage: stages.Modern, promises: true,
 		begin: func(ctx context.Context, s *stage) error { return s.joinBehind(ctx, 2) },
+	},
+	{
+		name: "both", title: "to another server: both locks", stage: stages.Both, promises: true,
+		begin: func(ctx context.Context, s *stage) error { return s.joinElsewhere(ctx) },
+	},
+	{
+		name: "new", title: "the other server alone", stage: stages.New, promises: true,
+		begin: func(ctx context.Context, s *stage) error { return s.leaveForGood(ctx) },
 	},
 }
 
@@ -131,28 +139,36 @@ func (s *stage) joinGo(ctx context.Context) error {
 	}
 	for i := range goMembers {
 		name := fmt.Sprintf("go-%d", i+1)
-		locker, err := compat.New(s.opts.Pool, compat.Options{
-			Namespace: s.store.Namespace, Member: name, TTL: ttl, Lease: lease, ShortestLease: lease,
-			ClockLag: 100 * time.Millisecond, CommandDelay: 200 * time.Millisecond, ReplyTimeout: ttl * 9 / 10,
-		})
+		locker, err := compat.New(s.opts.Pool, compatOptions(s.store.Namespace, name))
 		if err != nil {
 			return err
 		}
 		s.closers = append(s.closers, func() { _ = locker.Close() })
-		s.fleet.join(name, "go", of(locker.Acquire))
+		s.golang = append(s.golang, s.fleet.join(name, "go", of(locker.Acquire)))
 	}
 	return nil
 }
 
+func compatOptions(namespace, member string) compat.Options {
+	return compat.Options{
+		Namespace: namespace, Member: member, TTL: ttl, Lease: lease, ShortestLease: lease,
+		ClockLag: 100 * time.Millisecond, CommandDelay: 200 * time.Millisecond, ReplyTimeout: ttl * 9 / 10,
+	}
+}
+
 // move is what the operator does, with what the operator is told.
-func (s *stage) move(ctx context.Context, to stages.Stage, meaning string) error {
-	view, err := s.store.Show(ctx)
+func (s *stage) move(ctx context.Context, store *stages.Store, to stages.Stage, meaning string) error {
+	view, err := store.Show(ctx)
 	if err != nil {
 		return err
 	}
-	s.say("%s", commandFor(s.store.Namespace, view.Record.Stage, to))
+	command := commandFor(store.Namespace, view.Record.Stage, to)
+	if store == s.moved {
+		command += " --redis " + s.elsewhere
+	}
+	s.say("%s", command)
 	began, last := time.Now(), ""
-	mover := &stages.Mover{Store: s.store, Look: 20 * time.Millisecond}
+	mover := &stages.Mover{Store: store, Look: 20 * time.Millisecond}
 	err = mover.Run(ctx, to, func(_ stages.View, blockers []stages.Blocker) {
 		if why := blockers[0].String(); why != last {
 			last = why
@@ -173,7 +189,7 @@ func commandFor(namespace string, from, to stages.Stage) string {
 	switch {
 	case to < from:
 		verb = "rollback"
-	case to == stages.Modern:
+	case to == stages.Modern, to == stages.New:
 		evidence = " --force retired" // or --certificate FILE
 	}
 	return fmt.Sprintf("lockmigrate stage %s --namespace %s --to %v%s --execute", verb, namespace, to, evidence)
@@ -185,6 +201,9 @@ func (s *stage) leftovers() []any {
 	keys := []any{key}
 	for _, k := range protocol.CompanionNames(key) {
 		keys = append(keys, k)
+	}
+	if s.moved != nil {
+		keys = append(keys, stages.MarkKey(s.moved.Namespace))
 	}
 	if s.store != nil {
 		keys = append(keys, stages.RecordKey(s.store.Namespace), stages.MembersKey(s.store.Namespace), sidecar.ListKey(s.store.Namespace, sidecarName))
