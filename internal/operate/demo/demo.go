@@ -190,9 +190,9 @@ func (s *stage) play(ctx context.Context, a act) (ActResult, error) {
 	if err := a.begin(ctx, s); err != nil {
 		return ActResult{}, err
 	}
+	limited, cancel := context.WithTimeout(ctx, longestAct)
+	defer cancel()
 	if a.until != nil {
-		limited, cancel := context.WithTimeout(ctx, longestAct)
-		defer cancel()
 		select {
 		case <-a.until(s):
 		case <-limited.Done():
@@ -200,6 +200,10 @@ func (s *stage) play(ctx context.Context, a act) (ActResult, error) {
 	}
 	pause(ctx, s.opts.Act)
 	turnsNow, overlapsNow := s.fleet.count()
+	for turnsNow == turns && !s.fleet.fails() && limited.Err() == nil { // one who has just retired may have left a place in the queue
+		pause(limited, 10*time.Millisecond)
+		turnsNow, overlapsNow = s.fleet.count()
+	}
 	return ActResult{
 		Name: a.name, Title: a.title, Stage: a.stage.String(), Promises: a.promises, Seconds: time.Since(began).Seconds(),
 		Turns: turnsNow - turns, Overlaps: overlapsNow - overlaps,

@@ -97,6 +97,11 @@ func (f *fleet) records() (all []Record) {
 	return all
 }
 
+// fails tells that somebody's lock has failed.
+func (f *fleet) fails() bool {
+	return slices.ContainsFunc(f.records(), func(r Record) bool { return r.Err != nil })
+}
+
 // count returns the turns and overlaps so far.
 func (f *fleet) count() (turns, overlaps int) {
 	f.mu.Lock()
