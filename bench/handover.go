@@ -61,4 +61,3 @@ func at(ctx context.Context, store *stages.Store, to lockmigrate.Stage) error {
 	}
 	return err
 }
-
