@@ -106,10 +106,12 @@ type stage struct {
 	closers []func()
 	last    []func() // after the closers
 
-	mu     sync.Mutex
-	act    string
-	events []Event
-	began  time.Time
+	telling sync.Mutex
+	events  []Event
+
+	mu    sync.Mutex
+	act   string
+	began time.Time
 
 	java      []*member     // at work
 	golang    []*member     // at work
@@ -230,9 +232,12 @@ func nothingMoved(r *Result) error {
 func (s *stage) say(format string, args ...any) { s.event(false, format, args...) }
 
 func (s *stage) event(alarm bool, format string, args ...any) {
+	s.telling.Lock() // and not mu: the listener may take its time, and the fleet goes on
+	defer s.telling.Unlock()
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	e := Event{At: Millis(time.Since(s.began)), Act: s.act, Text: fmt.Sprintf(format, args...), Alarm: alarm}
+	act := s.act
+	s.mu.Unlock()
+	e := Event{At: Millis(time.Since(s.began)), Act: act, Text: fmt.Sprintf(format, args...), Alarm: alarm}
 	s.events = append(s.events, e)
 	if s.opts.Event != nil {
 		s.opts.Event(e)
