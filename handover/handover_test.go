@@ -494,6 +494,7 @@ func TestBadInput(t *testing.T) {
 			"it would wait for itself":   {Namespace: "to-b", Old: old, New: old},
 			"a namespace's name":         {Old: old, New: m.new},
 			"nobody hears of a loss":     {Namespace: "to-b", Old: handover.Wrap("x", nothing), New: m.new},
+			"Old and New are both":       {Namespace: "to-b", Old: handover.Wrap("x", timed), New: handover.Wrap("x", timed)},
 			"Extend needs TTL":           {Namespace: "to-b", Old: handover.Wrap("x", timed), New: m.new},
 			"needs a name":               {Namespace: "to-b", Old: handover.Wrap("", nothing), New: m.new},
 			"at least 300ms":             {Namespace: "to-b", Old: old, New: m.new, Lease: time.Millisecond},
@@ -694,5 +695,39 @@ func TestAStageChangeCostsOneAttempt(t *testing.T) {
 		}
 		cancel()
 		assert.ErrorIs(t, <-waited, lockmigrate.ErrNotAcquired)
+	})
+}
+
+// TestOneLockForBothHalves: two Lockers of one key on one server are one lock, which would wait for itself. The marks tell.
+func TestOneLockForBothHalves(t *testing.T) {
+	world.Run(t, 14, func(w *world.World) {
+		town := newTown(w)
+		twin, err := modern.New(town.b.Pool(), modern.Options{})
+		require.NoError(t, err)
+		w.Cleanup(func() { _ = twin.Close() })
+		m := town.member("m", func(o *handover.Options) { o.Old = twin })
+		assert.ErrorContains(t, m.Ready(context.Background()), "one server and have one key")
+		_, err = m.TryAcquire(context.Background(), key)
+		assert.ErrorIs(t, err, lockmigrate.ErrStage)
+		held, _ := town.b.Value(key)
+		assert.Empty(t, held)
+	})
+}
+
+// TestAClosedHalf: the error says which, nothing is held, and the stages move on.
+func TestAClosedHalf(t *testing.T) {
+	world.Run(t, 15, func(w *world.World) {
+		town := newTown(w)
+		m := town.member("m")
+		ready(town, m)
+		town.move(lockmigrate.StageBoth)
+		time.Sleep(lease)
+		require.NoError(t, m.new.Close())
+		_, err := m.Acquire(context.Background(), key)
+		assert.ErrorContains(t, err, "the Locker is closed")
+		time.Sleep(time.Second)
+		held, _ := town.a.Value(key)
+		assert.Empty(t, held, "Old was given back")
+		town.move(lockmigrate.StageNew)
 	})
 }

@@ -70,6 +70,9 @@ func (o Options) validate(pool lockmigrate.Pool) error {
 	case o.Old == o.New:
 		refuse("Old and New are one Locker: it would wait for itself")
 	}
+	if name := nameOf(o.Old, o.OldName); name != "" && name == nameOf(o.New, o.NewName) && o.NewKey == nil {
+		refuse("Old and New are both %q, with one key: it would wait for itself; give them two names, or NewKey", name)
+	}
 	if o.Lease != 0 && o.Lease < 300*time.Millisecond {
 		refuse("Lease %v: at least 300ms", o.Lease)
 	}
