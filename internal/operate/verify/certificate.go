@@ -131,8 +131,8 @@ func risksOf(e *Evidence, verdict Verdict) []string {
 	if e.OnlyMembers {
 		return append(commonRisks(e),
 			fmt.Sprintf("a process that does nothing for longer than %v was not seen", e.window().Round(time.Second)),
-			"a process that is a member, and locks by Old over the same Locker without package handover, looks like its member",
-			"a proxy that sends the commands of several clients over one connection hides them behind a member, unless two members share it",
+			"a process that is or was a member, and locks by Old over the same Locker without package handover, looks like its member",
+			"a proxy that sends the commands of several clients over one connection, or answers CLIENT ID itself, can hide a client behind a member",
 			"a connection that came and went between two looks, from an address that a member's connection had just left, looks like that one")
 	}
 	risks := []string{

@@ -26,7 +26,7 @@ import (
 type touch struct {
 	place
 	form  string
-	key   string // the first of them
+	keys  []string // the first of them
 	n     int64
 	again bool // it was in neither list, and the next one decides
 }
@@ -40,15 +40,19 @@ type how struct {
 }
 
 func (t *touches) add(at place, form, key string) {
-	if is := (*t)[how{at, form}]; is != nil {
-		is.n++
-		return
+	is := (*t)[how{at, form}]
+	if is == nil {
+		if *t == nil {
+			*t = touches{}
+		}
+		at.addr = strings.Clone(at.addr) // it shares the line's memory
+		is = &touch{place: at, form: form}
+		(*t)[how{at, form}] = is
 	}
-	if *t == nil {
-		*t = touches{}
+	is.n++
+	if len(is.keys) < mostKeys && !slices.Contains(is.keys, key) {
+		is.keys = append(is.keys, strings.Clone(key))
 	}
-	at.addr = strings.Clone(at.addr) // it shares the line's memory
-	(*t)[how{at, form}] = &touch{place: at, form: form, key: strings.Clone(key), n: 1}
 }
 
 // toucher is one connection that touched lock keys.
@@ -131,8 +135,10 @@ func (m *master) touched(t touch, by listed) {
 		m.touchers[at] = is
 	}
 	is.forms[t.form] += t.n
-	if len(is.keys) < mostKeys && !slices.Contains(is.keys, t.key) {
-		is.keys = append(is.keys, t.key)
+	for _, key := range t.keys {
+		if len(is.keys) < mostKeys && !slices.Contains(is.keys, key) {
+			is.keys = append(is.keys, key)
+		}
 	}
 }
 

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"net"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"syscall"
@@ -167,10 +168,14 @@ func TestOnlyMembers(t *testing.T) {
 		},
 		"a member comes and goes": func() {
 			leave := f.join(modernOld(t, a.Pool()), nil, "lock:1")
-			time.AfterFunc(150*time.Millisecond, leave) // some looks later
+			time.AfterFunc(700*time.Millisecond, leave) // many looks later
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
+			f := *f
+			if name == "a member comes and goes" {
+				f.opts.Window = 1500 * time.Millisecond
+			}
 			cert := f.look(happens)
 			assert.Equal(t, verify.NoneSeen, cert.Verdict, "%s\n%v", cert.Why, cert.Evidence.Unexplained)
 			assert.Positive(t, cert.Evidence.Masters[0].Members)
@@ -211,9 +216,12 @@ func TestOnlyMembers(t *testing.T) {
 			assert.Equal(t, verify.Inconclusive, cert.Verdict)
 			assert.Equal(t, []string{"commands"}, open(cert))
 			found := func(s verify.Client) bool {
-				return len(s.Keys) > 0 && s.Keys[0] == c.key && strings.Contains(s.Evidence, c.says) && s.Addr != ""
+				return slices.Contains(s.Keys, c.key) && strings.Contains(s.Evidence, c.says) && s.Addr != ""
 			}
-			require.True(t, len(cert.Evidence.Unexplained) == 1 && found(cert.Evidence.Unexplained[0]), "%v", cert.Evidence.Unexplained)
+			require.True(t, slices.ContainsFunc(cert.Evidence.Unexplained, found), "%v", cert.Evidence.Unexplained)
+			if name != "two at one place" { // it takes some tries, each of which ends a member's connection unseen
+				require.Len(t, cert.Evidence.Unexplained, 1)
+			}
 			if name == "one of the same name" {
 				assert.Equal(t, "orders", cert.Evidence.Unexplained[0].Name)
 			}
