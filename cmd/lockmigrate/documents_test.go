@@ -41,6 +41,7 @@ var (
 		"doctor --match 'lock:*' --user orders --use 'modern FenceTTL'":   exitUnsafe, // rights are missing
 		"verify --match 'lock:*' --for 4s --longest-silence 3s --monitor": exitUnsafe, // it sees the old client
 		"verify --namespace orders --for 20s":                             exitUsage,  // shorter than the record's longest silence
+		"rehearse fleet.json --redis redis://127.0.0.1:6390":              exitUnsafe, // this server is not empty
 	}
 )
 

@@ -128,6 +128,7 @@ func newRootCommand(env *environment) *cobra.Command {
 		newScriptsCommand(env),
 		newStageCommand(env),
 		newForecastCommand(env),
+		newRehearseCommand(env),
 		newSimulateCommand(env),
 		newExploreCommand(env),
 		newVersionCommand(env),

@@ -1,0 +1,373 @@
+package main
+
+import (
+	"cmp"
+	"context"
+	_ "embed"
+	"errors"
+	"fmt"
+	"html/template"
+	"io"
+	"maps"
+	"math"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/operate/rehearse"
+	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/page"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// rehearseFlags are the flags of rehearse.
+type rehearseFlags struct {
+	act     time.Duration
+	speed   float64
+	clients int
+	seed    uint64
+	html    string
+}
+
+func newRehearseCommand(env *environment) *cobra.Command {
+	var flags rehearseFlags
+	cmd := &cobra.Command{
+		Use:   "rehearse PROFILE [flags]",
+		Short: "Play a fleet's migration on a private server; measure it",
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return usageError("make one with: lockmigrate observe --profile FILE", "rehearse wants one PROFILE, not %d", len(args))
+			}
+			return nil
+		},
+		RunE: func(cmd *cobra.Command, args []string) error {
+			switch {
+			case flags.act < time.Second || flags.act > 24*time.Hour:
+				return usageError("give 1s to 24h", "--act %v", flags.act)
+			case flags.speed < 0.01 || flags.speed > 1000:
+				return usageError("give 0.01 to 1000", "--speed %v", flags.speed)
+			case flags.clients < 0 || flags.clients > 1000:
+				return usageError("give 1 to 1000", "--clients %d", flags.clients)
+			}
+			p, err := openProfile(args[0])
+			if err != nil {
+				return err
+			}
+			return env.onServer("embedded", func(ctx context.Context, end *endpoint.Endpoint) error {
+				return runRehearsal(ctx, env, end, args[0], p, &flags)
+			})(cmd, nil)
+		},
+	}
+	f := cmd.Flags()
+	f.DurationVar(&flags.act, "act", 20*time.Second, "how long each act is measured")
+	f.Float64Var(&flags.speed, "speed", 1, "play so much faster: leases, holds, polls, pauses and the clocks' errors are divided by it")
+	f.IntVar(&flags.clients, "clients", 0, "how many clients to play: the profile's first ones, or again from the first (0: as many as it has)")
+	f.Uint64Var(&flags.seed, "seed", 1, "of all random choices; the machine's timing is not repeatable")
+	f.StringVar(&flags.html, "html", "", "write one HTML page to this `FILE` too")
+	return cmd
+}
+
+// rehearsal is what is printed.
+type rehearsal struct {
+	Profile string         `json:"profile"`
+	Server  string         `json:"server"`
+	Clients int            `json:"clients"`
+	Old     int            `json:"old_clients"`
+	Speed   float64        `json:"speed"`
+	Acts    []rehearsedAct `json:"acts"`
+	NotDone []string       `json:"not_rehearsed"`
+	Whole   bool           `json:"complete"` // every act was played to its end
+}
+
+// rehearsedAct is an act beside what forecast says of it.
+type rehearsedAct struct {
+	rehearse.Act
+	// Forecast is how many double holds forecast expects in the time of the act; nil: it was not asked, or has no such stage.
+	Forecast *forecast.Interval `json:"forecast_double_holds,omitempty"`
+}
+
+func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint, path string, p profile.Profile, flags *rehearseFlags) error {
+	if err := writable(flags.html); err != nil {
+		return err
+	}
+	if end.Kind != endpoint.Single {
+		return usageError("give a server of its own: redis://127.0.0.1:PORT", "a rehearsal is played on one server")
+	}
+	old, doubt := p.OldClients() // the rehearsal shows what the doubt may cost; a record wants to be sure
+	fleet, notKnown, err := forecast.FromProfile(p, "legacy", forecast.Failovers{})
+	if err != nil {
+		return usageError("observe for longer, or where locks are used", "%s: %w", path, err)
+	}
+	o := rehearse.Options{End: end, Act: flags.act, Seed: flags.seed, Embedded: env.global.redis == "" || env.global.redis == "embedded"}
+	if doubt != nil {
+		notKnown = append(notKnown, doubt.Error())
+	}
+	if o.Clients, o.Record, err = flags.cast(&fleet.Fleet, old); err != nil {
+		return err
+	}
+	out := rehearsal{Profile: path, Server: end.String(), Clients: len(o.Clients), Speed: flags.speed, NotDone: slices.Concat(notRehearsed(o.Embedded, flags.speed), notKnown)}
+	for i := range o.Clients {
+		if o.Clients[i].Old {
+			out.Old++
+		}
+	}
+	status := env.status()
+	defer status.Clear()
+	pool, err := end.Locks()
+	if err != nil {
+		return err
+	}
+	defer pool.Close()
+	o.Pool = pool
+	o.Begins = func(name string) {
+		status.Update(func() string { return fmt.Sprintf("rehearse: act %d of 7, %s", len(out.Acts)+1, name) })
+	}
+	o.Told = func(a rehearse.Act) { out.Acts = append(out.Acts, rehearsedAct{Act: a}) }
+	err = rehearse.Run(ctx, o)
+	if errors.Is(err, rehearse.ErrNotEmpty) {
+		return unsafeError("start a server of its own, such as: redis-server --port 6390 --save ''", "a rehearsal writes keys, and moves them through the stages: %w", err)
+	}
+	out.Whole = err == nil
+	if out.Whole && len(o.Clients) == len(fleet.Fleet.Clients) { // afterwards: it would keep the machine busy
+		status.Update(func() string { return "rehearse: what forecast says of it" })
+		span := max(time.Duration(float64(flags.act)*flags.speed), time.Second)
+		made, err := forecast.Make(p, forecast.Options{Span: span, Seed: flags.seed, Draws: 20, Commands: 50_000})
+		if err != nil {
+			return usageError("see lockmigrate forecast --help", "%w", err)
+		}
+		out.beside(made)
+	}
+	status.Clear()
+	if flags.html != "" && len(out.Acts) > 0 {
+		if err := writeFile(flags.html, out.writePage); err != nil {
+			return err
+		}
+	}
+	if printed := env.print(out, func(b *strings.Builder) { out.text(b, env) }); printed != nil {
+		return printed
+	}
+	if err != nil {
+		return failedError("what it printed is not the whole", "the rehearsal did not finish: %w", err)
+	}
+	if a, ok := out.broken(); ok {
+		return unsafeError("see whether the machine was overloaded: nothing here may stop for longer than a lease", "two held a lock in the act %q, where all hold tokens", a)
+	}
+	return nil
+}
+
+// beside notes what forecast expects of each act.
+func (r *rehearsal) beside(f *forecast.Forecast) {
+	for i := range r.Acts {
+		for _, s := range f.Stages {
+			if s.Name == r.Acts[i].Like {
+				r.Acts[i].Forecast = &s.Count
+			}
+		}
+	}
+}
+
+// broken names an act in which two held a lock though all held tokens. Where old clients are at work, they may break each other's locks, and then a
+// member's too.
+func (r *rehearsal) broken() (string, bool) {
+	for _, a := range r.Acts {
+		if a.Old == 0 && a.Overlaps > 0 {
+			return a.Name, true
+		}
+	}
+	return "", false
+}
+
+// notRehearsed are what no rehearsal of this kind shows.
+func notRehearsed(embedded bool, speed float64) (all []string) {
+	all = []string{
+		"the network between hosts, other traffic on the server, and failovers: forecast --failover-every plays failovers",
+		"the clients' own programs: old clients are the shipped machines of their dialect, each on a clock of its own",
+		"a move to another server: package handover",
+	}
+	if embedded {
+		all = append(all, "Redis: the server within this program is no evidence about it; give --redis for a real one, and for its time and memory")
+	}
+	if speed != 1 {
+		all = append(all, fmt.Sprintf("the fleet's own pace: times are divided by %g, those of machine and server are not", speed))
+	}
+	return all
+}
+
+// cast makes the rehearsal's clients of a profile's, and the record of their namespace.
+func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]rehearse.Client, stages.Record, error) {
+	scaled := func(d time.Duration) time.Duration { return time.Duration(float64(d) / flags.speed) }
+	draw := func(d sim.Distribution) func(*rand.Rand) time.Duration {
+		return func(g *rand.Rand) time.Duration {
+			generator := sim.NewGenerator(g.Uint64(), 0)
+			return scaled(d.Draw(&generator))
+		}
+	}
+	record := stages.Record{
+		ClockLag:     scaled(cmp.Or(old.ClockLag, time.Second)).Truncate(time.Millisecond) + time.Millisecond,
+		CommandDelay: cmp.Or(old.CommandDelay, 250*time.Millisecond),
+	}
+	n := cmp.Or(flags.clients, len(f.Clients))
+	var all []rehearse.Client
+	for i := range n {
+		c := &f.Clients[i%len(f.Clients)]
+		lease := scaled(c.Lease).Truncate(max(c.Dialect.Unit.Resolution(), time.Millisecond))
+		if lease < time.Second { // a machine's own delays are not scaled, and no sidecar has a shorter one
+			return nil, record, usageError("give a lower --speed", "a lease of %v, %g times as fast, is less than a second", c.Lease, flags.speed)
+		}
+		one := rehearse.Client{
+			Name: c.Name, Old: c.Scheme == model.Legacy, Dialect: c.Dialect, Release: c.Release, Lease: lease, Poll: max(scaled(c.Poll), time.Millisecond),
+			Offset: scaled(c.Offset), Dies: float64(c.Dies) / 1e6, Key: keysOf(c), Hold: draw(c.Hold), Think: draw(c.Think),
+		}
+		if i >= len(f.Clients) {
+			one.Name = fmt.Sprintf("%s+%d", c.Name, i/len(f.Clients))
+		}
+		if one.Old && record.Dialect != "" && record.Dialect != c.Dialect.Name {
+			return nil, record, unsafeError("they need a namespace each, or one dialect: see lockmigrate observe", "the old clients speak %s and %s", record.Dialect, c.Dialect.Name)
+		}
+		if one.Old {
+			record.Dialect = c.Dialect.Name
+		}
+		if one.Old && (record.Shortest == 0 || lease < record.Shortest) {
+			record.Shortest = lease
+		}
+		record.Yield = max(record.Yield, (one.Poll*6/5).Truncate(time.Millisecond)+time.Millisecond)
+		all = append(all, one)
+	}
+	record.CommandDelay = min(record.CommandDelay, record.Shortest/4).Truncate(time.Millisecond)
+	record.Yield = min(record.Yield, 20*time.Second)
+	_, err := checkedRecord(withPattern(record))
+	if err != nil {
+		return nil, record, usageError("give a lower --speed", "%g times as fast the fleet has no bridge: %w", flags.speed, err)
+	}
+	return all, record, nil
+}
+
+func withPattern(r stages.Record) stages.Record {
+	r.Patterns = []string{rehearse.Prefix + "*"}
+	return r
+}
+
+// keysOf draws the key of a client's next turn.
+func keysOf(c *sim.Client) func(*rand.Rand) string {
+	sets := c.Keys
+	if len(sets) == 0 {
+		sets = []sim.KeySet{{Prefix: c.Key, Count: 1}}
+	}
+	sum := 0
+	for _, s := range sets {
+		sum += int(max(s.Weight, 1))
+	}
+	return func(g *rand.Rand) string {
+		at := g.IntN(sum)
+		for _, s := range sets {
+			if at -= int(max(s.Weight, 1)); at < 0 {
+				return fmt.Sprintf("%s%s%d", rehearse.Prefix, s.Prefix, g.IntN(max(s.Count, 1)))
+			}
+		}
+		panic("a weight is missing")
+	}
+}
+
+func (r *rehearsal) text(b *strings.Builder, env *environment) {
+	fmt.Fprintf(b, "rehearsal of %s on %s: %s, %d of them old, %g times as fast\n\n", r.Profile, r.Server, counted(int64(r.Clients), "client"), r.Old, r.Speed)
+	t := terminal.NewTable(terminal.Column{Head: "ACT"}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "TURNS/S", Right: true}, terminal.Column{Head: "OVERLAPS", Right: true},
+		terminal.Column{Head: "FORECAST"}, terminal.Column{Head: "WAIT P50", Right: true}, terminal.Column{Head: "P95", Right: true}, terminal.Column{Head: "HAND-OVER", Right: true},
+		terminal.Column{Head: "SERVER/TURN", Right: true}, terminal.Column{Head: "STEP TOOK", Right: true})
+	for _, a := range r.Acts {
+		t.Row(a.Name, a.Stage, fmt.Sprintf("%.1f", float64(a.Turns)/a.Seconds), env.ink().Count(int64(a.Overlaps)), a.Expected(), written(a.Waits.P50), written(a.Waits.P95), a.HandedOver(), a.Server(), written(a.MoveMS))
+	}
+	b.WriteString(t.Render(env.screen(), env.ink()))
+	b.WriteByte('\n')
+	for _, a := range r.Acts {
+		if a.WithMembers > 0 && a.Old > 0 && a.Stage != stages.Legacy.String() {
+			fmt.Fprintf(b, "%s: %d times a member was one of the two: what old clients do to each other, by their clocks or blind deletes, frees a member's key too\n", a.Name, a.WithMembers)
+		}
+		for _, why := range slices.Sorted(maps.Keys(a.Failures)) {
+			fmt.Fprintf(b, "%s: %d times: %s\n", a.Name, a.Failures[why], terminal.Safe(why))
+		}
+	}
+	if n := len(r.Acts); n >= 6 {
+		fmt.Fprintf(b, "the way back from modern to the bridge took %s\n", written(r.Acts[5].MoveMS))
+	}
+	if !r.Whole {
+		b.WriteString(env.ink().Warn("(not played to the end)") + "\n")
+	}
+	b.WriteString("not rehearsed:\n")
+	for _, n := range r.NotDone {
+		fmt.Fprintf(b, "  - %s\n", n)
+	}
+}
+
+// Expected is the forecast of an act in words.
+func (a *rehearsedAct) Expected() string {
+	if a.Forecast == nil {
+		return "-"
+	}
+	return forecast.Number(a.Forecast.Mean) + " (" + forecast.Number(a.Forecast.Low) + " to " + forecast.Number(a.Forecast.High) + ")"
+}
+
+// HandedOver is the middle hand-over, or that nobody waited.
+func (a *rehearsedAct) HandedOver() string {
+	if a.Handovers.N == 0 {
+		return "-"
+	}
+	return written(a.Handovers.P50)
+}
+
+// Server is the server's time for a turn.
+func (a *rehearsedAct) Server() string {
+	if a.ServerUS == nil {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f us", *a.ServerUS)
+}
+
+// Rate is turns a second beside those of the first act, in per cent.
+func (r *rehearsal) Rate(a rehearsedAct) string {
+	first := float64(r.Acts[0].Turns) / r.Acts[0].Seconds
+	if first == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f %%", math.Round(100*float64(a.Turns)/a.Seconds/first))
+}
+
+func written(ms rehearse.Millis) string {
+	switch {
+	case ms >= 10_000:
+		return fmt.Sprintf("%.0f s", ms/1000)
+	case ms >= 100:
+		return fmt.Sprintf("%.0f ms", ms)
+	default:
+		return fmt.Sprintf("%.2g ms", float64(ms))
+	}
+}
+
+//go:embed rehearse.html
+var rehearsalLayout string
+
+func (r *rehearsal) writePage(w io.Writer) error {
+	t, err := page.Report(rehearsalLayout, template.FuncMap{
+		"ms": written, "rate": func(a rehearsedAct) string { return fmt.Sprintf("%.1f", float64(a.Turns)/a.Seconds) },
+		"beside": r.Rate, "mib": func(n *int64) string {
+			if n == nil {
+				return "-"
+			}
+			return fmt.Sprintf("%.1f MiB", float64(*n)/(1<<20))
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return t.Execute(w, struct {
+		*rehearsal
+		Style template.CSS
+	}{r, page.ReportStyle()})
+}
