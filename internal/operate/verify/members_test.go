@@ -19,6 +19,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
@@ -292,29 +293,14 @@ func TestOnlyMembersOfALibrary(t *testing.T) {
 	a := redistest.Real(t)
 	f := newFleet(t, a.URL(), nil, "library at a")
 	library := func(pool *redis.Pool) lockmigrate.Locker {
-		var tokens sync.Map
 		return handover.Wrap("library at a", handover.Funcs[string]{
-			TryAcquire: func(ctx context.Context, key string) (string, error) {
-				conn := pool.Get()
-				defer conn.Close()
-				if _, err := redis.String(conn.Do("SET", key, "t", "NX", "PX", 5000)); err != nil {
-					return "", errors.Join(err, lockmigrate.ErrNotAcquired)
-				}
-				return key, nil
-			},
 			Acquire: func(ctx context.Context, key string) (string, error) {
 				for {
 					conn := pool.Get()
 					_, err := redis.String(conn.Do("SET", key, "t", "NX", "PX", 5000))
 					_ = conn.Close()
-					if err == nil {
-						tokens.Store(key, true)
-						return key, nil
-					}
-					select {
-					case <-ctx.Done():
-						return "", ctx.Err()
-					case <-time.After(5 * time.Millisecond):
+					if err == nil || lifetime.Sleep(ctx, 5*time.Millisecond) != nil {
+						return key, context.Cause(ctx)
 					}
 				}
 			},
