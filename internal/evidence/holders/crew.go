@@ -1,6 +1,7 @@
 package holders
 
 import (
+	"cmp"
 	"fmt"
 	"sync"
 	"testing"
@@ -14,6 +15,7 @@ type Crew struct {
 	T      testing.TB
 	Key    string
 	Record *redistest.Server // if set: as Fleet.Record, of this server
+	Hold   time.Duration     // of a turn; 0: 2 ms
 
 	mu     sync.Mutex
 	turns  map[*Holder]int
@@ -25,14 +27,14 @@ type Crew struct {
 // Referee is the hash in which everyone who is inside has a field.
 func (c *Crew) Referee() string { return c.Key + ":referee" }
 
-// Enlist sets a holder to work, 2 ms a turn.
+// Enlist sets a holder to work.
 func (c *Crew) Enlist(h *Holder) *Holder {
 	c.mu.Lock()
 	if c.Record != nil && c.book == nil {
 		c.book = newRecord(c.Record, c.Key, c.Referee())
 	}
 	c.mu.Unlock()
-	h.Send("turns %s %s %d %d", c.Key, c.Referee(), 1_000_000, 2)
+	h.Send("turns %s %s %d %d", c.Key, c.Referee(), 1_000_000, cmp.Or(c.Hold, 2*time.Millisecond).Milliseconds())
 	go func() {
 		for e := range h.Events() {
 			c.mu.Lock()
