@@ -7,7 +7,7 @@ ACTIONLINT = github.com/rhysd/actionlint/cmd/actionlint@v1.7.12
 # What the full suite uses; see internal/evidence/redistest for what each name means, and scripts/suites for what a machine has.
 SUITES ?= $(or $(shell ./scripts/suites),all)
 
-.PHONY: test quick setup check fuzz bench bench-smoke soak lifecycle twin faults pictures playground image
+.PHONY: test quick setup check fuzz bench bench-smoke soak lifecycle twin faults pairs pictures playground image
 
 test: setup check ## everything, on real servers and with the real holders
 	LOCKMIGRATE_SUITES=$(SUITES) ./scripts/test
@@ -47,6 +47,9 @@ twin: ## PROGRAMS random programs on a bare server and through sidecars, from nu
 
 faults: ## every fault ROUNDS times, and docs/faults.md anew
 	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/faults -run TestFaults -v -timeout 0 -update -rounds $(or $(ROUNDS),10)
+
+pairs: ## fleets that move from each lock to another on real servers, under faults, for TURNS turns in all
+	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/handover -run 'TestPairs$$' -v -timeout 0 -args -turns $(or $(TURNS),20000)
 
 pictures: ## docs/pictures, from what the tools print and show (redis-server, Chromium)
 	LOCKMIGRATE_SUITES=redis,browser $(GO) test ./internal/evidence/suites/pictures -run TestPictures -v -args -update
