@@ -35,6 +35,7 @@ type rehearseFlags struct {
 	clients int
 	seed    uint64
 	html    string
+	other   string
 }
 
 func newRehearseCommand(env *environment) *cobra.Command {
@@ -71,6 +72,7 @@ func newRehearseCommand(env *environment) *cobra.Command {
 	f.Float64Var(&flags.speed, "speed", 1, "play so much faster: leases, holds, polls, pauses and the clocks' errors are divided by it")
 	f.IntVar(&flags.clients, "clients", 0, "how many clients to play: the profile's first ones, or again from the first (0: as many as it has)")
 	f.Uint64Var(&flags.seed, "seed", 1, "of all random choices; the machine's timing is not repeatable")
+	f.StringVar(&flags.other, "new", "", "another private server, to which the fleet moves in two more acts: a `URL` (embedded, where --redis is)")
 	f.StringVar(&flags.html, "html", "", "write one HTML page to this `FILE` too")
 	return cmd
 }
@@ -113,7 +115,27 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 	if o.Clients, o.Record, err = flags.cast(&fleet.Fleet, old); err != nil {
 		return err
 	}
-	out := rehearsal{Profile: path, Server: end.String(), Clients: len(o.Clients), Speed: flags.speed, NotDone: slices.Concat(notRehearsed(o.Embedded, flags.speed), notKnown)}
+	other := flags.other
+	if o.Embedded {
+		other = cmp.Or(other, "embedded")
+	}
+	if other != "" {
+		there, stop, err := env.endpointOf(other)
+		if err != nil {
+			return err
+		}
+		defer stop()
+		if there.Kind != endpoint.Single {
+			return usageError("give a server of its own: redis://127.0.0.1:PORT", "a rehearsal moves to one server")
+		}
+		pool, err := there.Locks()
+		if err != nil {
+			return err
+		}
+		defer pool.Close()
+		o.Other = pool
+	}
+	out := rehearsal{Profile: path, Server: end.String(), Clients: len(o.Clients), Speed: flags.speed, NotDone: slices.Concat(notRehearsed(&o, flags.speed), notKnown)}
 	for i := range o.Clients {
 		if o.Clients[i].Old {
 			out.Old++
@@ -128,7 +150,7 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 	defer pool.Close()
 	o.Pool = pool
 	o.Begins = func(name string) {
-		status.Update(func() string { return fmt.Sprintf("rehearse: act %d of 7, %s", len(out.Acts)+1, name) })
+		status.Update(func() string { return fmt.Sprintf("rehearse: act %d, %s", len(out.Acts)+1, name) })
 	}
 	o.Told = func(a rehearse.Act) { out.Acts = append(out.Acts, rehearsedAct{Act: a}) }
 	err = rehearse.Run(ctx, o)
@@ -186,13 +208,15 @@ func (r *rehearsal) broken() (string, bool) {
 }
 
 // notRehearsed are what no rehearsal of this kind shows.
-func notRehearsed(embedded bool, speed float64) (all []string) {
+func notRehearsed(o *rehearse.Options, speed float64) (all []string) {
 	all = []string{
 		"the network between hosts, other traffic on the server, and failovers: forecast --failover-every plays failovers",
 		"the clients' own programs: old clients are the shipped machines of their dialect, each on a clock of its own",
-		"a move to another server: package handover",
 	}
-	if embedded {
+	if o.Other == nil {
+		all = append(all, "a move to another server: give it with --new")
+	}
+	if o.Embedded {
 		all = append(all, "Redis: the server within this program is no evidence about it; give --redis for a real one, and for its time and memory")
 	}
 	if speed != 1 {

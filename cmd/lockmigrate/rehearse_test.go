@@ -50,9 +50,9 @@ func smallFleet(t *testing.T, lease time.Duration, clocks ...float64) string {
 // TestRehearse plays all acts on a real server: everybody works in each of them, nobody is beside a member, and nothing is left.
 func TestRehearse(t *testing.T) {
 	t.Parallel()
-	s := redistest.Real(t)
+	s, other := redistest.Real(t), redistest.Real(t)
 	html := filepath.Join(t.TempDir(), "rehearsal.html")
-	code, out, errs := lockmigrateIn(t.Context(), false, "rehearse", smallFleet(t, 10*time.Second, 0, 300, -300), "--act", "2s", "--speed", "5", "--json", "--html", html, "--redis", s.URL())
+	code, out, errs := lockmigrateIn(t.Context(), false, "rehearse", smallFleet(t, 10*time.Second, 0, 300, -300), "--act", "2s", "--speed", "5", "--json", "--html", html, "--redis", s.URL(), "--new", other.URL())
 	require.Equal(t, exitDone, code, "%s%s", out, errs)
 	var r rehearsal
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
@@ -72,12 +72,14 @@ func TestRehearse(t *testing.T) {
 		}
 		assert.Equal(t, a.Like != "", a.Forecast != nil, a.Name)
 	}
-	assert.Equal(t, []string{"today legacy", "Go joins legacy", "bridge bridge", "all moved bridge", "modern modern", "way back bridge", "sidecars bridge"}, names)
+	assert.Equal(t, []string{"today legacy", "Go joins legacy", "bridge bridge", "all moved bridge", "modern modern", "way back bridge", "sidecars bridge", "both servers both", "other server new"}, names)
 	assert.Equal(t, []string{
 		"lockmigrate stage advance --namespace NAME --to bridge --wait --execute", "lockmigrate stage advance --namespace NAME --to modern --wait --execute",
 		"lockmigrate stage rollback --namespace NAME --to bridge --wait --execute",
+		"lockmigrate stage advance --namespace NAME-to-b --redis NEW --to both --wait --execute", "lockmigrate stage advance --namespace NAME-to-b --redis NEW --to new --wait --execute",
 	}, steps)
 	assert.EqualValues(t, 0, s.Do("DBSIZE"), "the server is empty again")
+	assert.EqualValues(t, 0, other.Do("DBSIZE"), "and so is the other one")
 	page, err := os.ReadFile(html)
 	require.NoError(t, err)
 	for _, want := range []string{"way back", "What was not rehearsed?", "stage rollback", "times as fast"} {
@@ -97,7 +99,7 @@ func TestRehearseShowsSkew(t *testing.T) {
 	if assert.NotNil(t, r.Acts[0].Forecast) {
 		assert.Positive(t, r.Acts[0].Forecast.Low, "and forecast says so")
 	}
-	assert.Contains(t, r.NotDone[3], "no evidence", "the server within the program")
+	assert.Contains(t, r.NotDone[2], "no evidence", "the server within the program")
 	assert.Nil(t, r.Acts[0].ServerUS)
 	assert.Contains(t, []int{exitDone, exitUnsafe}, code, errs)
 }
@@ -114,6 +116,7 @@ func TestRehearseRefuses(t *testing.T) {
 	}{
 		{"a server that holds something", "not empty", exitUnsafe, []string{fleet, "--redis", s.URL()}},
 		{"a speed at which a lease is nothing", "less than a second", exitUsage, []string{fleet, "--speed", "1000"}},
+		{"another server that holds something", "not empty", exitUnsafe, []string{fleet, "--new", s.URL()}},
 		{"no profile", "rehearse wants one PROFILE", exitUsage, nil},
 		{"a file that is none", "profile", exitUsage, []string{"rehearse_test.go"}},
 		{"a cluster", "one server", exitUsage, []string{fleet, "--redis", "redis+cluster://127.0.0.1:1"}},

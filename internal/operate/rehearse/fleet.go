@@ -12,10 +12,12 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/handover"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // Client is one client of the fleet. It takes turns on its keys.
@@ -103,12 +105,13 @@ func (l *oldLock) Release(ctx context.Context) error {
 // worker is a client at work in one act.
 type worker struct {
 	*Client
-	new     bool // it is a member of the namespace
-	through bool // it is an old client behind a sidecar
-	take    func(ctx context.Context, key string) (held, error)
-	close   func()
-	ended   chan struct{}
-	stop    context.CancelFunc
+	new       bool // it is a member of the namespace
+	through   bool // it is an old client behind a sidecar
+	elsewhere bool // it is a member of package handover
+	take      func(ctx context.Context, key string) (held, error)
+	close     func()
+	ended     chan struct{}
+	stop      context.CancelFunc
 }
 
 // entrance is one that is inside.
@@ -229,19 +232,46 @@ func (w *worker) work(ctx context.Context, r *referee, g *rand.Rand) {
 
 // member makes a client a member of the namespace.
 func member(c *Client, pool lockmigrate.Pool, record *stages.Record) (*worker, error) {
-	locker, err := compat.New(pool, compat.Options{
-		Namespace: record.Namespace, Member: c.Name, TTL: c.Lease, Lease: max(c.Lease, record.Shortest),
-		ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield,
-	})
+	locker, err := compat.New(pool, compatOptions(c, record))
 	if err != nil {
 		return nil, err
 	}
-	take := func(ctx context.Context, key string) (held, error) {
-		lock, err := locker.Acquire(ctx, key)
+	return &worker{Client: c, new: true, take: of(locker.Acquire), close: func() { _ = locker.Close() }}, nil
+}
+
+func compatOptions(c *Client, record *stages.Record) compat.Options {
+	return compat.Options{
+		Namespace: record.Namespace, Member: c.Name, TTL: c.Lease, Lease: max(c.Lease, record.Shortest),
+		ShortestLease: record.Shortest, ClockLag: record.ClockLag, CommandDelay: record.CommandDelay, Yield: record.Yield,
+	}
+}
+
+// onBoth makes a client a member of the handover too: from the lock that it has to a token on another server.
+func onBoth(c *Client, pool, other lockmigrate.Pool, record *stages.Record, namespace string) (*worker, error) {
+	before, err := compat.New(pool, compatOptions(c, record))
+	if err != nil {
+		return nil, err
+	}
+	after, err := modern.New(other, modern.Options{TTL: c.Lease})
+	if err != nil {
+		_ = before.Close()
+		return nil, err
+	}
+	locker, err := handover.New(other, handover.Options{Namespace: namespace, Old: before, New: after, Member: c.Name, Lease: 3 * time.Second})
+	if err != nil {
+		_, _ = before.Close(), after.Close()
+		return nil, err
+	}
+	return &worker{Client: c, new: true, elsewhere: true, take: of(locker.Acquire), close: func() { _, _, _ = locker.Close(), after.Close(), before.Close() }}, nil
+}
+
+// of fits a Locker's Acquire to a worker.
+func of[L held](take func(context.Context, string) (L, error)) func(context.Context, string) (held, error) {
+	return func(ctx context.Context, key string) (held, error) {
+		lock, err := take(ctx, key)
 		if err != nil {
 			return nil, err // not a nil lock in an interface
 		}
 		return lock, nil
 	}
-	return &worker{Client: c, new: true, take: take, close: func() { _ = locker.Close() }}, nil
 }

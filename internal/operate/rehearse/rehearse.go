@@ -28,10 +28,11 @@ import (
 type Options struct {
 	Pool     lockmigrate.Pool
 	End      *endpoint.Endpoint
-	Embedded bool          // the server is in this process: it has no figures of its own
-	Clients  []Client      // their keys match Record's patterns once Prefix stands before them
-	Record   stages.Record // of the namespace, at stage legacy
-	Act      time.Duration // how long each act is measured
+	Other    lockmigrate.Pool // another empty server, to which the fleet moves in the last two acts; nil: it does not
+	Embedded bool             // the server is in this process: it has no figures of its own
+	Clients  []Client         // their keys match Record's patterns once Prefix stands before them
+	Record   stages.Record    // of the namespace, at stage legacy
+	Act      time.Duration    // how long each act is measured
 	Seed     uint64
 	Told     func(a Act)       // after each act
 	Begins   func(name string) // before it
@@ -78,7 +79,7 @@ type Act struct {
 	Lost        int    `json:"lost"`      // holders that were told that their lock is over
 	// Failures are what clients were told, with how often.
 	Failures map[string]int `json:"failures,omitempty"`
-	// ServerUS is the server's time for each turn in microseconds, MemoryBytes what it holds at the act's end; nil: it does not say.
+	// ServerUS is the servers' time for each turn in microseconds, MemoryBytes what they hold at the act's end; nil: they do not say.
 	ServerUS    *float64 `json:"server_us_per_turn,omitempty"`
 	MemoryBytes *int64   `json:"memory_bytes,omitempty"`
 }
@@ -89,16 +90,19 @@ type act struct {
 	stage            stages.Stage
 	members          float64
 	behind           bool
+	elsewhere        bool // members of package handover, of a record on the other server
 }
 
 var acts = []act{
-	{"today", "the fleet as it was observed", "legacy", stages.Legacy, 0, false},
-	{"Go joins", "half of the old clients have become members of package compat; the stage is legacy", "", stages.Legacy, 0.5, false},
-	{"bridge", "the same at stage bridge, beside old clients", "bridge, half", stages.Bridge, 0.5, false},
-	{"all moved", "all old clients have become members", "bridge", stages.Bridge, 1, false},
-	{"modern", "tokens only", "modern", stages.Modern, 1, false},
-	{"way back", "back at the bridge, and half of the old clients are back", "bridge, half", stages.Bridge, 0.5, false},
-	{"sidecars", "all old clients are as they were, each behind a sidecar, which has its clock; both are true here", "sidecar", stages.Bridge, 0, true},
+	{"today", "the fleet as it was observed", "legacy", stages.Legacy, 0, false, false},
+	{"Go joins", "half of the old clients have become members of package compat; the stage is legacy", "", stages.Legacy, 0.5, false, false},
+	{"bridge", "the same at stage bridge, beside old clients", "bridge, half", stages.Bridge, 0.5, false, false},
+	{"all moved", "all old clients have become members", "bridge", stages.Bridge, 1, false, false},
+	{"modern", "tokens only", "modern", stages.Modern, 1, false, false},
+	{"way back", "back at the bridge, and half of the old clients are back", "bridge, half", stages.Bridge, 0.5, false, false},
+	{"sidecars", "all old clients are as they were, each behind a sidecar, which has its clock; both are true here", "sidecar", stages.Bridge, 0, true, false},
+	{"both servers", "every client holds the lock here and a token on another server, by package handover", "", stages.Both, 1, false, true},
+	{"other server", "the other server alone", "", stages.New, 1, false, true},
 }
 
 // Prefix stands before every key of a rehearsal.
@@ -110,34 +114,49 @@ var ErrNotEmpty = errors.New("the server is not empty")
 // player plays.
 type player struct {
 	Options
-	store    *stages.Store
-	referee  *referee
-	workers  map[string]*worker
-	sidecars map[string]*behind.Sidecar
-	conn     redis.Conn
+	store   *stages.Store
+	referee *referee
+	workers map[string]*worker
+	conns   []redis.Conn // of the servers
+
+	moved *stages.Store // of the handover's record; nil before the first of its acts
 }
 
-// Run plays all acts, and tells of each. The server is empty again afterwards, also when an error or ctx ended it early.
+// Run plays all acts, and tells of each. The servers are empty again afterwards, also when an error or ctx ended it early.
 func Run(ctx context.Context, o Options) (err error) {
-	conn, err := o.Pool.GetContext(ctx)
+	conn, err := empty(ctx, o.Pool)
 	if err != nil {
-		return endpoint.Explain(err)
+		return err
 	}
 	defer conn.Close()
-	if n, err := redis.Int(redis.DoContext(conn, ctx, "DBSIZE")); err != nil {
-		return endpoint.Explain(err)
-	} else if n > 0 {
-		return fmt.Errorf("%w: it has %d keys", ErrNotEmpty, n)
+	conns := []redis.Conn{conn}
+	if o.Other != nil {
+		other, err := empty(ctx, o.Other)
+		if err != nil {
+			return err
+		}
+		defer other.Close()
+		conns = append(conns, other)
 	}
 	o.Record.Namespace = "rehearsal-" + strings.ToLower(rand.Text()[:8])
 	o.Record.Stage, o.Record.Patterns = stages.Legacy, []string{Prefix + "*"}
-	p := &player{Options: o, store: &stages.Store{Pool: o.Pool, Namespace: o.Record.Namespace, ReplyTimeout: time.Second}, referee: newReferee(),
-		workers: map[string]*worker{}, sidecars: map[string]*behind.Sidecar{}, conn: conn}
-	defer func() { err = errors.Join(err, p.clean(ctx)) }()
+	p := &player{
+		Options: o, store: &stages.Store{Pool: o.Pool, Namespace: o.Record.Namespace, ReplyTimeout: time.Second}, referee: newReferee(),
+		workers: map[string]*worker{}, conns: conns,
+	}
+	defer func() {
+		p.end()
+		for _, conn := range conns {
+			err = errors.Join(err, remove(ctx, conn))
+		}
+	}()
 	if err := p.store.Init(ctx, o.Record); err != nil {
 		return endpoint.Explain(err)
 	}
 	for _, a := range acts {
+		if a.elsewhere && o.Other == nil {
+			continue
+		}
 		p.Begins(a.name)
 		measured, err := p.play(ctx, a)
 		if err != nil {
@@ -148,16 +167,42 @@ func Run(ctx context.Context, o Options) (err error) {
 	return nil
 }
 
+// empty connects to a server, and makes sure that it holds nothing.
+func empty(ctx context.Context, pool lockmigrate.Pool) (redis.Conn, error) {
+	conn, err := pool.GetContext(ctx)
+	if err != nil {
+		return nil, endpoint.Explain(err)
+	}
+	n, err := redis.Int(redis.DoContext(conn, ctx, "DBSIZE"))
+	switch {
+	case err != nil:
+		err = endpoint.Explain(err)
+	case n > 0:
+		err = fmt.Errorf("%w: it has %d keys", ErrNotEmpty, n)
+	default:
+		return conn, nil
+	}
+	_ = conn.Close()
+	return nil, err
+}
+
 // play changes the fleet and the stage, and measures.
 func (p *player) play(ctx context.Context, a act) (Act, error) {
 	out := Act{Name: a.name, Stage: a.stage.String(), What: a.what, Like: a.like}
 	began := time.Now()
-	view, err := p.store.Show(ctx)
+	store, where := p.store, ""
+	if a.elsewhere {
+		if err := p.prepare(ctx); err != nil {
+			return out, err
+		}
+		store, where = p.moved, "-to-b --redis NEW"
+	}
+	view, err := store.Show(ctx)
 	if err != nil {
 		return out, err
 	}
-	// Old clients leave before stage modern, and come back after it.
-	if a.stage == stages.Modern {
+	// Old clients leave before stage modern, and come back after it; a handover moves when all its members are there.
+	if a.stage == stages.Modern || a.elsewhere {
 		if err := p.cast(ctx, a); err != nil {
 			return out, err
 		}
@@ -167,8 +212,8 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 		if a.stage < from {
 			verb = "rollback"
 		}
-		out.Command = fmt.Sprintf("lockmigrate stage %s --namespace NAME --to %v --wait --execute", verb, a.stage)
-		mover := &stages.Mover{Store: p.store, Look: 20 * time.Millisecond, Note: "rehearsal"}
+		out.Command = fmt.Sprintf("lockmigrate stage %s --namespace NAME%s --to %v --wait --execute", verb, where, a.stage)
+		mover := &stages.Mover{Store: store, Look: 20 * time.Millisecond, Note: "rehearsal"}
 		if err := mover.Run(ctx, a.stage, func(stages.View, []stages.Blocker) {}); err != nil {
 			return out, err
 		}
@@ -210,9 +255,9 @@ func (p *player) cast(ctx context.Context, a act) error {
 	var changes []change
 	for i := range p.Clients {
 		c := &p.Clients[i]
-		isNew := !c.Old || slices.Contains(moved, c)
+		isNew := !c.Old || a.elsewhere || slices.Contains(moved, c)
 		w := p.workers[c.Name]
-		if w != nil && w.new == isNew && (p.sidecars[c.Name] != nil) == (a.behind && c.Old) {
+		if w != nil && w.new == isNew && w.through == (a.behind && c.Old) && w.elsewhere == a.elsewhere {
 			continue
 		}
 		if w != nil {
@@ -228,7 +273,7 @@ func (p *player) cast(ctx context.Context, a act) error {
 				return context.Cause(ctx)
 			}
 		}
-		w, err := p.start(ctx, ch.c, ch.isNew, a.behind && ch.c.Old)
+		w, err := p.start(ctx, ch.c, ch.isNew, a)
 		if err != nil {
 			return fmt.Errorf("%s: %w", ch.c.Name, err)
 		}
@@ -255,24 +300,41 @@ func (p *player) order() (all []*Client) {
 	return all
 }
 
-func (p *player) start(ctx context.Context, c *Client, isNew, through bool) (*worker, error) {
+// prepare makes the record of the handover.
+func (p *player) prepare(ctx context.Context) (err error) {
+	if p.moved != nil {
+		return nil
+	}
+	p.moved = &stages.Store{Pool: p.Other, Namespace: p.Record.Namespace + "-to-b", ReplyTimeout: time.Second}
+	var halves stages.Halves
+	if halves.Old.Mark, err = stages.WriteMark(ctx, p.Pool, p.moved.Namespace, time.Second); err != nil {
+		return err
+	}
+	if halves.New.Mark, err = stages.WriteMark(ctx, p.Other, p.moved.Namespace, time.Second); err != nil {
+		return err
+	}
+	return p.moved.Init(ctx, stages.Record{Patterns: p.Record.Patterns, Handover: &halves})
+}
+
+func (p *player) start(ctx context.Context, c *Client, isNew bool, a act) (*worker, error) {
+	if isNew && a.elsewhere {
+		return onBoth(c, p.Pool, p.Other, &p.Record, p.moved.Namespace)
+	}
 	if isNew {
 		return member(c, p.Pool, &p.Record)
 	}
-	pool := p.Pool
-	if through {
+	o := &old{*c, p.Pool}
+	w := &worker{Client: c, close: func() {}}
+	if a.behind && c.Old {
 		s, err := behind.Start(ctx, p.Pool, p.End, sidecar.Options{Namespace: p.Record.Namespace, Name: name(c.Name), Lease: c.Lease}, Prefix+"any")
 		if err != nil {
 			return nil, err
 		}
-		p.sidecars[c.Name] = s
-		pool = s.Pool()
+		w.through, w.close = true, s.Close
+		o.pool, o.Offset = s.Pool(), 0 // service and sidecar share a machine and its clock
 	}
-	o := &old{*c, pool}
-	if through { // service and sidecar share a machine and its clock
-		o.Offset = 0
-	}
-	return &worker{Client: c, through: through, take: o.acquire, close: func() {}}, nil
+	w.take = o.acquire
+	return w, nil
 }
 
 // name is a client's name as a sidecar may have it.
@@ -285,57 +347,57 @@ func name(text string) string {
 	}, text)
 }
 
-// figures are the server's processor time in seconds and its memory; nil where it does not say.
+// figures are the servers' processor time in seconds and their memory, together; nil where one does not say.
 func (p *player) figures(ctx context.Context) (cpu *float64, memory *int64) {
 	if p.Embedded {
 		return nil, nil
 	}
-	text, err := redis.String(redis.DoContext(p.conn, ctx, "INFO"))
-	if err != nil {
-		return nil, nil
-	}
-	var user, system float64
-	for line := range strings.Lines(text) {
-		key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-		switch key {
-		case "used_cpu_user":
-			user, _ = strconv.ParseFloat(value, 64)
-		case "used_cpu_sys":
-			system, _ = strconv.ParseFloat(value, 64)
-		case "used_memory":
-			if n, err := strconv.ParseInt(value, 10, 64); err == nil {
-				memory = &n
-			}
+	var seconds float64
+	var bytes int64
+	for _, conn := range p.conns {
+		text, err := redis.String(redis.DoContext(conn, ctx, "INFO"))
+		if err != nil {
+			return nil, nil
 		}
+		said := map[string]string{}
+		for line := range strings.Lines(text) {
+			key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
+			said[key] = value
+		}
+		user, errUser := strconv.ParseFloat(said["used_cpu_user"], 64)
+		system, errSystem := strconv.ParseFloat(said["used_cpu_sys"], 64)
+		used, errUsed := strconv.ParseInt(said["used_memory"], 10, 64)
+		if errUser != nil || errSystem != nil || errUsed != nil {
+			return nil, nil
+		}
+		seconds, bytes = seconds+user+system, bytes+used
 	}
-	if sum := user + system; sum > 0 {
-		cpu = &sum
-	}
-	return cpu, memory
+	return &seconds, &bytes
 }
 
-// clean stops everybody and removes what the rehearsal has written.
-func (p *player) clean(ctx context.Context) error {
+// end stops everybody.
+func (p *player) end() {
 	for _, w := range p.workers {
 		w.stop()
 	}
 	for _, w := range p.workers {
 		<-w.ended
 	}
-	for _, s := range p.sidecars {
-		s.Close()
-	}
+}
+
+// remove removes what the rehearsal has written on a server.
+func remove(ctx context.Context, conn redis.Conn) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	for cursor := "0"; ; {
-		page, err := redis.Values(redis.DoContext(p.conn, ctx, "SCAN", cursor, "COUNT", 1000))
+		page, err := redis.Values(redis.DoContext(conn, ctx, "SCAN", cursor, "COUNT", 1000))
 		if err != nil {
 			return fmt.Errorf("keys of the rehearsal may be left on the server: %w", err)
 		}
 		keys, _ := redis.Strings(page[1], nil)
 		for _, key := range keys {
-			if strings.HasPrefix(strings.TrimPrefix(key, "{"), Prefix) || strings.Contains(key, p.Record.Namespace) || strings.HasPrefix(key, "lockmigrate:") {
-				if _, err := redis.DoContext(p.conn, ctx, "DEL", key); err != nil {
+			if strings.HasPrefix(strings.TrimPrefix(key, "{"), Prefix) || strings.HasPrefix(key, "lockmigrate:") {
+				if _, err := redis.DoContext(conn, ctx, "DEL", key); err != nil {
 					return fmt.Errorf("%s is left on the server: %w", key, err)
 				}
 			}
