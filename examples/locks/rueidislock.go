@@ -43,9 +43,23 @@ func Rueidislock(name string, locker rueidislock.Locker, prefix string, validity
 			return nil, err
 		}
 	}
+	try := take(locker.TryWithContext)
 	return handover.Wrap(name, handover.Funcs[*lock]{
-		Acquire:    take(locker.WithContext),
-		TryAcquire: take(locker.TryWithContext),
+		// WithContext waits for an invalidation alone, and for ever where it misses one.
+		Acquire: func(ctx context.Context, key string) (*lock, error) {
+			for {
+				l, err := try(ctx, key)
+				if !errors.Is(err, lockmigrate.ErrNotAcquired) {
+					return l, err
+				}
+				select {
+				case <-ctx.Done():
+					return nil, context.Cause(ctx)
+				case <-time.After(50 * time.Millisecond):
+				}
+			}
+		},
+		TryAcquire: try,
 		Extend: func(ctx context.Context, l *lock) error {
 			c := locker.Client()
 			left, err := c.Do(ctx, c.B().Pttl().Key(prefix+":0:"+l.key).Build()).AsInt64()
