@@ -153,6 +153,7 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 		status.Update(func() string { return fmt.Sprintf("rehearse: act %d, %s", len(out.Acts)+1, name) })
 	}
 	o.Told = func(a rehearse.Act) { out.Acts = append(out.Acts, rehearsedAct{Act: a}) }
+	env.grace.Store(int64(rehearse.CleansWithin))
 	err = rehearse.Run(ctx, o)
 	if errors.Is(err, rehearse.ErrNotEmpty) {
 		return unsafeError("start a server of its own, such as: redis-server --port 6390 --save ''", "a rehearsal writes keys, and moves them through the stages: %w", err)

@@ -131,19 +131,24 @@ func TestRehearseRefuses(t *testing.T) {
 	assert.EqualValues(t, 1, s.Do("DBSIZE"), "nothing was written")
 }
 
-// TestARehearsalThatIsInterrupted says that it is not whole, and leaves nothing behind.
+// TestARehearsalThatIsInterrupted says that it is not whole, and leaves nothing behind: when the record has just been made, and when clients hold locks.
 func TestARehearsalThatIsInterrupted(t *testing.T) {
 	t.Parallel()
-	s := redistest.Real(t)
-	ctx, interrupt := context.WithCancel(t.Context())
-	go func() {
-		defer interrupt()
-		for s.Do("DBSIZE") == int64(0) && ctx.Err() == nil { // until the record is there
-			time.Sleep(10 * time.Millisecond)
-		}
-	}()
-	code, _, errs := lockmigrateIn(ctx, false, "rehearse", smallFleet(t, 10*time.Second, 0, 0), "--act", "1m", "--clients", "3", "--redis", s.URL())
-	assert.Equal(t, exitFailed, code, errs)
-	assert.Contains(t, errs, "not the whole")
-	redistest.Await(t, "an empty server", 20*time.Second, func() bool { return s.Do("DBSIZE") == int64(0) })
+	for _, keys := range []int64{1, 4} {
+		s := redistest.Real(t)
+		ctx, interrupt := context.WithCancel(t.Context())
+		watching := make(chan struct{})
+		go func() {
+			defer close(watching)
+			defer interrupt()
+			for s.Do("DBSIZE").(int64) < keys && ctx.Err() == nil {
+				time.Sleep(time.Millisecond)
+			}
+		}()
+		code, _, errs := lockmigrateIn(ctx, false, "rehearse", smallFleet(t, 10*time.Second, 0, 0), "--act", "1m", "--clients", "3", "--redis", s.URL())
+		<-watching
+		assert.Equal(t, exitFailed, code, errs)
+		assert.Contains(t, errs, "not the whole")
+		assert.EqualValues(t, 0, s.Do("DBSIZE"), "after %d keys", keys)
+	}
 }

@@ -49,8 +49,8 @@ func Rueidislock(name string, locker rueidislock.Locker, prefix string, validity
 		Acquire: func(ctx context.Context, key string) (*lock, error) {
 			for {
 				l, err := try(ctx, key)
-				if !errors.Is(err, lockmigrate.ErrNotAcquired) {
-					return l, err
+				if !errors.Is(err, lockmigrate.ErrNotAcquired) && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+					return l, err // a deadline that is not ctx's is rueidislock's own for one try
 				}
 				select {
 				case <-ctx.Done():

@@ -146,8 +146,10 @@ func Run(ctx context.Context, o Options) (err error) {
 	}
 	defer func() {
 		p.end()
-		for _, conn := range conns {
-			err = errors.Join(err, remove(ctx, conn))
+		for _, pool := range []lockmigrate.Pool{o.Pool, o.Other} {
+			if pool != nil {
+				err = errors.Join(err, remove(ctx, pool))
+			}
 		}
 	}()
 	if err := p.store.Init(ctx, o.Record); err != nil {
@@ -385,10 +387,18 @@ func (p *player) end() {
 	}
 }
 
-// remove removes what the rehearsal has written on a server.
-func remove(ctx context.Context, conn redis.Conn) error {
+// CleansWithin is how long Run takes at most, after its context has ended, to stop everybody and to remove what was written.
+const CleansWithin = 15 * time.Second
+
+// remove removes what the rehearsal has written on a server. It takes a connection of its own: one that was asked something when ctx ended is closed.
+func remove(ctx context.Context, pool lockmigrate.Pool) error {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
+	conn, err := pool.GetContext(ctx)
+	if err != nil {
+		return fmt.Errorf("keys of the rehearsal may be left on the server: %w", err)
+	}
+	defer conn.Close()
 	for cursor := "0"; ; {
 		page, err := redis.Values(redis.DoContext(conn, ctx, "SCAN", cursor, "COUNT", 1000))
 		if err != nil {

@@ -264,7 +264,11 @@ func TestOnlyMembers(t *testing.T) {
 func inPlaceOf(t *testing.T, s *redistest.Server, name string) redis.Conn {
 	var conn redis.Conn
 	redistest.Await(t, "the port of a connection", 10*time.Second, func() bool {
-		victim := clientsOf(s, name)[0]
+		all := clientsOf(s, name)
+		if len(all) == 0 { // it connects again
+			return false
+		}
+		victim := all[0]
 		_, port, _ := net.SplitHostPort(victim["addr"])
 		_, _ = s.Try("CLIENT", "KILL", "ID", victim["id"])
 		local, _ := net.ResolveTCPAddr("tcp", "127.0.0.1:"+port)

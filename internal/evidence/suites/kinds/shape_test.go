@@ -83,7 +83,11 @@ func TestOneShape(t *testing.T) {
 
 			lock, err := l.Acquire(t.Context(), "orders")
 			require.NoError(t, err)
-			assert.Equal(t, methods(reflect.TypeFor[lockmigrate.Lock]()), methods(reflect.TypeOf(lock)))
+			handovers := reflect.TypeFor[interface { // WhenLost is for package handover
+				lockmigrate.Lock
+				WhenLost(func(cause error))
+			}]()
+			assert.Equal(t, methods(handovers), methods(reflect.TypeOf(lock)))
 			assert.InDelta(t, k.ttl, time.Until(lock.Expiry()), float64(2*time.Second), "the default")
 			assert.Zero(t, lock.Fence(), "fencing tokens are drawn where FenceTTL is set")
 			_, err = l.TryAcquire(t.Context(), "orders")
