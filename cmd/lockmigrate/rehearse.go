@@ -291,13 +291,11 @@ func keysOf(c *sim.Client) func(*rand.Rand) string {
 		sum += int(max(s.Weight, 1))
 	}
 	return func(g *rand.Rand) string {
-		at := g.IntN(sum)
-		for _, s := range sets {
-			if at -= int(max(s.Weight, 1)); at < 0 {
-				return fmt.Sprintf("%s%s%d", rehearse.Prefix, s.Prefix, g.IntN(max(s.Count, 1)))
-			}
+		of := 0
+		for at := g.IntN(sum); at >= int(max(sets[of].Weight, 1)); of++ {
+			at -= int(max(sets[of].Weight, 1))
 		}
-		panic("a weight is missing")
+		return fmt.Sprintf("%s%s%d", rehearse.Prefix, sets[of].Prefix, g.IntN(max(sets[of].Count, 1)))
 	}
 }
 

@@ -46,8 +46,8 @@ func TestThreads(t *testing.T) {
 }
 
 // TestLosersBesideSidecars has clients that write no time, directly and behind a sidecar: two are never inside. A loser's value over a token that the
-// service holds is deleted with it. A key may be dead all the same, see docs/sidecar.md, "What can it not do?": then it is deleted here, as an operator
-// does, and the test says how often.
+// service holds is deleted with it. Over one that is kept for the service's next attempt nobody deletes it, see docs/sidecar.md, "What can it not do?": such
+// a key is deleted here, as an operator does. One that is dead for any other reason fails the test.
 func TestLosersBesideSidecars(t *testing.T) {
 	t.Parallel()
 	s := newSite(t, stages.Bridge)
@@ -78,8 +78,9 @@ func (s *site) revive(ctx context.Context) {
 			last, since = turns, time.Now()
 		}
 		if turns != "<nil>" && time.Since(since) > 3*time.Second {
-			value := s.server.Do("GET", "lock:fleet")
-			names := protocol.CompanionsOf("lock:fleet")
+			value, names := fmt.Sprint(s.server.Do("GET", "lock:fleet")), protocol.CompanionsOf("lock:fleet")
+			// A loser's text over a token that was kept for the service: it has neither a TTL nor a guard. Nothing else may hold a key for ever.
+			assert.Equal(s, "2147483649.0 -1 0\n", fmt.Sprintln(value, s.server.Do("PTTL", "lock:fleet"), s.server.Do("EXISTS", names.Guard)), "what keeps everybody out")
 			s.server.Do("DEL", "lock:fleet", names.Guard, names.Queue, "{lock:fleet}:sidecar")
 			s.Logf("dead, and deleted after %s turns: %s", turns, value)
 			since = time.Now()
