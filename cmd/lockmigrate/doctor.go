@@ -64,7 +64,6 @@ func newDoctorCommand(env *environment) *cobra.Command {
 	cmd.Flags().StringArrayVar(&opts.Uses, "use", nil, "`NAME` of a package and feature whose rights are tried, such as modern or 'compat bridge'; repeatable (default: the way from legacy to modern)")
 	completes(cmd, "use", useNames)
 	cmd.Flags().StringVar(&opts.User, "user", "", "`NAME` of the user whose rights are tried (default: the one of this connection)")
-	cmd.Flags().IntVar(&opts.Keys, "keys", 100_000, "look at no more than about `N` keys")
 	cmd.Flags().BoolVar(&all, "all", false, "show also the checks that pass, with what was found and why it matters")
 	return cmd
 }

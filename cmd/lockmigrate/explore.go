@@ -15,29 +15,18 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 )
 
-// exploreFlags are the flags of explore.
-type exploreFlags struct {
-	claims []string
-	all    bool
-	trace  bool
-	states int
-}
-
 func newExploreCommand(env *environment) *cobra.Command {
-	var flags exploreFlags
+	var wanted []string
 	cmd := &cobra.Command{
 		Use:   "explore [flags]",
 		Short: "Run every interleaving of a few clients: prove a claim or break it",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			return runExplore(cmd.Context(), env, flags)
+			return runExplore(cmd.Context(), env, wanted)
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&flags.claims, "claim", nil, "only the claims of these `ID`s; a * at the end stands for any")
+	f.StringSliceVar(&wanted, "claim", nil, "list the claims of these `ID`s; a * at the end stands for any")
 	completes(cmd, "claim", claimNames)
-	f.BoolVar(&flags.all, "all", false, "list the claims one by one")
-	f.BoolVar(&flags.trace, "trace", false, "print the counterexamples, also when all verdicts are as expected")
-	f.IntVar(&flags.states, "states", explore.DefaultStates, "stop a search after this many states, as incomplete")
 	return cmd
 }
 
@@ -57,7 +46,7 @@ func chooseClaims(patterns []string) ([]explore.Claim, error) {
 			}
 		}
 		if len(chosen) == before {
-			return nil, usageError(`"lockmigrate explore --all" lists them`, "no claim is named %q", p)
+			return nil, usageError(`"lockmigrate explore --claim '*'" lists them`, "no claim is named %q", p)
 		}
 	}
 	return slices.CompactFunc(chosen, func(a, b explore.Claim) bool { return a.ID == b.ID }), nil
@@ -70,19 +59,16 @@ func claimNames() (names []string) {
 	return names
 }
 
-func runExplore(ctx context.Context, env *environment, flags exploreFlags) error {
-	claims, err := chooseClaims(flags.claims)
+func runExplore(ctx context.Context, env *environment, wanted []string) error {
+	claims, err := chooseClaims(wanted)
 	if err != nil {
 		return err
-	}
-	if flags.states < 1 {
-		return usageError("give a number above zero", "--states %d", flags.states)
 	}
 	status := env.status()
 	defer status.Clear()
 	start := env.now()
 	found := make([]explore.Finding, len(claims))
-	done := searchAll(ctx, env, claims, flags.states, found)
+	done := searchAll(ctx, env, claims, found)
 	for i := range claims {
 		status.Update(func() string {
 			return fmt.Sprintf("explore %s %d of %d claims: %s", terminal.Bar(float64(i)/float64(len(claims))), i, len(claims), claims[i].ID)
@@ -94,7 +80,7 @@ func runExplore(ctx context.Context, env *environment, flags exploreFlags) error
 	}
 	wall := env.now().Sub(start)
 	status.Clear()
-	if err := env.print(findingsJSON(found), func(b *strings.Builder) { exploreText(b, env, found, flags, wall) }); err != nil {
+	if err := env.print(findingsJSON(found), func(b *strings.Builder) { exploreText(b, env, found, len(wanted) > 0, wall) }); err != nil {
 		return err
 	}
 	return judgeFindings(found)
@@ -102,7 +88,7 @@ func runExplore(ctx context.Context, env *environment, flags exploreFlags) error
 
 // searchAll searches the claims on all cores; done[i] is closed when found[i] is there. The searches
 // know nothing of each other, so their findings are the same in any order.
-func searchAll(ctx context.Context, env *environment, claims []explore.Claim, states int, found []explore.Finding) []chan struct{} {
+func searchAll(ctx context.Context, env *environment, claims []explore.Claim, found []explore.Finding) []chan struct{} {
 	done := make([]chan struct{}, len(claims))
 	for i := range done {
 		done[i] = make(chan struct{})
@@ -116,7 +102,7 @@ func searchAll(ctx context.Context, env *environment, claims []explore.Claim, st
 					return
 				}
 				start := env.now()
-				found[i] = explore.Check(ctx, claims[i], explore.Limits{States: states})
+				found[i] = explore.Check(ctx, claims[i], explore.Limits{})
 				found[i].Took = env.now().Sub(start)
 				close(done[i])
 			}
@@ -131,7 +117,7 @@ func judgeFindings(found []explore.Finding) error {
 		switch {
 		case f.AsExpected():
 		case f.Verdict == explore.Incomplete:
-			return inconclusiveError("raise --states", "%s was not searched to its end", f.ID)
+			return inconclusiveError("it has more states than a search keeps", "%s was not searched to its end", f.ID)
 		default:
 			return unsafeError("lockmigrate explore --claim "+f.ID, "%s is %s, expected %s", f.ID, f.Verdict, f.Expected)
 		}
@@ -140,9 +126,8 @@ func judgeFindings(found []explore.Finding) error {
 }
 
 // exploreText is the summary by family, or the claims one by one; then what broke that should not, and the count.
-func exploreText(b *strings.Builder, env *environment, found []explore.Finding, flags exploreFlags, wall time.Duration) {
-	chosen := len(flags.claims) > 0
-	if flags.all || chosen {
+func exploreText(b *strings.Builder, env *environment, found []explore.Finding, chosen bool, wall time.Duration) {
+	if chosen {
 		b.WriteString(claimTable(env, found) + "\n" + legend(found))
 	} else {
 		b.WriteString(familyTable(env, found))
@@ -151,7 +136,7 @@ func exploreText(b *strings.Builder, env *environment, found []explore.Finding, 
 	for i := range found {
 		f := &found[i]
 		states += f.States
-		if !f.AsExpected() || flags.trace || chosen && len(found) == 1 {
+		if !f.AsExpected() || chosen && len(found) == 1 {
 			b.WriteString(counterexample(f))
 		}
 	}
@@ -216,7 +201,7 @@ func familyTable(env *environment, found []explore.Finding) string {
 	b.WriteString(t.Render(env.screen(), ink))
 	b.WriteString("\n" + legend(found))
 	b.WriteString("otherwise            not what is known of the claim, or not searched to the end\n")
-	b.WriteString("\nall claims:        lockmigrate explore --all\none, with its run: lockmigrate explore --claim LLL-clobber\n")
+	b.WriteString("\nall claims:        lockmigrate explore --claim '*'\none, with its run: lockmigrate explore --claim LLL-clobber\n")
 	return b.String()
 }
 

@@ -48,16 +48,16 @@ func TestEveryClaimHasAFamily(t *testing.T) {
 
 // TestExploreSummary: the sums are those of the claims, the verdicts read as what they are, and one that differs shows.
 // explored is what explore prints.
-func explored(env *environment, found []explore.Finding, flags exploreFlags, wall time.Duration) string {
+func explored(env *environment, found []explore.Finding, chosen bool, wall time.Duration) string {
 	var b strings.Builder
-	exploreText(&b, env, found, flags, wall)
+	exploreText(&b, env, found, chosen, wall)
 	return b.String()
 }
 
 func TestExploreSummary(t *testing.T) {
 	env, _ := screenEnvironment(80, nil)
 	found := foundAsKnown()
-	out := text.StripEscape(explored(env, found, exploreFlags{}, time.Second))
+	out := text.StripEscape(explored(env, found, false, time.Second))
 	broken := 0
 	for _, f := range found {
 		if f.Expected == explore.Violated {
@@ -71,7 +71,7 @@ func TestExploreSummary(t *testing.T) {
 
 	found[0].Verdict = explore.Violated // LL-agree
 	wide, _ := screenEnvironment(200, nil)
-	out = text.StripEscape(explored(wide, found, exploreFlags{all: true}, time.Second))
+	out = text.StripEscape(explored(wide, found, true, time.Second))
 	assert.Contains(t, out, "BROKEN, expected to hold  LL-agree ")
 	assert.Equal(t, exitUnsafe, exitCode(judgeFindings(found)))
 	found[0].Verdict = explore.Incomplete
@@ -83,7 +83,7 @@ func TestExploreSummary(t *testing.T) {
 func TestWhatAMachineReadsHasNoWidth(t *testing.T) {
 	render := func(columns int, variables map[string]string) string {
 		env, out := screenEnvironment(columns, variables)
-		require.NoError(t, env.show(explored(env, foundAsKnown(), exploreFlags{all: true}, time.Second)))
+		require.NoError(t, env.show(explored(env, foundAsKnown(), true, time.Second)))
 		return out.String()
 	}
 	pipe := render(0, nil)

@@ -33,7 +33,7 @@ type observeFlags struct {
 }
 
 func newObserveCommand(env *environment) *cobra.Command {
-	flags := observeFlags{opts: observe.Options{Group: observe.ByAddr}}
+	flags := observeFlags{opts: observe.Options{Group: observe.ByAddr}, limits: observe.Limits{Commands: 5_000_000}}
 	cmd := &cobra.Command{
 		Use:   "observe [flags]",
 		Short: "Watch live traffic: who locks what, and with which clock",
@@ -50,9 +50,7 @@ func newObserveCommand(env *environment) *cobra.Command {
 	choose(cmd, &flags.opts.Group, "group", "one row for each `addr`, host or name (CLIENT SETNAME)", observe.ByAddr, observe.ByHost, observe.ByName)
 	f.DurationVar(&flags.opts.Lease, "lease", 0, "the lease of every legacy client, where it is known")
 	f.StringArrayVar(&flags.match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
-	f.Int64Var(&flags.limits.Commands, "max-commands", 5_000_000, "stop after `N` commands of any kind")
 	f.Float64Var(&flags.limits.Load, "max-load", 0.9, "stop when the server's main thread uses more than this `SHARE` of a core")
-	f.Int64Var(&flags.limits.Buffer, "max-buffer", 8, "stop when the server holds more than this many `MIB` for us")
 	f.IntVar(&flags.limits.Snapshot, "snapshot", 20_000, "read all keys at the start if there are no more than `N` (-1: never)")
 	mayBeNegative(f, "snapshot")
 	return cmd
@@ -66,14 +64,11 @@ func (f *observeFlags) check() error {
 		return usageError("give a duration such as 30s", "--for %v must be positive", l.For)
 	case l.For > 24*time.Hour:
 		return usageError("MONITOR is not meant to stay; verify looks for longer at less cost", "--for %v is too long", l.For)
-	case l.Commands <= 0:
-		return usageError("give a number of commands", "--max-commands %d must be positive", l.Commands)
-	case l.Load <= 0 || l.Buffer <= 0:
-		return usageError("give a share such as 0.9 and a number of MiB", "--max-load or --max-buffer is not above 0")
+	case l.Load <= 0:
+		return usageError("give a share such as 0.9", "--max-load is not above 0")
 	case f.from != "" && f.pcap != "":
 		return usageError("read one after the other", "--from and --pcap are two sources")
 	}
-	l.Buffer <<= 20
 	f.opts.Match = glob.Any(f.match)
 	return nil
 }

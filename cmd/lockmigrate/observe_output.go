@@ -95,7 +95,7 @@ func (f findings) verdict(err error) error {
 	var hole *observe.Hole
 	switch {
 	case errors.As(err, &stopped):
-		return inconclusiveError("what is printed is what was seen until then; see --max-load, --max-buffer, --max-commands", "stopped: %w", err)
+		return inconclusiveError("what is printed is what was seen until then; see --max-load", "stopped: %w", err)
 	case errors.As(err, &hole) || err == nil && len(f.holes) > 0:
 		return inconclusiveError("what is printed is what was seen", "not all was seen: %s", strings.Join(f.holes, "; "))
 	case err != nil:

@@ -58,7 +58,7 @@ func TestTheProtocolsPageSaysWhatTheClaimsSay(t *testing.T) {
 				continue
 			}
 			broken++
-			stdout, _ := expect(t, exitDone, "explore", "--claim", m[1], "--trace")
+			stdout, _ := expect(t, exitDone, "explore", "--claim", m[1])
 			assert.Contains(t, stdout, "inside: ", "%s: the run that breaks it", m[1])
 		}
 	}

@@ -33,7 +33,6 @@ type rehearseFlags struct {
 	act     time.Duration
 	speed   float64
 	clients int
-	seed    uint64
 	html    string
 	other   string
 }
@@ -71,7 +70,6 @@ func newRehearseCommand(env *environment) *cobra.Command {
 	f.DurationVar(&flags.act, "act", 20*time.Second, "how long each act is measured")
 	f.Float64Var(&flags.speed, "speed", 1, "play so much faster: leases, holds, polls, pauses and the clocks' errors are divided by it")
 	f.IntVar(&flags.clients, "clients", 0, "how many clients to play: the profile's first ones, or again from the first (0: as many as it has)")
-	f.Uint64Var(&flags.seed, "seed", 1, "of all random choices; the machine's timing is not repeatable")
 	f.StringVar(&flags.other, "new", "", "another private server, to which the fleet moves in two more acts: a `URL` (embedded, where --redis is)")
 	f.StringVar(&flags.html, "html", "", "write one HTML page to this `FILE` too")
 	return cmd
@@ -108,7 +106,7 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 	if err != nil {
 		return usageError("observe for longer, or where locks are used", "%s: %w", path, err)
 	}
-	o := rehearse.Options{End: end, Act: flags.act, Seed: flags.seed, Embedded: env.global.redis == "" || env.global.redis == "embedded"}
+	o := rehearse.Options{End: end, Act: flags.act, Embedded: env.global.redis == "" || env.global.redis == "embedded"}
 	if doubt != nil {
 		notKnown = append(notKnown, doubt.Error())
 	}
@@ -162,7 +160,7 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 	if out.Whole && len(o.Clients) == len(fleet.Fleet.Clients) { // afterwards: it would keep the machine busy
 		status.Update(func() string { return "rehearse: what forecast says of it" })
 		span := max(time.Duration(float64(flags.act)*flags.speed), time.Second)
-		made, err := forecast.Make(p, forecast.Options{Span: span, Seed: flags.seed, Draws: 20, Commands: 50_000})
+		made, err := forecast.Make(p, forecast.Options{Span: span, Seed: 1, Draws: 20, Commands: 50_000})
 		if err != nil {
 			return usageError("see lockmigrate forecast --help", "%w", err)
 		}

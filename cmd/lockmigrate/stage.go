@@ -86,10 +86,9 @@ func newStageMoveCommand(env *environment, flags *stageFlags, name string, step 
 	return cmd
 }
 
-// executeFlag adds --execute, and --dry-run, which is what happens without it.
+// executeFlag adds --execute, without which a command changes nothing.
 func executeFlag(f *pflag.FlagSet, execute *bool, usage string) {
 	f.BoolVar(execute, "execute", false, usage+"; without it the plan is printed and nothing is written")
-	f.Bool("dry-run", false, "print the plan and write nothing: the default")
 }
 
 // nothingWritten is the last line of a plan.

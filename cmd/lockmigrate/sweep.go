@@ -32,8 +32,6 @@ func newSweepCommand(env *environment) *cobra.Command {
 	f.BoolVar(&opts.Tokens, "tokens", false, "also tokens, bridge values and hashes without TTL: a holder that works for longer than the TTL loses its lock")
 	executeFlag(f, &opts.Execute, "change keys")
 	f.IntVar(&opts.Rate, "rate", 100, "most changes in a second (0: no limit)")
-	f.IntVar(&opts.ScanRate, "scan-rate", 0, "most keys looked at in a second (0: as fast as the server allows)")
-	f.IntVar(&opts.Limit, "limit", 0, "stop after `N` candidates (0: never)")
 	f.StringVar(&journal, "journal", "lockmigrate-sweep.jsonl", "`FILE` that records every change; it is appended to")
 	return cmd
 }

@@ -22,7 +22,7 @@ import (
 
 func newVerifyCommand(env *environment) *cobra.Command {
 	var opts verify.Options
-	var noCensus, restartable bool
+	var restartable bool
 	var out, resume, ask, old string
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
@@ -34,7 +34,7 @@ func newVerifyCommand(env *environment) *cobra.Command {
 			if err := checkVerify(&opts, old); err != nil {
 				return err
 			}
-			opts.Census = !noCensus
+			opts.Census = true
 			opts.Whole = opts.Whole || opts.Burst > 0 && opts.Every == opts.Burst
 			if restartable {
 				if err := goOn(env, &opts, out); err != nil {
@@ -53,7 +53,6 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	f.StringArrayVar(&opts.Trusted, "trust-user", nil, "`NAME` of a user that only the new services have: with a fence for all others no MONITOR is needed; repeatable")
 	f.DurationVar(&opts.Burst, "burst", 2*time.Second, "length of a MONITOR burst (0: none)")
 	f.DurationVar(&opts.Every, "every", time.Minute, "time from one burst to the next")
-	f.BoolVar(&noCensus, "no-census", false, "do not look at the keys' values: the run can then only be seen or inconclusive")
 	f.StringVar(&out, "out", "", "write the certificate as JSON to `FILE`, for stage advance; until then FILE.state is what --resume wants")
 	f.IntSliceVar(&opts.Ignore, "ignore-db", nil, "your statement: `NUMBER` of a database that another fleet uses; its clients are not looked at; repeatable")
 	f.BoolVar(&opts.OnlyMembers, "only-members", false, "of a handover: show that whoever touches a lock key on Old's server is a member; it runs MONITOR for the whole window and cannot be resumed")

@@ -44,7 +44,6 @@ type Check struct {
 // Options of an examination.
 type Options struct {
 	Match string           // a glob of the lock keys; empty for all
-	Keys  int              // how many keys to look at
 	Uses  []string         // the uses whose rights are tried, by their names in package rights; empty for DefaultUses
 	User  string           // whose rights are tried; empty for the user of this connection
 	Now   func() time.Time // this host's clock

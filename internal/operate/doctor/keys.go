@@ -31,6 +31,9 @@ type sample struct {
 	failure error
 }
 
+// mostKeys is about how many keys are looked at.
+const mostKeys = 100_000
+
 // takeSample looks at the keys through a census, for as many keys as the options allow.
 func takeSample(ctx context.Context, p *patient) *sample {
 	s := &sample{byName: map[string][]string{}, said: map[string]bool{}}
@@ -49,7 +52,7 @@ func takeSample(ctx context.Context, p *patient) *sample {
 		opts.Match = []string{p.opts.Match}
 	}
 	opts.Progress = func(pr census.Progress) {
-		if pr.Scanned >= int64(p.opts.Keys) {
+		if pr.Scanned >= mostKeys {
 			enough()
 		}
 	}

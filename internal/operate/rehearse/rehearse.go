@@ -28,12 +28,11 @@ import (
 type Options struct {
 	Pool     lockmigrate.Pool
 	End      *endpoint.Endpoint
-	Other    lockmigrate.Pool // another empty server, to which the fleet moves in the last two acts; nil: it does not
-	Embedded bool             // the server is in this process: it has no figures of its own
-	Clients  []Client         // their keys match Record's patterns once Prefix stands before them
-	Record   stages.Record    // of the namespace, at stage legacy
-	Act      time.Duration    // how long each act is measured
-	Seed     uint64
+	Other    lockmigrate.Pool  // another empty server, to which the fleet moves in the last two acts; nil: it does not
+	Embedded bool              // the server is in this process: it has no figures of its own
+	Clients  []Client          // their keys match Record's patterns once Prefix stands before them
+	Record   stages.Record     // of the namespace, at stage legacy
+	Act      time.Duration     // how long each act is measured
 	Told     func(a Act)       // after each act
 	Begins   func(name string) // before it
 }
@@ -282,7 +281,7 @@ func (p *player) cast(ctx context.Context, a act) error {
 		working, stop := context.WithCancel(ctx)
 		w.stop, w.ended = stop, make(chan struct{})
 		p.workers[ch.c.Name] = w
-		go w.work(working, p.referee, mathrand.New(mathrand.NewPCG(p.Seed, uint64(len(p.workers)*1000+i))))
+		go w.work(working, p.referee, mathrand.New(mathrand.NewPCG(1, uint64(len(p.workers)*1000+i))))
 	}
 	return nil
 }

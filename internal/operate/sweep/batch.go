@@ -101,9 +101,6 @@ func (b *batch) clear(ctx context.Context) error {
 		if failed != nil {
 			return failed
 		}
-		if b.s.opts.Limit > 0 && b.s.summary.Candidates >= int64(b.s.opts.Limit) {
-			return errLimit
-		}
 	}
 	return nil
 }

@@ -24,7 +24,6 @@ package sweep
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -41,8 +40,6 @@ type Options struct {
 	Tokens     bool          // tokens without TTL too
 	Execute    bool
 	Rate       int // changes in a second; 0 for no limit
-	ScanRate   int // keys looked at in a second; 0 for no limit
-	Limit      int // changes in all; 0 for no limit
 
 	Now      func() time.Time  // this host's clock; nil for the usual one
 	Journal  func(Entry) error // told before and after each change
@@ -132,9 +129,6 @@ type Summary struct {
 	Executed   bool             `json:"executed"`
 }
 
-// errLimit ends a census when enough is changed.
-var errLimit = errors.New("the limit of changes is reached")
-
 // Sweeper is one run.
 type Sweeper struct {
 	opts    Options
@@ -158,9 +152,6 @@ func (s *Sweeper) Run(ctx context.Context) (Summary, error) {
 	err := s.run(ctx)
 	s.summary.Seconds = time.Since(began).Seconds()
 	s.summary.Complete = err == nil && s.summary.Unread == 0
-	if errors.Is(err, errLimit) {
-		err = nil
-	}
 	return s.summary, err
 }
 
@@ -193,7 +184,7 @@ func (s *Sweeper) server(ctx context.Context, addr string) error {
 	if err != nil {
 		return err
 	}
-	opts := census.Options{Match: s.opts.Match, Confidence: census.High, GhostAfter: s.opts.GhostAfter, Rate: s.opts.ScanRate}
+	opts := census.Options{Match: s.opts.Match, Confidence: census.High, GhostAfter: s.opts.GhostAfter}
 	opts.Emit = func(r *census.Row) error {
 		switch {
 		case s.wanted(r.Finding):
@@ -220,10 +211,7 @@ func (s *Sweeper) server(ctx context.Context, addr string) error {
 	if err == nil {
 		err = b.clear(ctx)
 	}
-	if err != nil && !errors.Is(err, errLimit) {
-		return endpoint.Explain(err)
-	}
-	return err
+	return endpoint.Explain(err)
 }
 
 // tell says where the sweep stands: after each page of the census, and, as a page of ghosts takes long, after each change.

@@ -11,7 +11,7 @@ import (
 )
 
 // leftOut says that nobody looked at the keys.
-const leftOut = "--no-census: nobody looked at the keys"
+const leftOut = "nobody looked at the keys"
 
 // value is what stood on a key: an expiry, or something without TTL that no modern client writes.
 type value struct {

@@ -172,7 +172,7 @@ func (c client) crashes(t *testing.T, s *redistest.Server, h, _, _ *holders.Hold
 			assert.LessOrEqual(t, left, c.lease+1100*time.Millisecond, "a scheme of whole seconds adds one")
 		}
 	}
-	checks, err := doctor.Examine(t.Context(), endOf(t, s), doctor.Options{Match: c.key[:4] + "*", Keys: 1000, Now: time.Now})
+	checks, err := doctor.Examine(t.Context(), endOf(t, s), doctor.Options{Match: c.key[:4] + "*", Now: time.Now})
 	require.NoError(t, err)
 	by := map[string]doctor.Check{}
 	for _, check := range checks.Checks {
