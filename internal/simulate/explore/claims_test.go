@@ -28,6 +28,11 @@ func parallel(t *testing.T) {
 	}
 }
 
+func claimNamed(id string) Claim {
+	all := Claims()
+	return all[slices.IndexFunc(all, func(c Claim) bool { return c.ID == id })]
+}
+
 // TestClaims checks the whole table. A search that meets a lower limit than the usual one proves nothing, and is left out.
 func TestClaims(t *testing.T) {
 	seen := map[string]bool{}
@@ -60,18 +65,15 @@ func TestAClaimStandsAlone(t *testing.T) {
 // TestCanonicalCounterexample: two clients, at most eight server commands, and none of its steps can be
 // left out, since no shorter run breaks the claim.
 func TestCanonicalCounterexample(t *testing.T) {
-	for _, c := range legacyClaims() {
-		if c.ID == "LL-ahead" {
-			f := Check(context.Background(), c, Limits{})
-			require.Len(t, c.Model.Clients, 2)
-			require.Equal(t, 4, Commands(f.Trace))
-			require.Equal(t, []int{0, 1}, f.Trace[len(f.Trace)-1].Inside)
-		}
-	}
+	c := claimNamed("LL-ahead")
+	f := Check(context.Background(), c, Limits{})
+	require.Len(t, c.Model.Clients, 2)
+	require.Equal(t, 4, Commands(f.Trace))
+	require.Equal(t, []int{0, 1}, f.Trace[len(f.Trace)-1].Inside)
 }
 
 func TestSearchStopsAtItsLimit(t *testing.T) {
-	c := legacyClaims()[0]
+	c := Claims()[0]
 	f := Check(context.Background(), c, Limits{States: 1000})
 	require.Equal(t, Incomplete, f.Verdict)
 	cancelled, cancel := context.WithCancel(context.Background())
@@ -81,15 +83,9 @@ func TestSearchStopsAtItsLimit(t *testing.T) {
 
 // BenchmarkStates searches a claim of three clients to its end: distinct states a second.
 func BenchmarkStates(b *testing.B) {
-	var claim Claim
-	for _, c := range Claims() {
-		if c.ID == "LBB-stale-del" {
-			claim = c
-		}
-	}
-	states := 0
+	states, m := 0, claimNamed("LBB-stale-del").Model
 	for b.Loop() {
-		states += Search(context.Background(), claim.Model, Limits{}).States
+		states += Search(context.Background(), m, Limits{}).States
 	}
 	b.ReportMetric(float64(states)/b.Elapsed().Seconds(), "states/s")
 }

@@ -30,12 +30,6 @@ const (
 
 var stageNames = [...]string{"old", "both", "new"}
 
-// handing puts the members of a model under the record of a handover.
-func (m *Model) handing(h Handover) *Model {
-	m.Handover = &h
-	return m
-}
-
 // hand is a member's side of it.
 type hand struct {
 	other *model.Session // of the half that is not under way; forks share it, so it is never changed in place

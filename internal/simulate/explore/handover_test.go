@@ -13,12 +13,7 @@ import (
 // a record of each neighbour, attempts that were given back because the stage had moved, and leases that were refused or over.
 func TestHandoverClaimsReach(t *testing.T) {
 	for _, id := range []string{"HH-forth", "HH-back"} {
-		var m *Model
-		for _, c := range handoverClaims() {
-			if c.ID == id {
-				m = c.Model
-			}
-		}
+		m := claimNamed(id).Model
 		s := newSearch(m, 300_000)
 		o := s.run(context.Background())
 		require.False(t, o.Violated)

@@ -54,32 +54,16 @@ func tell(m *Model, trace []Step) string {
 }
 
 func plantedBugs() []planted {
-	L, B, M, S := legacyClient, bridgeClient, modernClient, behindSidecar
-	late := func(op protocol.Op, n Ticks) option { return delayOf(op, n) }
-	twoL := func() *Model { return world(10, L("a", turns(2)), L("b", turns(2))) }
-	twoM := func() *Model { return world(9, M("m", delay(2), renew(1)), M("n", delay(2), renew(1))) }
-	lateM := func() *Model { return world(9, M("m", delay(Unbounded)), M("n", delay(Unbounded)), M("o")) }
-	twoB := func() *Model { return world(9, B("x", delay(1), renew(1)), B("y", delay(1), renew(1))) }
-	settling := func() *Model {
-		return world(10, L("a", late(protocol.GetSet, 1)), B("x", settle(2), lease(6), grace(1))).leftBehind(2)
-	}
-	renewing := func() *Model {
-		return world(11, L("a", early(2)), L("b", early(2), late(protocol.GetSet, 2)), B("x", grace(2), renew(1))).leftBehind(3)
-	}
+	in := func(text ...string) func() *Model { return func() *Model { return world(strings.Join(text, "\n")) } }
+	twoL := in("ticks=10", "a legacy turns=2", "b legacy turns=2")
+	twoM := in("ticks=9", "m modern delay=2 renew=1", "n modern delay=2 renew=1")
+	lateM := in("ticks=9", "m modern delay=unbounded", "n modern delay=unbounded", "o modern")
+	twoB := in("ticks=9", "x bridge delay=1 renew=1", "y bridge delay=1 renew=1")
+	settling := in("ticks=10 left-behind=2", "a legacy getset-late=1", "x bridge settle=2 lease=6 grace=1")
+	renewing := in("ticks=11 left-behind=3", "a legacy early=2", "b legacy early=2 getset-late=2", "x bridge grace=2 renew=1")
 	// The waiter asks often, so that a grant for its former place may be read soon after it has another.
-	earlier := func() *Model {
-		return world(10, M("m", queue, lease(4), claimed(4), turns(2)), M("n", queue, lease(4), claimed(4))).messages()
-	}
-	claim := func(id string) func() *Model {
-		return func() *Model {
-			for _, c := range Claims() {
-				if c.ID == id {
-					return c.Model
-				}
-			}
-			panic("no claim " + id)
-		}
-	}
+	earlier := in("ticks=10 messages", "m modern queue lease=4 claim=4 turns=2", "n modern queue lease=4 claim=4")
+	claim := func(id string) func() *Model { return func() *Model { return claimNamed(id).Model } }
 	return []planted{
 		// The old scheme's clients.
 		{"legacy-no-recheck-after-getset", claim("A-takeover"), step(func(_ *model.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
@@ -90,14 +74,11 @@ func plantedBugs() []planted {
 		})},
 		{"legacy-set-instead-of-setnx", twoL, swap(protocol.SetNX, protocol.GetSet, always(protocol.Reply{Kind: protocol.Integer, Int: 1}))},
 		{"legacy-expiry-without-the-lease", twoL, reword(func(d *protocol.Dialect) { d.Extra = -30 })},
-		{"legacy-at-or-before", func() *Model {
-			in := dialect(protocol.UnixNano)
-			return world(9, L("a", in), L("b", in))
-		}, reword(func(d *protocol.Dialect) { d.AtOrBefore = true })},
+		{"legacy-at-or-before", in("ticks=9", "a legacy dialect=unix-ns", "b legacy dialect=unix-ns"), reword(func(d *protocol.Dialect) { d.AtOrBefore = true })},
 		{"legacy-commit-without-watch", claim("K-takeover"), swap(protocol.Watch, protocol.Unwatch, nil)},
 		{"legacy-own-value-counts-as-expired", claim("A-takeover"), func(m *Model) {
 			reword(func(d *protocol.Dialect) { d.Layout, d.MineExpires = protocol.UUIDColonNumber, true })(m)
-			m.leftBehind(2)
+			assign("2", m.fields()["left-behind"])
 		}},
 		{"go-release-without-compare", claim("release-compare"), swap(protocol.CompareDel, protocol.Del, nil)},
 		{"go-release-not-smaller", claim("release-compare"), each(func(c *Client) {
@@ -105,25 +86,15 @@ func plantedBugs() []planted {
 				c.Member.Release = protocol.ReleaseNotSmaller
 			}
 		})},
-		{"go-no-deadline", func() *Model {
-			return world(9, L("a", goLegacy, release(protocol.ReleaseCompare), overrun(3)), L("b", goLegacy, release(protocol.ReleaseCompare), overrun(3)))
-		}, each(func(c *Client) { c.Scheme = model.Legacy })},
-		{"go-steals-what-it-cannot-read", func() *Model {
-			return world(9, L("a", goLegacy, dialect(protocol.JedisUUID)), M("m", plain))
-		}, each(func(c *Client) {
+		{"go-no-deadline", in("ticks=9", "a go-legacy release=compare overrun=3", "b go-legacy release=compare overrun=3"), each(func(c *Client) { c.Scheme = model.Legacy })},
+		{"go-steals-what-it-cannot-read", in("ticks=9", "a go-legacy dialect=jedis-uuid", "m modern plain"), each(func(c *Client) {
 			if c.Scheme == model.GoLegacy {
 				c.Scheme = model.Legacy
 			}
 		})},
-		{"go-renewal-without-compare", func() *Model {
-			return world(9, L("a", goLegacy, release(protocol.ReleaseCompare), renew(2), late(protocol.CompareSet, Unbounded)), L("b"), L("c", once, from(5)))
-		}, override(protocol.CompareSet, model.BlindSet)},
-		{"stage-check-skipped", func() *Model {
-			m := world(10, L("a", goLegacy, release(protocol.ReleaseCompare), late(protocol.GetSet, Unbounded)), L("b", from(6), once),
-				B("x", from(2), lease(8), grace(1), settle(1)))
-			m.Clients[0].NotAfter = Epoch.Add(standardTick)
-			return m.leftBehind(0)
-		}, each(func(c *Client) { c.NotAfter = 0 })},
+		{"go-renewal-without-compare", in("ticks=9", "a go-legacy release=compare renew=2 compare-set-late=unbounded", "b legacy", "c legacy once from=5"), override(protocol.CompareSet, model.BlindSet)},
+		{"stage-check-skipped", in("ticks=10 left-behind=0", "a go-legacy release=compare getset-late=unbounded until=1", "b legacy from=6 once",
+			"x bridge from=2 lease=8 grace=1 settle=1"), each(func(c *Client) { c.NotAfter = 0 })},
 
 		// The record.
 		{"record-command-without-a-bound", claim("LB-set-lag-late"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
@@ -131,36 +102,26 @@ func plantedBugs() []planted {
 			return next
 		})},
 		{"record-correction-at-once", claim("LB-set-lag"), func(m *Model) { m.Record.AtOnce = true }},
-		{"record-follows-with-an-attempt-under-way", claim("LB-set-lag"), each(hasty)},
-		{"record-lock-renewed-as-it-was-taken", claim("LLB-set-shortest"), each(asTaken)},
+		{"record-follows-with-an-attempt-under-way", claim("LB-set-lag"), each(func(c *Client) { c.Hasty = true })},
+		{"record-lock-renewed-as-it-was-taken", claim("LLB-set-shortest"), each(func(c *Client) { c.AsTaken = true })},
 
 		// The bridge.
 		{"bridge-no-grace", claim("LB-behind-grace"), each(func(c *Client) { c.Grace = 0 })},
 		{"bridge-no-settle", settling, each(func(c *Client) { c.Settle = 0 })},
-		{"bridge-settle-too-short", func() *Model {
-			return world(10, L("a", late(protocol.GetSet, 2)), B("x", settle(3), lease(6), grace(2))).leftBehind(3)
-		}, each(func(c *Client) { c.Settle = ticks(1) })},
+		{"bridge-settle-too-short", in("ticks=10 left-behind=3", "a legacy getset-late=2", "x bridge settle=3 lease=6 grace=2"), each(func(c *Client) { c.Settle = ticks(1) })},
 		{"bridge-settle-ignores-what-it-finds", settling, code(protocol.BridgeSettle, protocol.SettleLeft, protocol.SettleDone)},
-		{"bridge-settle-ignores-a-lost-guard", func() *Model {
-			return world(10, B("x", settle(2)), B("y", settle(2))).leftBehind(2)
-		}, code(protocol.BridgeSettle, protocol.SettleLost, protocol.SettleDone)},
+		{"bridge-settle-ignores-a-lost-guard", in("ticks=10 left-behind=2", "x bridge settle=2", "y bridge settle=2"), code(protocol.BridgeSettle, protocol.SettleLost, protocol.SettleDone)},
 		{"bridge-puts-back-after-a-pause", claim("LLB-withdraw-paused"), each(func(c *Client) { c.PutBacks = 3 })},
-		{"bridge-no-guard", func() *Model {
-			return world(9, L("a", staleDel), B("x", settle(1)), B("y", settle(1))).only(bridgeBridge)
-		}, each(func(c *Client) { c.NoGuard = true })},
+		{"bridge-no-guard", in("ticks=9 only=bridge+bridge", "a legacy stale-del", "x bridge settle=1", "y bridge settle=1"), each(func(c *Client) { c.NoGuard = true })},
 		{"bridge-truthful-value", claim("LB-ahead"), each(func(c *Client) { c.Truthful = true })},
 		{"bridge-value-not-far-enough", claim("LB-ahead"), value("1700000000050")},
 		{"bridge-value-not-wrapped", claim("LB-uuid"), value("6000000000000000001")},
 		{"bridge-value-with-the-readers-own-id", claim("LB-uuid"), value(owner("a") + ":6000000000000000001")},
 		{"bridge-takes-what-is-held", twoB, code(protocol.BridgeTake, protocol.TakeHeld, protocol.TakeFree)},
 		{"bridge-renewal-ignores-displacement", renewing, code(protocol.BridgeExtend, protocol.RenewTheirs, protocol.RenewDone)},
-		{"bridge-renewal-by-the-wrong-owner", func() *Model {
-			return world(10, B("x", late(protocol.BridgeExtend, 3), renew(2)), B("y", late(protocol.BridgeExtend, 3), renew(2)))
-		}, code(protocol.BridgeExtend, protocol.RenewLost, protocol.RenewDone)},
+		{"bridge-renewal-by-the-wrong-owner", in("ticks=10", "x bridge bridge-extend-late=3 renew=2", "y bridge bridge-extend-late=3 renew=2"), code(protocol.BridgeExtend, protocol.RenewLost, protocol.RenewDone)},
 		{"bridge-no-renewal", renewing, each(func(c *Client) { c.Renew = 0 })},
-		{"bridge-release-without-compare", func() *Model {
-			return world(9, B("x", delay(Unbounded)), M("m", delay(1)), M("n", delay(1)))
-		}, swap(protocol.BridgeDrop, protocol.Del, always(protocol.Reply{Kind: protocol.Integer, Int: protocol.DropDone}))},
+		{"bridge-release-without-compare", in("ticks=9", "x bridge delay=unbounded", "m modern delay=1", "n modern delay=1"), swap(protocol.BridgeDrop, protocol.Del, always(protocol.Reply{Kind: protocol.Integer, Int: protocol.DropDone}))},
 		{"bridge-validity-from-the-reply", claim("BB-late-reply"), each(func(c *Client) { c.FromReply = true })},
 		{"bridge-no-deadline", claim("BB-late-reply"), each(func(c *Client) { c.NoDeadline = true })},
 
@@ -172,9 +133,7 @@ func plantedBugs() []planted {
 		})},
 		{"modern-set-without-nx", twoM, swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
 		{"modern-takes-what-is-held", claim("LM-queue-ahead"), swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
-		{"modern-renewal-by-the-wrong-owner", func() *Model {
-			return world(10, M("m", late(protocol.Extend, 3), renew(2)), M("n", late(protocol.Extend, 3), renew(2)))
-		}, code(protocol.Extend, 0, 1)},
+		{"modern-renewal-by-the-wrong-owner", in("ticks=10", "m modern extend-late=3 renew=2", "n modern extend-late=3 renew=2"), code(protocol.Extend, 0, 1)},
 		{"modern-validity-from-the-reply", claim("MM-late-reply"), each(func(c *Client) { c.FromReply = true })},
 		{"modern-no-deadline", claim("MM-late-reply"), each(func(c *Client) { c.NoDeadline = true })},
 		{"modern-unknown-is-acquired", claim("MM-silent"), step(func(s *model.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
@@ -183,15 +142,13 @@ func plantedBugs() []planted {
 			}
 			return next
 		})},
-		{"modern-unknown-renewal-is-renewed", func() *Model {
-			return world(10, M("m", renew(2), delay(1)), M("n", delay(1))).silences(1)
-		}, step(func(s *model.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
+		{"modern-unknown-renewal-is-renewed", in("ticks=10 silences=1", "m modern renew=2 delay=1", "n modern delay=1"), step(func(s *model.Session, sent *protocol.Command, heard protocol.Reply, next protocol.Step) protocol.Step {
 			if heard.Kind == protocol.Silence && s.Phase == model.Renewing {
 				return protocol.Step{Kind: protocol.Done, Verdict: protocol.Renewed}
 			}
 			return next
 		})},
-		{"modern-expiry-by-the-clients-clock", func() *Model { return world(9, M("m"), M("n")) }, step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		{"modern-expiry-by-the-clients-clock", in("ticks=9", "m modern", "n modern"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 			if next.Command.Op == protocol.SetToken { // PXAT from a clock that is 20 ms behind the server's
 				next.Command.TTL -= 2 * standardTick
 			}
@@ -205,9 +162,7 @@ func plantedBugs() []planted {
 		})},
 
 		// Locks that are handed from one to the next.
-		{"modern-grant-from-its-message", func() *Model {
-			return world(10, M("m", queue, lease(6), claimed(6), turns(2)), M("n", queue, lease(6), claimed(6))).messages()
-		}, each(func(c *Client) { c.FromReply = true })},
+		{"modern-grant-from-its-message", in("ticks=10 messages", "m modern queue lease=6 claim=6 turns=2", "n modern queue lease=6 claim=6"), each(func(c *Client) { c.FromReply = true })},
 		{"modern-grant-for-a-full-lease", claim("MM-grant"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
 			next.Command.Claim /= 4 // what the server keeps; the waiter believes in four times as much
 			return next
@@ -243,13 +198,9 @@ func plantedBugs() []planted {
 		})},
 
 		// The same in the bridge.
-		{"bridge-grant-from-its-message", func() *Model {
-			return world(10, B("x", queue, lease(6), claimed(6), turns(2)), B("y", queue, lease(6), claimed(6))).messages()
-		}, each(func(c *Client) { c.FromReply = true })},
+		{"bridge-grant-from-its-message", in("ticks=10 messages", "x bridge queue lease=6 claim=6 turns=2", "y bridge queue lease=6 claim=6"), each(func(c *Client) { c.FromReply = true })},
 		{"bridge-grant-for-a-full-lease", claim("BB-grant"), waiter(func(e *protocol.Entry) { e.Claim /= 4 })},
-		{"bridge-grant-for-an-earlier-place", func() *Model {
-			return world(8, B("x", queue, lease(4), claimed(4), turns(2)), B("y", queue, lease(4), claimed(4))).messages()
-		}, reply(func(_ *model.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"bridge-grant-for-an-earlier-place", in("ticks=8 messages", "x bridge queue lease=4 claim=4 turns=2", "y bridge queue lease=4 claim=4"), reply(func(_ *model.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
 			if heard.Kind == protocol.Granted {
 				heard.Int2 = 1
 			} else if heard.Int4 != 0 {
@@ -274,14 +225,10 @@ func plantedBugs() []planted {
 		// Old code behind a sidecar.
 		{"sidecar-del-without-compare", claim("SSM-stale-del"), swap(protocol.SidecarDel, protocol.Del, nil)},
 		{"sidecar-no-guard", claim("LSB-stale-del"), each(func(c *Client) { c.NoGuard = true })},
-		{"sidecar-no-settle", func() *Model {
-			return world(10, L("a", late(protocol.GetSet, 1)), S("b", settle(2), lease(6), grace(1))).leftBehind(2)
-		}, each(func(c *Client) { c.Settle = 0 })},
-		{"sidecar-no-grace", func() *Model {
-			return world(10, L("a", ahead(-3)), S("b", grace(3), settle(1)))
-		}, each(func(c *Client) { c.Grace = 0 })},
+		{"sidecar-no-settle", in("ticks=10 left-behind=2", "a legacy getset-late=1", "b sidecar settle=2 lease=6 grace=1"), each(func(c *Client) { c.Settle = 0 })},
+		{"sidecar-no-grace", in("ticks=10", "a legacy ahead=-3", "b sidecar grace=3 settle=1"), each(func(c *Client) { c.Grace = 0 })},
 		{"sidecar-with-another-clock", claim("SB-skew"), each(func(c *Client) { c.Host = ticks(2) })},
-		{"sidecar-lease-by-the-servers-clock", func() *Model { return world(10, S("a", ahead(-2)), M("m")) }, each(func(c *Client) { c.Host = ticks(-c.Ahead) })},
+		{"sidecar-lease-by-the-servers-clock", in("ticks=10", "a sidecar ahead=-2", "m modern"), each(func(c *Client) { c.Host = ticks(-c.Ahead) })},
 		{"sidecar-the-same-text-of-another-thread", claim("SSM-one-text"), override(protocol.SidecarTake, model.SameTextAgain)},
 
 		{"sidecar-the-same-token-twice", claim("SSM-held-threads"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
@@ -291,9 +238,7 @@ func plantedBugs() []planted {
 			return next
 		})},
 
-		{"modern-beside-legacy-without-a-number", func() *Model {
-			return world(9, L("a", dialect(protocol.RedisObjects)), M("m"))
-		}, func(m *Model) { m.stretch(1); each(func(c *Client) { c.Plain = true })(m) }},
+		{"modern-beside-legacy-without-a-number", in("ticks=9", "a legacy dialect=redis-objects", "m modern"), each(func(c *Client) { c.Plain = true })},
 	}
 }
 

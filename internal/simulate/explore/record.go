@@ -14,29 +14,6 @@ type Record struct {
 	Alone  bool  // it is refused while a member counts: for what members of two minds may not see
 }
 
-// under puts the members of a model under a record.
-func (m *Model) under(r Record) *Model {
-	m.Record = &r
-	return m
-}
-
-// corrected makes the client a member, and says what the correction changes about it.
-func corrected(options ...option) option {
-	return func(c *Client) {
-		to := *c
-		for _, o := range options {
-			o(&to)
-		}
-		c.Corrected = &to.Member
-	}
-}
-
-func inTime(c *Client)  { c.InTime = true }
-func hasty(c *Client)   { c.Hasty = true }
-func after(c *Client)   { c.After = true }
-func before(c *Client)  { c.Before = true }
-func asTaken(c *Client) { c.AsTaken = true }
-
 // membership is a client's side of the record.
 type membership struct {
 	follows bool  // it has heard of the correction

@@ -12,7 +12,7 @@ import (
 // TestExpiredKeysStayGone: the search is breadth first in steps, not in ticks, so a server whose key has expired at tick 7
 // may be found before another run meets an equal one, at tick 5.
 func TestExpiredKeysStayGone(t *testing.T) {
-	m := world(10, modernClient("m"))
+	m := world("ticks=10\nm modern")
 	tables := newTables(m)
 	held := server{}
 	held.store.Put(model.Entry{Key: key, Value: "token", ExpireMS: int64(m.serverClock(6)) / 1e6})
@@ -24,7 +24,7 @@ func TestExpiredKeysStayGone(t *testing.T) {
 
 // TestCommandsAreToldApart: a number stands for all that a client may say differently from one time to the next.
 func TestCommandsAreToldApart(t *testing.T) {
-	tables := newTables(world(10, bridgeClient("x")))
+	tables := newTables(world("ticks=10\nx bridge"))
 	seen := map[uint32]bool{}
 	for _, c := range []protocol.Command{
 		{Op: protocol.BridgeTake}, {Op: protocol.BridgeTake, Stood: "y"}, {Op: protocol.BridgeTake, Entry: "x"},
