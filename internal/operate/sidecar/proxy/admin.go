@@ -65,7 +65,7 @@ func (s *Server) Collect(c chan<- prometheus.Metric) {
 	counter(turnedDesc, s.turned.Load())
 	counter(brokenDesc, s.broken.Load())
 	counter(cutDesc, s.tooLong.Load())
-	for verdict, name := range []string{Pass: "passed", Replace: "translated", Refuse: "refused", Hold: "held"} {
+	for verdict, name := range []string{Pass: "passed", Replace: "translated", Refuse: "refused", Hold: "held", Apart: "apart", Cut: "cut"} {
 		counter(looksDesc, s.rewritten[verdict].Load(), name)
 	}
 }

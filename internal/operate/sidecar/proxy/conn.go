@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -42,8 +43,15 @@ type conn struct {
 	answered atomic.Int64
 	called   atomic.Pointer[Script] // of the EVALSHA that was sent last, until its reply begins: nothing is sent before
 	again    []byte                 // that request
+	bound    atomic.Pointer[bound]  // of requests that may not be answered later
 	waits    atomic.Bool            // requests waits for a change, which news tells
 	news     chan struct{}
+}
+
+// bound is until when the replies up to the last-th may go to the client.
+type bound struct {
+	last int64
+	at   time.Time
 }
 
 // The sides that end a connection.
@@ -56,6 +64,9 @@ func (c *conn) endBy(side int32) { c.endedBy.CompareAndSwap(0, side) }
 
 // errCut ends a connection whose next request must not reach the server.
 var errCut = errors.New("a request on a lock's key is too long to be looked at")
+
+// errRefused ends one by the verdict Cut.
+var errRefused = fmt.Errorf("%w, or may not be passed on any more", errCut)
 
 // serve copies until one side ends. The caller closes both connections.
 func (c *conn) serve() {
@@ -87,6 +98,12 @@ func (c *conn) copyReplies() {
 	var err error
 	for err == nil {
 		err = from.read(&b)
+		if late := c.bound.Load(); late != nil && c.answered.Load() < late.last && time.Now().After(late.at) {
+			c.endBy(notTheClient)
+			reset(c.up)
+			reset(c.down)
+			return
+		}
 		if held = c.count(&b, held); held < b.n && err == nil {
 			continue
 		}
@@ -288,7 +305,16 @@ func (c *conn) pass() error {
 			c.out = append(c.out, b[from:i]...)
 			begin := len(c.out)
 			verdict, out := c.ask(begin, i+length < len(b))
+			if verdict == Apart {
+				if err := c.rest(); err != nil {
+					return err
+				}
+				kept, begin, from = 0, 0, i
+				verdict, out = c.ask(0, false)
+			}
 			switch verdict {
+			case Apart, Cut:
+				return errRefused
 			case Hold:
 				c.out = c.out[:begin]
 				from, done = i, true
@@ -302,6 +328,7 @@ func (c *conn) pass() error {
 				from = i
 				c.framer.requests++
 			}
+			c.limit()
 		}
 	}
 	var err error
@@ -324,6 +351,32 @@ func (c *conn) pass() error {
 	return err
 }
 
+// rest sends what stands in c.out, and waits until all of it is answered.
+func (c *conn) rest() error {
+	if _, err := c.up.Write(c.out); err != nil {
+		return err
+	}
+	c.out = c.out[:0]
+	c.await(c.atRest)
+	if c.ended.Load() {
+		return net.ErrClosed
+	}
+	return nil
+}
+
+// limit notes until when the request that was asked about last may be answered, and those before it that have a bound.
+func (c *conn) limit() {
+	at := c.client.Bound
+	if at.IsZero() {
+		return
+	}
+	c.client.Bound = time.Time{}
+	if before := c.bound.Load(); before != nil && c.answered.Load() < before.last && before.at.Before(at) {
+		at = before.at
+	}
+	c.bound.Store(&bound{c.framer.requests, at})
+}
+
 // ask asks the Rewriter about the request in c.framer.words. Its answer is behind the first begin bytes of c.out.
 func (c *conn) ask(begin int, pressed bool) (Verdict, []byte) {
 	if words := c.framer.words; bytes.EqualFold(words[0], []byte(clientCommand)) {
@@ -331,6 +384,7 @@ func (c *conn) ask(begin int, pressed bool) (Verdict, []byte) {
 		return Pass, c.out
 	}
 	c.client.Script, c.client.Alone = nil, !pressed && c.atRest()
+	c.client.Uncounted = c.framer.uncounted
 	verdict, out := c.rewriter.Rewrite(&c.client, c.framer.words, c.out)
 	if verdict == Hold && pressed && !c.client.Held { // the client waits for nothing less than for this reply
 		c.client.Held = true

@@ -63,7 +63,7 @@ type Server struct {
 	leaving   atomic.Bool   // connections end between two commands
 
 	ids       atomic.Int64
-	rewritten [4]atomic.Int64 // by verdict
+	rewritten [6]atomic.Int64 // by verdict
 	failed    atomic.Int64    // clients that were accepted while the server could not be reached
 	turned    atomic.Int64    // clients for whom no descriptors were left
 	broken    atomic.Int64    // protocol errors

@@ -33,6 +33,8 @@ const (
 	Replace                // another command goes in its place: its reply is the request's
 	Refuse                 // a command goes in its place that the server answers with the error
 	Hold                   // it waits, see Client.Wake; then Rewrite is asked once more
+	Apart                  // Rewrite is asked once more when all requests before it are answered: then it is Alone
+	Cut                    // the connection ends, and the request does not reach the server
 )
 
 // Keys says where the keys of a command stand among its words; word 0 is its name. The zero value says that it has none:
@@ -64,6 +66,11 @@ type Client struct {
 	// Script to what is called: where the server does not have the script, its text goes in place of the digest.
 	Alone  bool
 	Script *Script
+
+	// Bound is set by Rewrite where the reply is worth nothing later: then the connection ends in its place. It is of no use on a connection
+	// that is Uncounted, whose replies cannot be told apart: one that is Apart never becomes Alone there.
+	Bound     time.Time
+	Uncounted bool
 }
 
 // Script is a script of the server, as a command names it.
