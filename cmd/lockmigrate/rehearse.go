@@ -227,11 +227,9 @@ func notRehearsed(o *rehearse.Options, speed float64) (all []string) {
 // cast makes the rehearsal's clients of a profile's, and the record of their namespace.
 func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]rehearse.Client, stages.Record, error) {
 	scaled := func(d time.Duration) time.Duration { return time.Duration(float64(d) / flags.speed) }
-	draw := func(d sim.Distribution) func(*rand.Rand) time.Duration {
-		return func(g *rand.Rand) time.Duration {
-			generator := sim.NewGenerator(g.Uint64(), 0)
-			return scaled(d.Draw(&generator))
-		}
+	draw := func(d sim.Distribution) func() time.Duration {
+		generator := sim.NewGenerator(rand.Uint64(), 0)
+		return func() time.Duration { return scaled(d.Draw(&generator)) }
 	}
 	record := stages.Record{
 		ClockLag:     scaled(cmp.Or(old.ClockLag, time.Second)).Truncate(time.Millisecond) + time.Millisecond,
@@ -279,7 +277,7 @@ func withPattern(r stages.Record) stages.Record {
 }
 
 // keysOf draws the key of a client's next turn.
-func keysOf(c *sim.Client) func(*rand.Rand) string {
+func keysOf(c *sim.Client) func() string {
 	sets := c.Keys
 	if len(sets) == 0 {
 		sets = []sim.KeySet{{Prefix: c.Key, Count: 1}}
@@ -288,12 +286,12 @@ func keysOf(c *sim.Client) func(*rand.Rand) string {
 	for _, s := range sets {
 		sum += int(max(s.Weight, 1))
 	}
-	return func(g *rand.Rand) string {
+	return func() string {
 		of := 0
-		for at := g.IntN(sum); at >= int(max(sets[of].Weight, 1)); of++ {
+		for at := rand.IntN(sum); at >= int(max(sets[of].Weight, 1)); of++ {
 			at -= int(max(sets[of].Weight, 1))
 		}
-		return fmt.Sprintf("%s%s%d", rehearse.Prefix, sets[of].Prefix, g.IntN(max(sets[of].Count, 1)))
+		return fmt.Sprintf("%s%s%d", rehearse.Prefix, sets[of].Prefix, rand.IntN(max(sets[of].Count, 1)))
 	}
 }
 

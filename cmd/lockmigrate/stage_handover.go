@@ -33,7 +33,10 @@ func (at *place) initHandover(ctx context.Context) error {
 	if err := at.store.CheckOthers(ctx, flags.match); err != nil {
 		return err
 	}
-	var old lockmigrate.Pool
+	var old, new lockmigrate.Pool // of a half that is known by its server
+	if flags.newName == "" {
+		new = at.store.Pool
+	}
 	if flags.old != "" {
 		end, stop, err := at.env.endpointOf(flags.old)
 		if err != nil {
@@ -64,20 +67,11 @@ func (at *place) initHandover(ctx context.Context) error {
 		know:   []string{"a key " + stages.MarkKey(at.store.Namespace) + " is written on each server of a lock of this module: members know by it that they have the same halves"},
 	}
 	return at.carryOut(p, func() error {
-		for _, half := range []struct {
-			pool lockmigrate.Pool
-			name string
-			is   *stages.Half
-		}{{old, flags.oldName, &halves.Old}, {at.store.Pool, flags.newName, &halves.New}} {
-			if half.name != "" {
-				continue
-			}
-			mark, err := stages.WriteMark(ctx, half.pool, at.store.Namespace, stageReplyTimeout)
-			if err != nil {
-				return err
-			}
-			half.is.Mark = mark
+		marked, err := stages.Marked(ctx, at.store.Namespace, stageReplyTimeout, old, new)
+		if err != nil {
+			return err
 		}
+		halves.Old.Mark, halves.New.Mark = marked.Old.Mark, marked.New.Mark
 		if err := at.store.Init(ctx, record); err != nil {
 			return err
 		}

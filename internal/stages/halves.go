@@ -73,6 +73,17 @@ func WriteMark(ctx context.Context, pool lockmigrate.Pool, namespace string, tim
 	return ReadMark(ctx, pool, namespace, timeout)
 }
 
+// Marked returns halves by the marks of their servers. It writes a mark where there is none; a half without a pool stays empty: it goes by a name.
+func Marked(ctx context.Context, namespace string, timeout time.Duration, old, new lockmigrate.Pool) (h Halves, err error) {
+	if old != nil {
+		h.Old.Mark, err = WriteMark(ctx, old, namespace, timeout)
+	}
+	if new != nil && err == nil {
+		h.New.Mark, err = WriteMark(ctx, new, namespace, timeout)
+	}
+	return h, err
+}
+
 func mark(ctx context.Context, pool lockmigrate.Pool, timeout time.Duration, command string, args ...any) (string, error) {
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()

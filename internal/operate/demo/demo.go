@@ -1,8 +1,7 @@
 // Package demo tells the story of a migration on a real or embedded server, with a fleet that really locks
 // and a referee that really looks.
 //
-// A story is a list of acts. Each act changes the fleet while it works, and says whether it promises that
-// the members exclude each other; the referee's count of overlaps is kept for every act apart.
+// A story is a list of acts. Each act changes the fleet while it works; the referee's count of overlaps is kept for every act apart.
 package demo
 
 import (
@@ -10,16 +9,20 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	mathrand "math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -79,16 +82,15 @@ type Result struct {
 	Complete bool        `json:"complete"` // every act was played to its end
 }
 
-// Broken tells that members overlapped in an act that promises they do not.
+// Broken tells that members overlapped.
 func (r *Result) Broken() bool {
-	return slices.ContainsFunc(r.Acts, func(a ActResult) bool { return a.Promises && a.Overlaps > 0 })
+	return r.Overlaps > 0
 }
 
 // act is one scene of the story. begin changes the fleet and returns; what it starts goes on.
 type act struct {
 	name, title string
 	stage       stages.Stage
-	promises    bool
 	begin       func(ctx context.Context, s *stage) error
 	// until, where it is set, is what the act waits for, up to longestAct, before it lasts its time.
 	until func(s *stage) <-chan struct{}
@@ -102,23 +104,27 @@ const longestAct = 20 * time.Second
 type stage struct {
 	opts    Options
 	prefix  string
-	fleet   *fleet
+	playing context.Context // ends with the demo
+	referee *fleet.Referee
 	closers []func()
 	last    []func() // after the closers
 
 	telling sync.Mutex
 	events  []Event
 
-	mu    sync.Mutex
-	act   string
-	began time.Time
+	mu       sync.Mutex
+	act      string
+	began    time.Time
+	overlaps int
 
-	java      []*member     // at work
-	golang    []*member     // at work
-	javas     int           // so far
-	store     *stages.Store // of the namespace; nil before there is one
-	moved     *stages.Store // of the move to another server
-	elsewhere string        // that server's URL
+	workers   []*fleet.Worker              // all
+	java      []*fleet.Worker              // at work
+	golang    []*fleet.Worker              // at work
+	javas     int                          // so far
+	victim    atomic.Pointer[fleet.Worker] // dies the next time it is inside, without giving the lock back
+	store     *stages.Store                // of the namespace; nil before there is one
+	moved     *stages.Store                // of the move to another server
+	elsewhere string                       // that server's URL
 	crashedAt time.Time
 	successor chan struct{} // gets a token when somebody gets in after a crash
 }
@@ -137,7 +143,8 @@ func run(ctx context.Context, opts Options, story []act) (*Result, error) {
 	}
 	playing, stop := context.WithCancel(ctx)
 	defer stop()
-	s.fleet = &fleet{ctx: playing, key: s.key(), entered: s.entered, crashed: s.crashed}
+	s.playing, s.referee = playing, fleet.NewReferee()
+	s.referee.Entered = s.entered
 	watched := s.watch(playing)
 
 	result := &Result{Complete: true}
@@ -154,7 +161,9 @@ func run(ctx context.Context, opts Options, story []act) (*Result, error) {
 	}
 
 	stop()
-	s.fleet.running.Wait()
+	for _, w := range s.workers {
+		_ = w.Wait(context.WithoutCancel(ctx))
+	}
 	<-watched
 	slices.Reverse(s.closers) // a Locker before its halves
 	for _, closes := range append(s.closers, s.last...) {
@@ -163,16 +172,12 @@ func run(ctx context.Context, opts Options, story []act) (*Result, error) {
 	if cleanErr := s.clean(ctx); err == nil {
 		err = cleanErr
 	}
-	result.Members, result.Timeline, result.Seconds = s.fleet.records(), s.events, time.Since(s.began).Seconds()
-	turns, overlaps := s.fleet.count()
-	result.Overlaps = overlaps
-	for _, a := range result.Acts {
-		turns, overlaps = turns-a.Turns, overlaps-a.Overlaps
-	}
+	rest := s.referee.Since()
 	if n := len(result.Acts); n > 0 { // what came after the last count is the last act's
-		result.Acts[n-1].Turns += turns
-		result.Acts[n-1].Overlaps += overlaps
+		result.Acts[n-1].Turns += rest.Turns
+		result.Acts[n-1].Overlaps += rest.Overlaps
 	}
+	result.Members, result.Overlaps, result.Timeline, result.Seconds = s.records(), s.overlaps, s.events, time.Since(s.began).Seconds()
 	if err == nil {
 		err = context.Cause(ctx)
 	}
@@ -188,7 +193,6 @@ func (s *stage) play(ctx context.Context, a act) (ActResult, error) {
 	s.act = a.name
 	s.mu.Unlock()
 	began := time.Now()
-	turns, overlaps := s.fleet.count()
 	if err := a.begin(ctx, s); err != nil {
 		return ActResult{}, err
 	}
@@ -200,15 +204,15 @@ func (s *stage) play(ctx context.Context, a act) (ActResult, error) {
 		case <-limited.Done():
 		}
 	}
-	pause(ctx, s.opts.Act)
-	turnsNow, overlapsNow := s.fleet.count()
-	for turnsNow == turns && !s.fleet.fails() && limited.Err() == nil { // one who has just retired may have left a place in the queue
-		pause(limited, 10*time.Millisecond)
-		turnsNow, overlapsNow = s.fleet.count()
+	_ = lifetime.Sleep(ctx, s.opts.Act)
+	counted := s.referee.Since()
+	for counted.Turns == 0 && !s.fails() && limited.Err() == nil { // one who has just retired may have left a place in the queue
+		_ = lifetime.Sleep(limited, 10*time.Millisecond)
+		counted = s.referee.Since()
 	}
 	return ActResult{
-		Name: a.name, Title: a.title, Stage: a.stage.String(), Promises: a.promises, Seconds: time.Since(began).Seconds(),
-		Turns: turnsNow - turns, Overlaps: overlapsNow - overlaps,
+		Name: a.name, Title: a.title, Stage: a.stage.String(), Promises: true, Seconds: time.Since(began).Seconds(),
+		Turns: counted.Turns, Overlaps: counted.Overlaps,
 	}, nil
 }
 
@@ -260,24 +264,83 @@ func (s *stage) watch(ctx context.Context) <-chan struct{} {
 				return
 			case <-ticker.C:
 			}
-			turns, overlaps := s.fleet.count()
 			s.mu.Lock()
-			name := s.act
+			now := Situation{At: time.Since(s.began), Act: s.act, Overlaps: s.overlaps}
 			s.mu.Unlock()
-			members := 0
-			for _, r := range s.fleet.records() {
+			for _, r := range s.records() {
+				now.Turns += r.Turns
 				if !r.Crashed {
-					members++
+					now.Members++
 				}
 			}
-			s.fleet.mu.Lock()
-			inside := strings.Join(s.fleet.inside, ", ")
-			s.fleet.mu.Unlock()
-			s.opts.Watch(Situation{time.Since(s.began), name, members, inside, turns, overlaps})
+			_, _, inside := s.referee.Records()
+			now.Inside = strings.Join(inside, ", ")
+			s.opts.Watch(now)
 		}
 	}()
 	return done
 }
+
+// Record is what became of a member.
+type Record struct {
+	Name    string `json:"name"`
+	Kind    string `json:"kind"`
+	Turns   int    `json:"turns"`
+	Longest Millis `json:"longest_wait_ms"` // for the lock
+	Crashed bool   `json:"crashed"`
+	Lost    int    `json:"lost"` // how often its lease was over before its work was
+	Errors  int    `json:"errors"`
+	Err     error  `json:"-"`               // the last one
+	Error   string `json:"error,omitempty"` // its text
+}
+
+func (s *stage) records() (all []Record) {
+	names, records, _ := s.referee.Records()
+	for i, r := range records {
+		kind, _, _ := strings.Cut(names[i], "-")
+		one := Record{names[i], kind, r.Turns, Millis(r.Longest), r.Died > 0, r.Lost, r.Errors, r.Err, ""}
+		if r.Err != nil {
+			one.Error = r.Err.Error()
+		}
+		all = append(all, one)
+	}
+	return all
+}
+
+func (s *stage) fails() bool {
+	return slices.ContainsFunc(s.records(), func(r Record) bool { return r.Err != nil })
+}
+
+// join sends a service to work.
+func (s *stage) join(name string, take fleet.Take) *fleet.Worker {
+	w := &fleet.Worker{
+		Name: name, Take: take, Key: s.key,
+		Hold:  func() time.Duration { return work/4 + mathrand.N(work*3/4) },
+		Think: func() time.Duration { return time.Millisecond + mathrand.N(rest) },
+	}
+	w.Dies = func() bool { return s.dies(w) }
+	s.workers = append(s.workers, w)
+	w.Start(s.playing, s.referee, 0)
+	return w
+}
+
+// retire sends services home, behind their present turns.
+func retire(ctx context.Context, workers []*fleet.Worker) error {
+	for _, w := range workers {
+		w.Stop()
+	}
+	for _, w := range workers {
+		if err := w.Wait(ctx); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+const (
+	replyTimeout   = 3 * time.Second
+	releaseTimeout = 500 * time.Millisecond // once the demo is interrupted
+)
 
 // key is the lock that everybody wants.
 func (s *stage) key() string { return s.prefix + "orders" }

@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 )
 
 const shortAct = 250 * time.Millisecond
@@ -59,22 +60,20 @@ func TestStory(t *testing.T) {
 
 // TestOverlapsAreSeen: a lock that does not exclude, in an act that promises it and in one that does not.
 func TestOverlapsAreSeen(t *testing.T) {
-	for _, promises := range []bool{true, false} {
-		pool, e := embeddedPool(t)
-		broken := []act{{name: "broken", title: "a lock that lets everybody in", promises: promises, begin: func(_ context.Context, s *stage) error {
-			for _, name := range []string{"a", "b", "c"} {
-				s.fleet.join(name, "open", func(context.Context, string) (held, error) { return open{}, nil })
-			}
-			return nil
-		}}}
-		result, err := run(context.Background(), Options{Pool: pool, Act: shortAct}, broken)
-		require.NoError(t, err)
-		assert.Positive(t, result.Overlaps)
-		assert.Equal(t, result.Overlaps, result.Acts[0].Overlaps)
-		assert.Equal(t, promises, result.Broken())
-		assert.True(t, result.Timeline[0].Alarm)
-		assertNothingLeft(t, e)
-	}
+	pool, e := embeddedPool(t)
+	broken := []act{{name: "broken", title: "a lock that lets everybody in", begin: func(_ context.Context, s *stage) error {
+		for _, name := range []string{"a", "b", "c"} {
+			s.join(name, func(context.Context, string) (fleet.Held, error) { return open{}, nil })
+		}
+		return nil
+	}}}
+	result, err := run(context.Background(), Options{Pool: pool, Act: shortAct}, broken)
+	require.NoError(t, err)
+	assert.Positive(t, result.Overlaps)
+	assert.Equal(t, result.Overlaps, result.Acts[0].Overlaps)
+	assert.True(t, result.Broken())
+	assert.True(t, result.Timeline[0].Alarm)
+	assertNothingLeft(t, e)
 }
 
 // open is a lock that is always held, by everybody.
@@ -109,7 +108,7 @@ func TestStoryThatNobodyCanPlay(t *testing.T) {
 	pool, _ := embeddedPool(t)
 	down := errors.New("the lock is out of order")
 	_, err := run(context.Background(), Options{Pool: pool, Act: shortAct}, []act{{name: "stuck", begin: func(_ context.Context, s *stage) error {
-		s.fleet.join("a", "stuck", func(context.Context, string) (held, error) { return nil, down })
+		s.join("a", func(context.Context, string) (fleet.Held, error) { return nil, down })
 		return nil
 	}}})
 	assert.Equal(t, down, err)

@@ -9,6 +9,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -29,35 +30,35 @@ const (
 // back behind a sidecar, and the fleet moves to another server.
 var story = []act{
 	{
-		name: "legacy", title: "a legacy fleet at work", stage: stages.Legacy, promises: true,
+		name: "legacy", title: "a legacy fleet at work", stage: stages.Legacy,
 		begin: func(_ context.Context, s *stage) error {
 			s.say("%d java services share a lock the old way: SETNX, GET, GETSET, the expiry as the value", javaMembers)
 			return s.joinJava(javaMembers, s.opts.Pool)
 		},
 	},
 	{
-		name: "join", title: "Go joins on the same key", stage: stages.Legacy, promises: true,
+		name: "join", title: "Go joins on the same key", stage: stages.Legacy,
 		begin: func(ctx context.Context, s *stage) error {
 			s.say("%d go services join with package compat, at stage legacy; nothing changes for the others", goMembers)
 			return s.joinGo(ctx)
 		},
 	},
 	{
-		name: "bridge", title: "the bridge, Java beside it", stage: stages.Bridge, promises: true,
+		name: "bridge", title: "the bridge, Java beside it", stage: stages.Bridge,
 		begin: func(ctx context.Context, s *stage) error {
 			return s.move(ctx, s.store, stages.Bridge, "go holds the key with tokens that java reads as an expiry in the far future")
 		},
 	},
 	{
-		name: "crash", title: "a Java holder dies inside", stage: stages.Bridge, promises: true,
+		name: "crash", title: "a Java holder dies inside", stage: stages.Bridge,
 		begin: func(_ context.Context, s *stage) error {
-			s.java[0].crash.Store(true)
+			s.victim.Store(s.java[0])
 			return nil
 		},
 		until: func(s *stage) <-chan struct{} { return s.successor },
 	},
 	{
-		name: "modern", title: "Java has left: tokens only", stage: stages.Modern, promises: true,
+		name: "modern", title: "Java has left: tokens only", stage: stages.Modern,
 		begin: func(ctx context.Context, s *stage) error {
 			s.say("the java services are retired, one by one")
 			if err := s.retireJava(ctx); err != nil {
@@ -67,7 +68,7 @@ var story = []act{
 		},
 	},
 	{
-		name: "back", title: "3 a.m.: back to the bridge", stage: stages.Bridge, promises: true,
+		name: "back", title: "3 a.m.: back to the bridge", stage: stages.Bridge,
 		begin: func(ctx context.Context, s *stage) error {
 			if err := s.move(ctx, s.store, stages.Bridge, "something was forgotten, so back it goes"); err != nil {
 				return err
@@ -77,7 +78,7 @@ var story = []act{
 		},
 	},
 	{
-		name: "forward", title: "forward for good", stage: stages.Modern, promises: true,
+		name: "forward", title: "forward for good", stage: stages.Modern,
 		begin: func(ctx context.Context, s *stage) error {
 			if err := s.retireJava(ctx); err != nil {
 				return err
@@ -86,15 +87,15 @@ var story = []act{
 		},
 	},
 	{
-		name: "sidecar", title: "Java is back, unchanged", stage: stages.Modern, promises: true,
+		name: "sidecar", title: "Java is back, unchanged", stage: stages.Modern,
 		begin: func(ctx context.Context, s *stage) error { return s.joinBehind(ctx, 2) },
 	},
 	{
-		name: "both", title: "to another server: both locks", stage: stages.Both, promises: true,
+		name: "both", title: "to another server: both locks", stage: stages.Both,
 		begin: func(ctx context.Context, s *stage) error { return s.joinElsewhere(ctx) },
 	},
 	{
-		name: "new", title: "the other server alone", stage: stages.New, promises: true,
+		name: "new", title: "the other server alone", stage: stages.New,
 		begin: func(ctx context.Context, s *stage) error { return s.leaveForGood(ctx) },
 	},
 }
@@ -108,25 +109,16 @@ func (s *stage) joinJava(n int, pool lockmigrate.Pool) error {
 		}
 		s.closers = append(s.closers, func() { _ = locker.Close() })
 		s.javas++
-		s.java = append(s.java, s.fleet.join(fmt.Sprintf("java-%d", s.javas), "java", of(locker.Acquire)))
+		s.java = append(s.java, s.join(fmt.Sprintf("java-%d", s.javas), fleet.Of(locker.Acquire)))
 	}
 	return nil
 }
 
-// retireJava stops the Java members in an orderly way and returns when they are gone.
+// retireJava ends the old services at work, each after its turn.
 func (s *stage) retireJava(ctx context.Context) error {
-	for _, m := range s.java {
-		m.stop()
-	}
-	for _, m := range s.java {
-		select {
-		case <-m.left:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-	}
+	err := retire(ctx, s.java)
 	s.java = nil
-	return nil
+	return err
 }
 
 // joinGo creates the namespace and starts its members, each a service with a Locker of its own.
@@ -144,7 +136,7 @@ func (s *stage) joinGo(ctx context.Context) error {
 			return err
 		}
 		s.closers = append(s.closers, func() { _ = locker.Close() })
-		s.golang = append(s.golang, s.fleet.join(name, "go", of(locker.Acquire)))
+		s.golang = append(s.golang, s.join(name, fleet.Of(locker.Acquire)))
 	}
 	return nil
 }
@@ -211,17 +203,18 @@ func (s *stage) leftovers() []any {
 	return keys
 }
 
-// entered is told of every entrance.
-func (s *stage) entered(m *member, overlaps []string) {
-	for _, first := range overlaps {
-		s.event(true, "OVERLAP: %s came in while %s was inside", m.Name, first)
+// entered tells of overlaps, and of the first to get in after a crash.
+func (s *stage) entered(w *fleet.Worker, beside []*fleet.Worker) {
+	for _, first := range beside {
+		s.event(true, "OVERLAP: %s came in while %s was inside", w.Name, first.Name)
 	}
 	s.mu.Lock()
+	s.overlaps += len(beside)
 	died := s.crashedAt
 	s.crashedAt = time.Time{}
 	s.mu.Unlock()
 	if !died.IsZero() {
-		s.say("%s takes over %.2f s later, as soon as the lease of %v is over", m.Name, time.Since(died).Seconds(), lease)
+		s.say("%s takes over %.2f s later, as soon as the lease of %v is over", w.Name, time.Since(died).Seconds(), lease)
 		select {
 		case s.successor <- struct{}{}:
 		default:
@@ -229,12 +222,17 @@ func (s *stage) entered(m *member, overlaps []string) {
 	}
 }
 
-// crashed is told when a member dies inside.
-func (s *stage) crashed(m *member) {
-	s.say("%s dies while it holds the lock; the key has no TTL, so everybody waits for the expiry on it", m.Name)
+// dies tells that a service dies inside.
+func (s *stage) dies(w *fleet.Worker) bool {
+	if !s.victim.CompareAndSwap(w, nil) {
+		return false
+	}
+	w.Stop()
+	s.say("%s dies while it holds the lock; the key has no TTL, so everybody waits for the expiry on it", w.Name)
 	s.mu.Lock()
 	s.crashedAt = time.Now()
 	s.mu.Unlock()
+	return true
 }
 
 // StageResult is what the referee counted in all acts of one stage.
@@ -257,4 +255,19 @@ func (r *Result) Stages() []StageResult {
 		all[i].Overlaps += a.Overlaps
 	}
 	return all
+}
+
+// sidecarName is of the service that comes back.
+const sidecarName = "java"
+
+// joinBehind starts a sidecar, and Java members that do what they always did, but for the address that they connect to.
+func (s *stage) joinBehind(ctx context.Context, n int) error {
+	through, err := fleet.StartSidecar(ctx, s.opts.Pool, s.opts.End, sidecar.Options{Namespace: s.store.Namespace, Name: sidecarName, Lease: lease}, s.key())
+	if err != nil {
+		return err
+	}
+	s.closers = append(s.closers, through.Close)
+	s.say("lockmigrate sidecar --namespace %s --name %s --listen %s", s.store.Namespace, sidecarName, through.Addr)
+	s.say("%d java services come back as they were, with the sidecar's address in place of the server's: they hold tokens now", n)
+	return s.joinJava(n, through.Pool())
 }

@@ -18,9 +18,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
-	"github.com/lockmigrate/lockmigrate/internal/operate/behind"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -114,7 +113,7 @@ var ErrNotEmpty = errors.New("the server is not empty")
 type player struct {
 	Options
 	store   *stages.Store
-	referee *referee
+	referee *fleet.Referee
 	workers map[string]*worker
 	conns   []redis.Conn // of the servers
 
@@ -140,7 +139,7 @@ func Run(ctx context.Context, o Options) (err error) {
 	o.Record.Namespace = "rehearsal-" + strings.ToLower(rand.Text()[:8])
 	o.Record.Stage, o.Record.Patterns = stages.Legacy, []string{Prefix + "*"}
 	p := &player{
-		Options: o, store: &stages.Store{Pool: o.Pool, Namespace: o.Record.Namespace, ReplyTimeout: time.Second}, referee: newReferee(),
+		Options: o, store: &stages.Store{Pool: o.Pool, Namespace: o.Record.Namespace, ReplyTimeout: time.Second}, referee: fleet.NewReferee(),
 		workers: map[string]*worker{}, conns: conns,
 	}
 	defer func() {
@@ -223,23 +222,23 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 		return out, err
 	}
 	out.MoveMS = millis(time.Since(began))
-	p.referee.since()
+	p.referee.Since()
 	cpu, _ := p.figures(ctx)
 	began = time.Now()
 	if err := lifetime.Sleep(ctx, p.Act); err != nil {
 		return out, context.Cause(ctx)
 	}
-	s := p.referee.since()
+	s := p.referee.Since()
 	cpuThen, memory := p.figures(ctx)
-	out.Seconds, out.Turns, out.Overlaps, out.WithMembers, out.Lost, out.Failures = time.Since(began).Seconds(), s.turns, s.overlaps, s.withMembers, s.lost, s.failures
+	out.Seconds, out.Turns, out.Overlaps, out.WithMembers, out.Lost, out.Failures = time.Since(began).Seconds(), s.Turns, s.Overlaps, s.WithMembers, s.Lost, s.Failures
 	for _, w := range p.workers {
 		if !w.new && !w.through {
 			out.Old++
 		}
 	}
-	out.Waits, out.Handovers, out.MemoryBytes = spread(s.waits), spread(s.handovers), memory
-	if cpu != nil && cpuThen != nil && s.turns > 0 {
-		per := 1e6 * (*cpuThen - *cpu) / float64(s.turns)
+	out.Waits, out.Handovers, out.MemoryBytes = spread(s.Waits), spread(s.Handovers), memory
+	if cpu != nil && cpuThen != nil && s.Turns > 0 {
+		per := 1e6 * (*cpuThen - *cpu) / float64(s.Turns)
 		out.ServerUS = &per
 	}
 	return out, nil
@@ -262,26 +261,22 @@ func (p *player) cast(ctx context.Context, a act) error {
 			continue
 		}
 		if w != nil {
-			w.stop()
+			w.Stop()
 		}
 		changes = append(changes, change{c, isNew})
 	}
-	for i, ch := range changes {
+	for _, ch := range changes {
 		if w := p.workers[ch.c.Name]; w != nil {
-			select {
-			case <-w.ended:
-			case <-ctx.Done():
-				return context.Cause(ctx)
+			if err := w.Wait(ctx); err != nil {
+				return err
 			}
 		}
-		w, err := p.start(ctx, ch.c, ch.isNew, a)
+		w, err := p.worker(ctx, ch.c, ch.isNew, a)
 		if err != nil {
 			return fmt.Errorf("%s: %w", ch.c.Name, err)
 		}
-		working, stop := context.WithCancel(ctx)
-		w.stop, w.ended = stop, make(chan struct{})
 		p.workers[ch.c.Name] = w
-		go w.work(working, p.referee, mathrand.New(mathrand.NewPCG(1, uint64(len(p.workers)*1000+i))))
+		w.Start(ctx, p.referee, time.Duration(mathrand.Float64()*float64(w.Think()+w.Hold())))
 	}
 	return nil
 }
@@ -302,40 +297,16 @@ func (p *player) order() (all []*Client) {
 }
 
 // prepare makes the record of the handover.
-func (p *player) prepare(ctx context.Context) (err error) {
+func (p *player) prepare(ctx context.Context) error {
 	if p.moved != nil {
 		return nil
 	}
 	p.moved = &stages.Store{Pool: p.Other, Namespace: p.Record.Namespace + "-to-b", ReplyTimeout: time.Second}
-	var halves stages.Halves
-	if halves.Old.Mark, err = stages.WriteMark(ctx, p.Pool, p.moved.Namespace, time.Second); err != nil {
-		return err
-	}
-	if halves.New.Mark, err = stages.WriteMark(ctx, p.Other, p.moved.Namespace, time.Second); err != nil {
+	halves, err := stages.Marked(ctx, p.moved.Namespace, time.Second, p.Pool, p.Other)
+	if err != nil {
 		return err
 	}
 	return p.moved.Init(ctx, stages.Record{Patterns: p.Record.Patterns, Handover: &halves})
-}
-
-func (p *player) start(ctx context.Context, c *Client, isNew bool, a act) (*worker, error) {
-	if isNew && a.elsewhere {
-		return onBoth(c, p.Pool, p.Other, &p.Record, p.moved.Namespace)
-	}
-	if isNew {
-		return member(c, p.Pool, &p.Record)
-	}
-	o := &old{*c, p.Pool}
-	w := &worker{Client: c, close: func() {}}
-	if a.behind && c.Old {
-		s, err := behind.Start(ctx, p.Pool, p.End, sidecar.Options{Namespace: p.Record.Namespace, Name: name(c.Name), Lease: c.Lease}, Prefix+"any")
-		if err != nil {
-			return nil, err
-		}
-		w.through, w.close = true, s.Close
-		o.pool, o.Offset = s.Pool(), 0 // service and sidecar share a machine and its clock
-	}
-	w.take = o.acquire
-	return w, nil
 }
 
 // name is a client's name as a sidecar may have it.
@@ -356,14 +327,9 @@ func (p *player) figures(ctx context.Context) (cpu *float64, memory *int64) {
 	var seconds float64
 	var bytes int64
 	for _, conn := range p.conns {
-		text, err := redis.String(redis.DoContext(conn, ctx, "INFO"))
+		said, err := endpoint.Info(ctx, conn)
 		if err != nil {
 			return nil, nil
-		}
-		said := map[string]string{}
-		for line := range strings.Lines(text) {
-			key, value, _ := strings.Cut(strings.TrimSpace(line), ":")
-			said[key] = value
 		}
 		user, errUser := strconv.ParseFloat(said["used_cpu_user"], 64)
 		system, errSystem := strconv.ParseFloat(said["used_cpu_sys"], 64)
@@ -379,10 +345,10 @@ func (p *player) figures(ctx context.Context) (cpu *float64, memory *int64) {
 // end stops everybody.
 func (p *player) end() {
 	for _, w := range p.workers {
-		w.stop()
+		w.Stop()
 	}
 	for _, w := range p.workers {
-		<-w.ended
+		_ = w.Wait(context.Background())
 	}
 }
 

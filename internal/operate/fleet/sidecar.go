@@ -1,5 +1,4 @@
-// Package behind runs a sidecar within this process, for a fleet that the demo or a rehearsal plays.
-package behind
+package fleet
 
 import (
 	"context"
@@ -23,8 +22,8 @@ type Sidecar struct {
 	stop func()
 }
 
-// Start starts the sidecar of a service, and returns when it has joined its namespace and listens. The key is one of the service's.
-func Start(ctx context.Context, pool lockmigrate.Pool, end *endpoint.Endpoint, o sidecar.Options, key string) (*Sidecar, error) {
+// StartSidecar starts the sidecar of a service, and returns when it has joined its namespace and listens. The key is one of the service's.
+func StartSidecar(ctx context.Context, pool lockmigrate.Pool, end *endpoint.Endpoint, o sidecar.Options, key string) (*Sidecar, error) {
 	o.Pool = pool
 	member, err := sidecar.New(ctx, o)
 	if err != nil {
