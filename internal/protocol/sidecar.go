@@ -45,6 +45,8 @@ type SidecarCall struct {
 	Far    string  // what stands for all other holders, live on any clock
 	Now    Instant // the sidecar's clock, which is the client's
 	Until  Instant // when the client takes Text for expired, on that clock; 0: never
+	Unit   Unit    // of the service's dialect
+	Layout Layout  // of it
 	Free   bool    // a free key settles too
 	Settle time.Duration
 	Runs   *Command // SidecarRun
@@ -113,6 +115,8 @@ func (s *Sidecar) SetNX(now Instant, key, text, token string, form Form) Command
 	}
 	if fleet := cmp.Or(s.Fleet, d); fleet != nil {
 		c.Unit, c.Layout = fleet.Unit, fleet.Layout
+		own := cmp.Or(d, fleet)
+		call.Unit, call.Layout = own.Unit, own.Layout
 		call.Free = !s.Alone && fleet.SettlesFree()
 	} else {
 		c.Grace = NoTakeover

@@ -15,21 +15,25 @@
 -- WORD grace      in milliseconds; -1 takes no legacy expiry over
 -- WORD settle     how long a takeover settles, in milliseconds
 -- WORD free       1: a free key settles too, see Dialect.SettlesFree
--- WORD unit       of the dialect: ms, s, float or ns
+-- WORD unit       of the namespace's dialect: ms, s, float or ns
 -- WORD layout     of it
+-- WORD own_unit   of the service's dialect
+-- WORD own_layout of it
 -- WORD gap       the length of a gap for old clients in milliseconds, 0 for none: see bridge_yield.lua
 -- WORD claim      for how long a lock that was handed over, or that settles, is kept for the next attempt, in milliseconds
 -- WORD far        the number that stands for any other holder of the lock: live on any clock
 -- WORD written    what the client writes: the rest
 -- Reply    nx: 1 granted, 0 held. set: OK, nil. getset, lose: nil granted, far: it loses, the service's own text, or a value
---          that is no token: it is replaced.
+--          that is no token and no live time: it is replaced.
 --          wait: 1 the next attempt will be granted, 0 it stands in the queue
 --
 -- Atomic for the reasons of bridge_acquire.lua, and because the record must say what stands on the key.
 -- A member whose lease is over gets "held" and no error: old clients throw on errors.
 -- A GETSET on the service's own lock is what it is on a bare server: the threads of one service settle it among themselves. On nothing, one
 -- that would not win is told far, and plants nothing. There are clients that take nothing for an expiry long past: they would win, while
--- the key is free for everybody else. An expiry of others is taken over by a SETNX, and by no GETSET.
+-- the key is free for everybody else. An expiry of others is taken over by a SETNX, and by no GETSET. Over a time of the service's own
+-- dialect that is over a GETSET wins, and gets a token. Over any other value it loses, or nobody here knows: it is what it is on a bare
+-- server. A token that nobody believes to hold would outlast the DEL of the one whose value it replaced.
 -- A takeover needs two attempts. The first puts a token on key and guard, and is refused; one that comes after the settling is
 -- granted if the token still stands there. The same token waits in the queue: a release hands the key to it, and
 -- the next attempt finds it there.
@@ -93,7 +97,9 @@ if swaps then
   elseif what == 'raw' then
     if type(seen) == 'table' then return seen end
     if owner and owner ~= s.token and owner ~= 'breath' or redis.call('PTTL', key) < 0 and expiry(seen, unit, layout) then return far end
-    return take(value, seen)
+    local due = expiry(seen, own_unit, own_layout)
+    if due and grace >= 0 and now > due + grace then return take(value, seen) end
+    return redis.call('GETSET', key, written)
   elseif what == 'theirs' or shape == 'lose' or over then
     return far
   end

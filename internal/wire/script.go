@@ -222,6 +222,10 @@ func sidecarArgument(c *protocol.SidecarCall, name string) any {
 		return milliseconds(time.Duration(c.Now))
 	case "ends":
 		return milliseconds(time.Duration(c.Until))
+	case "own_unit":
+		return word(c.Unit.String())
+	case "own_layout":
+		return word(c.Layout.String())
 	case "settle":
 		return milliseconds(c.Settle)
 	case "free":

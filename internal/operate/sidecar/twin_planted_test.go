@@ -68,6 +68,7 @@ func TestTwinFinds(t *testing.T) {
 		{"S1: the same text again is the same attempt", "bridge/redispy-float", again},
 		{"S2: the same text again is the same attempt", "modern/unix-ns", again},
 		{"S3: at stage legacy EXPIRE knows only the record", "legacy/jedis-ms", instead("EXPIRE", 3, "return 0")},
+		{"a token for a GETSET that lost, which outlasts the holder's DEL", "bridge/redispy-float in jedis-ms", in(edit{scripts.SidecarTake, "if due and grace >= 0 and now > due + grace then return", "do return"})},
 		{"S4: DEL leaves a loser's value", "bridge/redispy-float", in(edit{scripts.SidecarDel, "what == 'raw' and", "what == 'raw' and not ours and"})},
 		{"S5: UNLINK leaves what a script took", "modern/none", in(edit{scripts.SidecarDel, "what == 'raw' and redis.call('DEL', key) or 0", "0"})},
 		{"S5: EXPIRE does not know what a script took", "modern/none", in(edit{scripts.SidecarRun, "if what == 'theirs' and mode == 'spare'", "if (what == 'theirs' or what == 'raw') and mode == 'spare'"})},

@@ -27,6 +27,7 @@ type run struct {
 	conns   [2][]*wireConn // bare and behind; of own connections
 	dirtied bool           // since its WATCH something ran on the text of a lock
 	guarded bool           // the guard stood there without the key
+	lost    bool           // the last command was a GETSET of K that its client lost
 	over    bool
 }
 
@@ -40,7 +41,7 @@ type view struct {
 	guard       string // whose token the guard holds, "?" for another one
 }
 
-func (s *site) namespace() string { return strings.ReplaceAll(s.name, "/", "-") }
+func (s *site) namespace() string { return strings.NewReplacer("/", "-", " ", "-").Replace(s.name) }
 
 func (r *run) key(name string, behind bool) string {
 	switch name {
@@ -238,10 +239,7 @@ func (r *run) ends(text string) bool {
 
 // legacy tells whether a text is an expiry for the namespace's dialect.
 func (r *run) legacy(text string) bool {
-	fleet := r.site.dialect
-	if fleet == nil {
-		fleet = protocol.JedisMS
-	}
+	fleet, _ := protocol.DialectNamed(r.site.fleet)
 	_, ok := fleet.ServerExpiry(text, protocol.InstantOf(r.site.now()))
 	return ok
 }
@@ -434,7 +432,10 @@ func (r *run) compare(views [2][2]view) {
 	for i, b := range views[0] {
 		v := views[1][i]
 		switch {
-		case r.over || same(b, v):
+		case r.over:
+		case i == 0 && r.lost && v.what == "token":
+			r.fail(fmt.Sprintf("after step %d a token stands there for a GETSET that lost: %+v", r.next, v))
+		case same(b, v):
 		case v.kind == "none" && b.kind == "string" && b.ttl < 0 && r.ends(b.value):
 			r.differ("D1")
 		case b.kind == "none" && v.what == "token" && r.guarded:
@@ -448,6 +449,7 @@ func (r *run) compare(views [2][2]view) {
 	for _, v := range views[1] {
 		r.guarded = r.guarded || v.kind == "none" && v.guard != ""
 	}
+	r.lost = false
 	r.site.compared++
 }
 
@@ -459,6 +461,12 @@ var (
 // judge compares the replies to a step.
 func (r *run) judge(s *step, before [2]view, got [2][]string) {
 	if s.client < 0 {
+		switch name, what := s.commands[0][0], before[0].what; {
+		case name == "DEL" && (what == "token" || what == "kept"):
+			r.differ("D10")
+		case name == "SETNX" && what == "kept":
+			r.differ("D6")
+		}
 		return
 	}
 	for i, c := range s.commands {
@@ -490,12 +498,16 @@ func (r *run) reply(s *step, c []string, before [2]view, bare, behind string) {
 			r.dirtied = true
 		}
 	}
+	swaps := name == "GETSET" || name == "SET" && slices.Contains(c, "GET")
+	if swaps && len(s.commands) == 1 && v.what == "raw" && r.site.dialect != nil {
+		at, ok := r.site.dialect.Written(bare)
+		r.lost = ok && at.Time().After(r.site.now().Add(time.Second))
+	}
 	if r.over || bare == behind || strings.HasPrefix(name, "EVAL") && elsewhere.ReplaceAllString(bare, "") == elsewhere.ReplaceAllString(behind, "") {
 		return
 	}
 	theirs := (v.what == "token" || v.what == "kept") && v.owner != me
 	far, nx := farNumber.MatchString(behind), name == "SETNX" || name == "SET" && slices.ContainsFunc(c[3:], func(w string) bool { return strings.EqualFold(w, "NX") })
-	swaps := name == "GETSET" || name == "SET" && slices.Contains(c, "GET")
 	no := behind == "0" || behind == "nil"
 	switch {
 	case theirs && strings.Contains(behind, "would damage a lock that another holds"),

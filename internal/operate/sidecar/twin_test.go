@@ -81,6 +81,7 @@ type site struct {
 	name        string
 	stage       stages.Stage
 	dialect     *protocol.Dialect // nil: none
+	fleet       string            // the namespace's
 	services    [2]proxy.Rewriter
 	commands    map[string]proxy.Keys
 	plant       func(r *run, conn *wireConn, client int, words []string) bool // a fault: it sends something else
@@ -91,20 +92,19 @@ type site struct {
 // sites makes them all, or the one of a name.
 func (w *world) sites(t *testing.T, only string) (all []*site) {
 	for _, stage := range []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern} {
-		for _, d := range append(protocol.Dialects(), nil) {
-			name := sidecar.DialectNone
-			if d != nil {
-				name = d.Name
+		for i, d := range append(protocol.Dialects(), nil, protocol.RedisPyFloat) {
+			name, fleet := sidecar.DialectNone, "jedis-ms"
+			switch {
+			case i > len(protocol.Dialects()): // in a fleet of another dialect, which cannot read its texts
+				name = d.Name + " in " + fleet
+			case d != nil:
+				name, fleet = d.Name, d.Name
 			}
 			if d != nil && d.Layout == protocol.FSTLong || only != "" && only != stage.String()+"/"+name {
 				continue // a sidecar does not translate the first
 			}
-			s := &site{world: w, name: stage.String() + "/" + name, stage: stage, dialect: d}
-			namespace := stage.String() + "-" + name
-			fleet := "jedis-ms"
-			if d != nil {
-				fleet = d.Name
-			}
+			s := &site{world: w, name: stage.String() + "/" + name, stage: stage, dialect: d, fleet: fleet}
+			namespace := s.namespace()
 			store := &stages.Store{Pool: w.server.Pool(), Namespace: namespace, ReplyTimeout: time.Minute}
 			require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: namespace, Stage: stage, Patterns: []string{namespace + ":*"}, Dialect: fleet, Shortest: time.Second}))
 			for i := range s.services {
@@ -112,7 +112,7 @@ func (w *world) sites(t *testing.T, only string) (all []*site) {
 					Pool: w.server.Pool(), Namespace: namespace, Name: fmt.Sprint("s", i), MemberLease: 10_000 * time.Hour, Lease: 10_000 * time.Second, Clock: w.now, Hold: -1,
 				})
 				require.NoError(t, err)
-				dialect, err := one.ParseDialect(name)
+				dialect, err := one.ParseDialect(strings.Fields(name)[0])
 				require.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
@@ -269,6 +269,11 @@ func random(seed uint64) *program {
 		switch n := g.IntN(24); {
 		case n == 0 && !p.own:
 			s.client, s.commands = -1, [][]string{{"GETSET", "K", text()}}
+		case n == 2 && !p.own:
+			s.client, s.commands = -1, [][]string{{of("SETNX", "SETNX", "DEL"), "K", text()}}
+			if s.commands[0][0] == "DEL" {
+				s.commands[0] = s.commands[0][:2]
+			}
 		case n == 1:
 			s.commands = [][]string{{"MULTI"}}
 			for range 1 + g.IntN(3) {

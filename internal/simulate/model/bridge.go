@@ -289,7 +289,11 @@ func (c *call) text(key string) (string, bool) {
 
 // expiry reads a legacy value as the scripts do, in milliseconds.
 func (c *call) expiry(value string) (int64, bool) {
-	d := protocol.Dialect{Unit: c.command.Unit, Layout: c.command.Layout}
+	return c.expiryIn(c.command.Unit, c.command.Layout, value)
+}
+
+func (c *call) expiryIn(unit protocol.Unit, layout protocol.Layout, value string) (int64, bool) {
+	d := protocol.Dialect{Unit: unit, Layout: layout}
 	ends, ok := d.ServerExpiry(value, c.now)
 	return int64(ends) / int64(time.Millisecond), ok
 }

@@ -154,6 +154,10 @@ func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	call := &protocol.SidecarCall{
 		Name: s.Name, Form: []protocol.Form{protocol.FormSetNX, protocol.FormSet, protocol.FormTakes, protocol.FormLoses, protocol.FormWait}[g.IntN(5)],
 		Text: text, Far: s.Far, Now: now.Add(hours(-1, 0, 3)), Until: now.Add(hours(1, 2)), Free: g.IntN(6) == 0, Settle: hours(0, 0, 9),
+		Unit: d.Unit, Layout: d.Layout,
+	}
+	if other := protocol.Dialects()[g.IntN(len(protocol.Dialects()))]; g.IntN(3) == 0 {
+		call.Unit, call.Layout = other.Unit, other.Layout
 	}
 	if g.IntN(4) == 0 {
 		call.Until = 0

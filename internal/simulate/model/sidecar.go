@@ -153,7 +153,11 @@ func sidecarTake(c *call) protocol.Reply {
 			if _, legacy := c.expiry(seen); guarded && owner != s.token && owner != "breath" || legacy && c.pttl(cmd.Key) < 0 {
 				return text(side.Far)
 			}
-			take(cmd.Value)
+			if due, legacy := c.expiryIn(side.Unit, side.Layout, seen); legacy && cmd.Grace >= 0 && c.ms > due+cmd.Grace.Milliseconds() {
+				take(cmd.Value)
+			} else {
+				c.write(cmd.Key, side.Text, 0)
+			}
 			return text(seen)
 		case whose == "theirs", side.Form == protocol.FormLoses, ended:
 			return text(side.Far)
