@@ -93,7 +93,7 @@ func situations() []situation {
 		s.args = append(s.args, 1)
 		return s
 	}
-	const sides, words = "{lock}:sidecar", "me %s " + ours + " 10000 1800000000000 0 1000 500 0 ms plain 100 300 7 1800000000000"
+	const sides, words = "{lock}:sidecar", "me %s " + ours + " 10000 1800000000000 0 1000 500 0 ms plain ms plain 100 300 7 1800000000000"
 	knows := func(field string) []string {
 		return []string{"HSET " + sides + " me " + field, "PEXPIRE " + sides + " 60000"}
 	}
