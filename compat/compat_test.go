@@ -7,10 +7,8 @@ import (
 	"fmt"
 	"math"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -133,33 +131,6 @@ func TestOneHolderInEveryStage(t *testing.T) {
 	})
 }
 
-// TestWaitersTakeTurns: goroutines of one process and of several.
-func TestWaitersTakeTurns(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		referee := redistest.NewReferee(t)
-		var all sync.WaitGroup
-		var last atomic.Int64
-		for _, stage := range []lockmigrate.Stage{lockmigrate.StageLegacy, lockmigrate.StageBridge, lockmigrate.StageBridge, lockmigrate.StageBridge} {
-			l := newLocker(t, s, quick(inStage(t, s, stage)))
-			for range 4 {
-				all.Go(func() {
-					for range 5 {
-						k := acquire(t, l, "orders")
-						referee.Turn(func() {
-							if f := k.Fence(); f != 0 && last.Swap(f) >= f {
-								t.Errorf("%s: fencing token %d again", redistest.Violated, f)
-							}
-						})
-						release(t, k)
-					}
-				})
-			}
-		}
-		all.Wait()
-		assert.True(t, referee.Turns() == 80, "%d turns", referee.Turns())
-	})
-}
-
 // TestBridgeTakesOverCrashedLegacyHolders and leaves those alone that are not.
 func TestBridgeTakesOverWhatHasExpired(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
@@ -228,18 +199,6 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 		}
 		l.Close() // waits for what is given back
 		assert.True(t, s.Value("orders")+s.Value(protocol.GuardKey("orders")) == "", "a cancelled wait left the keys behind")
-	})
-}
-
-func TestMaxHoldEndsALock(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		l := newLocker(t, s, quick(func(o *compat.Options) { o.MaxHold = 150 * time.Millisecond }))
-		k := acquire(t, l, "orders")
-		lost(t, k, 2*time.Second)
-		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) || !strings.Contains(err.Error(), "MaxHold") {
-			t.Errorf("release after MaxHold: %v", err)
-		}
-		assert.True(t, s.Value("orders") == "", "the key stayed after the release")
 	})
 }
 
@@ -335,21 +294,6 @@ func TestUnshareableDialectsAreRefusedByName(t *testing.T) {
 		if err := (compat.Options{Dialect: legacy.Dialect{Name: name}}).Validate(); err == nil || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", name, err)
 		}
-	}
-}
-
-func TestNumbersOfBridgeValues(t *testing.T) {
-	s := redistest.Mini(t)
-	l := newLocker(t, s, quick())
-	seen := map[string]bool{}
-	for i := range 100 {
-		k := acquire(t, l, "k"+strconv.Itoa(i))
-		n, err := strconv.ParseInt(k.Token(), 10, 64)
-		if err != nil || n < protocol.BridgeLow || n >= protocol.BridgeHigh || seen[k.Token()] {
-			t.Errorf("token %s", k.Token())
-		}
-		seen[k.Token()] = true
-		release(t, k)
 	}
 }
 

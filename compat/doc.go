@@ -157,7 +157,7 @@
 //
 //   - G1: TestOneHolderInEveryStage; with the real Java and Python clients TestFleets in internal/evidence/suites/fleets.
 //   - G2: TestJavaClockAhead, TestJavaClockBehind; TestFleets, TestBridgeValuesAreLiveToEveryReader.
-//   - G3: TestHolderWithoutAServerIsTold; TestAFailedReleaseTellsTheHolder and TestDoNeverHidesTheLoss in
+//   - G3: TestLifecycle in internal/evidence/suites/lifecycle; TestAFailedReleaseTellsTheHolder and TestDoNeverHidesTheLoss in
 //     internal/evidence/suites/kinds.
 //   - G4: TestClobberWhileSettling, TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner.
 //   - G5: TestStaleDeleteIsRepaired, TestDisplacedHolderIsTold.
@@ -166,7 +166,7 @@
 //     TestMemberFailsClosed, TestLateCommandsOfAMemberAreRefused.
 //   - G7: TestLocksOutliveAStageChange.
 //   - G8: TestBridgeWaiterWakesAtAJavaDelete; TestLegacyHolderIsWatchedAtOnce.
-//   - G9: TestWaitersTakeTurns; TestExamples in internal/scripts, bridge_acquire.
+//   - G9: TestCompatAndModernShareAQueue; TestExamples in internal/scripts, bridge_acquire.
 //   - G10: TestCancelledAcquireLeavesNothing; TestServerThatStopsAnswering.
 //   - G11: TestWaitersOfProcessesAreServedInOrder, TestProcessesTakeTurns, TestQueueOutlivesItsWaiters;
 //     TestLegacyClientsGetTheirTurns; TestOldClientWhenGapsAreRare.
@@ -177,5 +177,5 @@
 //   - Gaps: TestNoGapsWithoutOldClients; TestOldClientWhenGapsAreRare; TestOldClientsThatSendNoSETNX and
 //     TestGapsWithoutTheRightToCount in internal/wire.
 //   - Stages: TestAMemberWithAFixedNameComesBack; TestALateReportAfterGoodbye.
-//   - Concurrency: TestRenewalsCostNoGoroutines, TestDueRenewalsGoTogether in internal/client/lifetime.
+//   - Concurrency: TestStressTenThousandHeldLocks in package modern; TestDueRenewalsGoTogether in internal/client/lifetime.
 package compat

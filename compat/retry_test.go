@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -43,42 +42,6 @@ func patiently(t *testing.T) context.Context {
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	return ctx
-}
-
-// TestWaitersOutliveARestart: the server dies under a waiter, stays away for several of its attempts, and
-// comes back without a memory, but for the namespace's record. The waiter gets the lock.
-func TestWaitersOutliveARestart(t *testing.T) {
-	for _, stage := range []lockmigrate.Stage{lockmigrate.StageLegacy, lockmigrate.StageBridge, lockmigrate.StageModern} {
-		t.Run(stage.String(), func(t *testing.T) {
-			s := redistest.Real(t)
-			holder := newLocker(t, s, quick(inStage(t, s, stage)))
-			var refused atomic.Int64
-			pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
-				conn, err := redis.DialContext(ctx, "tcp", s.Addr)
-				if err != nil {
-					refused.Add(1)
-				}
-				return conn, err
-			}}
-			t.Cleanup(func() { _ = pool.Close() })
-			var mode redistest.Mode
-			l, err := compat.New(pool, quick(inStage(t, s, stage), watchedBy(&mode)))
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = l.Close() })
-			acquire(t, holder, "orders")
-			locks, errs := wait(t, patiently(t), l, &mode, "orders")
-			s.Kill()
-			redistest.Await(t, "attempts in vain", 30*time.Second, func() bool { return refused.Load() >= 4 || len(errs) > 0 })
-			s.Start()
-			inStage(t, s, stage)(&compat.Options{ShortestLease: time.Second}) // an operator makes the record again
-			select {
-			case k := <-locks:
-				release(t, k)
-			case err := <-errs:
-				t.Fatalf("the waiter gave up: %v", err)
-			}
-		})
-	}
 }
 
 // TestAWaitersLostRepliesAreSettled: an attempt of a waiter takes the key, and no reply to it or to its

@@ -268,21 +268,6 @@ func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
 	})
 }
 
-// TestHolderWithoutAServerIsTold (G3): the deadline is local and needs no reply.
-func TestHolderWithoutAServerIsTold(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		l := newLocker(t, s, quick(func(o *compat.Options) { o.ReplyTimeout = 300 * time.Millisecond }))
-		start := time.Now()
-		k := acquire(t, l, "orders")
-		s.Kill()
-		lost(t, k, 3*time.Second)
-		if held := time.Since(start); held > 1300*time.Millisecond {
-			t.Errorf("held for %v after the acquisition, the TTL is 1s", held)
-		}
-		s.Start()
-	})
-}
-
 // TestLostRepliesAreSettled: a server that stops answering in the middle costs no certainty, or says so.
 func TestServerThatStopsAnswering(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {

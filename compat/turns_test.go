@@ -3,8 +3,6 @@ package compat_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -246,37 +244,6 @@ func acquireFor(t testing.TB, l compat.Locker, key string, within time.Duration)
 	k, err := l.Acquire(ctx, key)
 	require.NoError(t, err, "acquire:")
 	return k
-}
-
-// TestRenewalsCostNoGoroutines: many locks of one Locker are renewed by one goroutine (those that are due go
-// out together: TestDueRenewalsGoTogether in internal/client/lifetime).
-func TestRenewalsCostNoGoroutines(t *testing.T) {
-	const locks = 300
-	s := redistest.Real(t)
-	var renewed atomic.Int64
-	l := compat.Tune(newLocker(t, s, quick(func(o *compat.Options) {
-		o.TTL, o.ShortestLease, o.Lease = time.Minute, time.Minute, time.Minute
-		o.Observer = func(e lockmigrate.Event) {
-			if e.Kind == lockmigrate.EventRenewed {
-				renewed.Add(1)
-			}
-		}
-	})), time.Second, 0)
-	goroutines := runtime.NumGoroutine()
-	var held []lockmigrate.Lock
-	for n := range locks {
-		held = append(held, acquire(t, l, fmt.Sprint("orders:", n)))
-	}
-	redistest.Await(t, "two renewals of each lock", time.Minute, func() bool { return renewed.Load() >= 2*locks })
-	if more := runtime.NumGoroutine() - goroutines; more > 20 {
-		t.Errorf("%d goroutines for %d locks", more, locks)
-	}
-	for _, k := range held {
-		if k.Context().Err() != nil {
-			t.Errorf("%s: %v", k.Key(), context.Cause(k.Context()))
-		}
-		release(t, k)
-	}
 }
 
 // TestLegacyClientsGetTheirTurns: beside bridge clients of several processes that leave no moment between

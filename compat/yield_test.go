@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -20,7 +19,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
-	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // crowd has bridge clients of several processes leave no moment between them on a key.
@@ -169,56 +167,4 @@ func TestYieldOfTheRecord(t *testing.T) {
 			l.Close()
 		}
 	})
-}
-
-// TestNothingIsLeftAfterAMinute: by default locks leave nothing on the server but what is gone within a minute, and of a key that
-// nobody waited for nothing at all.
-func TestNothingIsLeftAfterAMinute(t *testing.T) {
-	s := redistest.Real(t)
-	l := newLocker(t, s, compat.Options{})
-	m, err := modern.New(s.Pool(), modern.Options{})
-	require.NoError(t, err)
-	defer m.Close()
-	for n := range 200 {
-		release(t, acquire(t, l, fmt.Sprint("orders:", n)))
-		k, err := m.Acquire(t.Context(), fmt.Sprint("orders:", n))
-		require.NoError(t, err)
-		require.NoError(t, k.Release(t.Context()))
-	}
-	redistest.Await(t, "nothing to be left of keys that nobody waited for", 5*time.Second, func() bool { return len(keysOf(t, s)) == 0 })
-
-	fenced := newLocker(t, s, compat.Options{FenceTTL: time.Minute})
-	var all sync.WaitGroup
-	for _, l := range []compat.Locker{l, fenced, newLocker(t, s, compat.Options{})} {
-		for range 2 {
-			all.Go(func() {
-				for range 5 {
-					k, err := l.Acquire(t.Context(), "orders")
-					if err != nil {
-						t.Error(err)
-						return
-					}
-					time.Sleep(2 * time.Millisecond)
-					assert.NoError(t, k.Release(t.Context()))
-				}
-			})
-		}
-	}
-	all.Wait()
-	left, bytes := keysOf(t, s), int64(0)
-	for _, key := range left {
-		used, _ := redis.Int64(s.Do("MEMORY", "USAGE", key), nil)
-		bytes += used
-		if ms, err := redis.Int64(s.Do("PTTL", key), nil); err != nil || ms == -1 || ms > time.Minute.Milliseconds() {
-			t.Errorf("%s stays for %d ms: %v", key, ms, err)
-		}
-	}
-	t.Logf("left of a contended key: %v, %d bytes", left, bytes)
-}
-
-func keysOf(t *testing.T, s *redistest.Server) []string {
-	t.Helper()
-	keys, err := redis.Strings(s.Do("KEYS", "*"), nil)
-	require.NoError(t, err)
-	return keys
 }

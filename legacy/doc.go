@@ -68,9 +68,9 @@
 //   - G1: TestWireParityJedisLock, TestWireParityRedisPy.
 //   - G2: TestReadingsMatchTheRealParsers.
 //   - G3: TestForeignValueIsHeld.
-//   - G4: TestContextEndsWithTheLease; TestAFailedReleaseTellsTheHolder and TestDoNeverHidesTheLoss in
+//   - G4: TestLifecycle in internal/evidence/suites/lifecycle; TestAFailedReleaseTellsTheHolder and TestDoNeverHidesTheLoss in
 //     internal/evidence/suites/kinds.
 //   - G5: TestCancelledAcquireLeavesNothing.
 //   - G6: TestLostReplies.
-//   - G7: TestARenewalWithoutAnAnswerIsNoLoss in internal/evidence/suites/kinds.
+//   - G7: TestLifecycle.
 package legacy

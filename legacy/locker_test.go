@@ -2,11 +2,9 @@ package legacy_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -85,16 +83,6 @@ func TestEveryDialectExcludesItself(t *testing.T) {
 	}
 }
 
-func TestTakeoverOfACrashedHolder(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		locker := newLocker(t, s.Pool(), legacy.Options{Lease: time.Minute})
-		s.Do("SET", key, ms(time.Now().Add(-time.Millisecond)))
-		lock, err := locker.TryAcquire(t.Context(), key)
-		require.NoError(t, err)
-		assert.Equal(t, lock.Token(), s.Value(key))
-	})
-}
-
 func TestForeignValueIsHeld(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		// The first attempt may take Wait and Poll together; the wait behind it takes Wait.
@@ -126,23 +114,6 @@ func TestForeignValueIsHeld(t *testing.T) {
 		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.ErrorIs(t, err, lockmigrate.ErrForeignFormat, "a cancelled wait says what it waited for")
-	})
-}
-
-func TestWaitEnds(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		s.Do("SET", key, ms(time.Now().Add(time.Hour)))
-		start := time.Now()
-		_, err := newLocker(t, s.Pool(), legacy.Options{Wait: 50 * time.Millisecond, Poll: 10 * time.Millisecond, Jitter: time.Millisecond}).Acquire(t.Context(), key)
-		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		assert.GreaterOrEqual(t, time.Since(start), 50*time.Millisecond)
-
-		ctx, cancel := context.WithCancelCause(t.Context())
-		reason := errors.New("the caller lost interest")
-		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
-		_, err = newLocker(t, s.Pool(), legacy.Options{}).Acquire(ctx, key)
-		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		assert.ErrorIs(t, err, reason)
 	})
 }
 
@@ -185,22 +156,6 @@ func TestReleasePolicies(t *testing.T) {
 	}
 }
 
-func TestContextEndsWithTheLease(t *testing.T) {
-	s := redistest.Mini(t)
-	type tag struct{}
-	caller, cancel := context.WithCancel(context.WithValue(t.Context(), tag{}, "value"))
-	before := time.Now()
-	lock, err := newLocker(t, s.Pool(), legacy.Options{Lease: 250 * time.Millisecond}).TryAcquire(caller, key)
-	require.NoError(t, err)
-	cancel()
-	assert.NoError(t, lock.Context().Err(), "the holder outlives the context that acquired")
-	assert.Equal(t, "value", lock.Context().Value(tag{}))
-	<-lock.Context().Done()
-	assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
-	assert.Less(t, time.Since(before), 10*time.Second)
-	assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrLost, "too late")
-}
-
 func TestRenewMovesTheLease(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		lock, err := newLocker(t, s.Pool(), legacy.Options{Lease: time.Second}).TryAcquire(t.Context(), key)
@@ -221,54 +176,6 @@ func TestRenewMovesTheLease(t *testing.T) {
 		assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
 		assert.Equal(t, "1", s.Value(key))
 	})
-}
-
-func TestExclusionUnderLoad(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		locker := newLocker(t, s.Pool(), legacy.Options{Poll: time.Millisecond, Jitter: time.Millisecond})
-		referee := redistest.NewReferee(t)
-		var wg sync.WaitGroup
-		for range 8 {
-			wg.Go(func() {
-				for range 25 {
-					err := locker.Do(t.Context(), key, func(context.Context) error {
-						referee.Turn(func() { time.Sleep(100 * time.Microsecond) })
-						return nil
-					})
-					assert.NoError(t, err)
-				}
-			})
-		}
-		wg.Wait()
-		assert.EqualValues(t, 8*25, referee.Turns())
-	})
-}
-
-func TestObserver(t *testing.T) {
-	s := redistest.Mini(t)
-	var mu sync.Mutex
-	var seen []string
-	observer := func(e lockmigrate.Event) {
-		mu.Lock()
-		defer mu.Unlock()
-		assert.Equal(t, key, e.Key)
-		seen = append(seen, string(e.Kind))
-	}
-	locker := newLocker(t, s.Pool(), legacy.Options{Observer: observer})
-	lock, err := locker.TryAcquire(t.Context(), key)
-	require.NoError(t, err)
-	_, err = locker.TryAcquire(t.Context(), key)
-	require.Error(t, err)
-	require.NoError(t, lock.Renew(t.Context()))
-	require.NoError(t, lock.Release(t.Context()))
-	lock, err = locker.TryAcquire(t.Context(), key)
-	require.NoError(t, err)
-	s.Do("SET", key, "1")
-	require.Error(t, lock.Renew(t.Context()))
-	s.Mini.SetError("LOADING for ever")
-	_, err = locker.TryAcquire(t.Context(), key)
-	require.ErrorContains(t, err, "LOADING")
-	assert.Equal(t, []string{"acquired", "waited", "renewed", "released", "acquired", "lost", "failed"}, seen)
 }
 
 func TestOptions(t *testing.T) {

@@ -67,23 +67,6 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-func TestLostRelease(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for _, fate := range []redistest.Fate{redistest.LosesReply, redistest.LosesCommand} {
-			pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(n int, _ string) redistest.Fate {
-				if n == 1 {
-					return fate
-				}
-				return redistest.Passes
-			}}
-			lock, err := newLocker(t, pool, legacy.Options{}).TryAcquire(t.Context(), key)
-			require.NoError(t, err)
-			assert.NoError(t, lock.Release(t.Context()), pool.Commands())
-			assert.EqualValues(t, 0, s.Do("EXISTS", key))
-		}
-	})
-}
-
 // The caller leaves while SETNX is under way; the lock that arrives is given back.
 func TestCancelledAcquireLeavesNothing(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
@@ -123,23 +106,6 @@ func TestLateReplyIsNoLock(t *testing.T) {
 		_, err := newLocker(t, pool, legacy.Options{Lease: lease, ReplyTimeout: time.Minute}).TryAcquire(t.Context(), key)
 		assert.ErrorIs(t, err, lockmigrate.ErrLost)
 		assert.EqualValues(t, 0, s.Do("EXISTS", key), "given back")
-	})
-}
-
-// redsync over redigo came back after 3 s, with success, from a context of 200 ms.
-func TestContextIsHonouredWhileTheServerIsPaused(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		s.Do("CLIENT", "PAUSE", 1000, "ALL")
-		locker, err := legacy.New(s.Pool(), legacy.Options{})
-		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		late, start := redistest.NewLateness(t), time.Now()
-		_, err = locker.Acquire(ctx, key)
-		assert.Less(t, time.Since(start), 500*time.Millisecond+late.Most())
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		locker.Close()
-		assert.EqualValues(t, 0, s.Do("EXISTS", key), "the SETNX that arrived late was undone")
 	})
 }
 

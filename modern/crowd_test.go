@@ -2,7 +2,6 @@ package modern_test
 
 import (
 	"context"
-	"math/rand/v2"
 	"runtime"
 	"strconv"
 	"strings"
@@ -19,63 +18,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
-
-// 5,000 goroutines of one process on one key; 1,000 on the embedded server, which is slow.
-func TestStressManyGoroutines(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		locker := newLocker(t, s.Pool(), modern.Options{})
-		n := 5_000
-		if s.Mini != nil {
-			n = 1_000
-		}
-		before := runtime.NumGoroutine()
-		referee := redistest.NewReferee(t)
-		var all sync.WaitGroup
-		start := time.Now()
-		for range n {
-			all.Go(func() {
-				assert.NoError(t, locker.Do(t.Context(), key, func(context.Context) error {
-					referee.Turn(func() {})
-					return nil
-				}))
-			})
-		}
-		all.Wait()
-		t.Logf("%d turns in %v", referee.Turns(), time.Since(start))
-		assert.EqualValues(t, n, referee.Turns())
-		assert.LessOrEqual(t, runtime.NumGoroutine(), before+20, "goroutines at the end")
-	})
-}
-
-// A thousand waiters that give up at random, while others go on: nobody is woken wrongly, nobody hangs.
-func TestStressCancelledWaits(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		lockers := []lockmigrate.Locker{newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{}), newLocker(t, s.Pool(), modern.Options{})}
-		var all sync.WaitGroup
-		var got, gaveUp atomic.Int64
-		for i := range 1000 {
-			all.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), rand.N(300*time.Millisecond))
-				defer cancel()
-				if i%4 == 0 {
-					ctx = t.Context()
-				}
-				lock, err := lockers[i%3].Acquire(ctx, key)
-				if err != nil {
-					assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-					gaveUp.Add(1)
-					return
-				}
-				got.Add(1)
-				assert.NoError(t, lock.Release(t.Context()))
-			})
-		}
-		all.Wait()
-		t.Logf("%d got the lock, %d gave up", got.Load(), gaveUp.Load())
-		assert.GreaterOrEqual(t, got.Load(), int64(250))
-		require.Eventually(t, func() bool { return s.Do("EXISTS", key, "{"+key+"}:queue") == int64(0) }, 10*time.Second, time.Millisecond)
-	})
-}
 
 // 10,000 held locks of one Locker are renewed over several TTLs by one goroutine over one connection.
 func TestStressTenThousandHeldLocks(t *testing.T) {

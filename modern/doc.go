@@ -108,15 +108,14 @@
 //
 // Each guarantee has tests of this package, or of the package that is named.
 //
-//   - G1: TestExclusion, TestStressHandoffsUnderTrouble, TestGrantIsNotOverheard; beside others TestFleets in
+//   - G1: TestExclusion, TestGrantIsNotOverheard; TestLifecycle in internal/evidence/suites/lifecycle; beside others TestFleets in
 //     internal/evidence/suites/fleets.
-//   - G2: TestFault05LossWithoutAReply, TestFault05LossByTheServersWord; TestAFailedReleaseTellsTheHolder,
-//     TestALeavingCallerTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds.
+//   - G2: TestLifecycle; TestAFailedReleaseTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds.
 //   - G3: TestFault10ReleaseNeverRemovesAnothers.
-//   - G4: TestFault02ContextIsHonoured.
+//   - G4: TestLifecycle.
 //   - G5: TestFault04LostReplies.
-//   - G6: TestStressFairness; TestStressKilledProcesses; TestOldClientsDeletionIsOneSetAway; TestOldClientIsWatchedAtOnce.
-//   - G7: TestFault08LostWakeUp, TestStressFlushAll.
+//   - G6: TestProcessesTakeTurns in package compat; TestFleets; TestOldClientsDeletionIsOneSetAway; TestOldClientIsWatchedAtOnce.
+//   - G7: TestFault08LostWakeUp; TestFaults in internal/evidence/suites/faults, FLUSHALL.
 //   - G8: TestFencingTokensRise, TestFault01ServersClockDiffers; TestFencingTokensWithoutTheirCounter.
 //   - G9: TestFault03FailedTryIsOneCommand; TestStressTenThousandHeldLocks, TestRenewalsAreNotCrowdedOut;
 //     TestFault07OneWaiterTalksToTheServer.

@@ -2,7 +2,6 @@ package modern_test
 
 import (
 	"context"
-	"errors"
 	"strconv"
 	"strings"
 	"sync"
@@ -75,40 +74,6 @@ func TestFault01OnlyRelativeTimesOnTheWire(t *testing.T) {
 	}
 }
 
-// Fault 2: a command that does not know the context. TryAcquire with 200 ms comes back after 200 ms
-// though the server is paused for three seconds, says so, and leaves nothing behind.
-func TestFault02ContextIsHonoured(t *testing.T) {
-	for name, opts := range map[string]kind{"line": {}, "pool": {Pooled: true}, "redisson": {Redisson: true}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			locker := open(t, s, opts)
-			warm, err := locker.Acquire(t.Context(), "another")
-			require.NoError(t, err)
-			late := redistest.NewLateness(t)
-			s.Do("CLIENT", "PAUSE", 3000)
-			quick := func(what string, op func(ctx context.Context) error) {
-				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-				defer cancel()
-				start := time.Now()
-				err := op(ctx)
-				assert.Less(t, time.Since(start), 700*time.Millisecond+late.Most(), what)
-				assert.ErrorIs(t, err, context.DeadlineExceeded, what)
-			}
-			quick("TryAcquire", func(ctx context.Context) error {
-				_, err := locker.TryAcquire(ctx, key)
-				assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-				return err
-			})
-			quick("Acquire", func(ctx context.Context) error { _, err := locker.Acquire(ctx, key); return err })
-			quick("Renew", warm.Renew)
-			quick("Release", warm.Release)
-			require.Eventually(t, func() bool { return s.Do("EXISTS", key, "another") == int64(0) }, 20*time.Second, 10*time.Millisecond,
-				"given back when the server answers again")
-		})
-	}
-}
-
 // Fault 3: a release script on every failed try. Ten tries are ten commands.
 func TestFault03FailedTryIsOneCommand(t *testing.T) {
 	for name, opts := range map[string]kind{
@@ -136,35 +101,6 @@ func TestFault03FailedTryIsOneCommand(t *testing.T) {
 			}
 		})
 	}
-}
-
-// Fault 6: an extension after the expiry reports "taken", and a cancelled wait a bare failure.
-func TestFault06SaysWhatHappened(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		locker := newLocker(t, s.Pool(), modern.Options{TTL: 50 * time.Millisecond, RenewEvery: -1})
-		lock, err := locker.TryAcquire(t.Context(), key)
-		require.NoError(t, err)
-		<-lock.Context().Done()
-		err = lock.Renew(t.Context())
-		assert.ErrorIs(t, err, lockmigrate.ErrLost)
-		assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
-
-		// The same when the server is the first to know.
-		long := newLocker(t, s.Pool(), modern.Options{RenewEvery: -1})
-		lock, err = long.Acquire(t.Context(), key)
-		require.NoError(t, err)
-		s.Do("DEL", key)
-		assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrLost)
-
-		s.Do("SET", key, "another's")
-		ctx, cancel := context.WithCancelCause(t.Context())
-		reason := errors.New("shutting down")
-		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
-		_, err = long.Acquire(ctx, key)
-		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		assert.ErrorIs(t, err, reason)
-		assert.ErrorContains(t, err, key)
-	})
 }
 
 // Fault 7: thousands of waiters at the server, herds and deadlocks. One waiter for each key and process
@@ -228,26 +164,6 @@ func TestFault08LostWakeUp(t *testing.T) {
 			require.NoError(t, lock.Release(t.Context()))
 		})
 	}
-}
-
-// Fault 9: a worker that hangs is renewed for ever. MaxHold ends that: the worker is told first, and the
-// key is free at most one TTL later.
-func TestFault09MaxHold(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		opts := modern.Options{TTL: time.Second, MaxHold: 2 * time.Second} // a busy machine needs most of a second for a renewal
-		late, start := redistest.NewLateness(t), time.Now()
-		lock, err := newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
-		require.NoError(t, err)
-		<-lock.Context().Done()
-		told := time.Since(start)
-		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
-		assert.ErrorContains(t, context.Cause(lock.Context()), "MaxHold")
-		assert.GreaterOrEqual(t, told, opts.MaxHold, "renewed until then")
-		_, err = newLocker(t, s.Pool(), opts).Acquire(t.Context(), key)
-		require.NoError(t, err)
-		assert.Less(t, time.Since(start), opts.MaxHold+opts.TTL+400*time.Millisecond+late.Most())
-		assert.GreaterOrEqual(t, time.Since(start), told, "told first")
-	})
 }
 
 // Fault 10: an unlock that is a bare DEL removes another's lock.

@@ -3,10 +3,8 @@ package modern_test
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -143,122 +141,5 @@ func TestFault04LostReplies(t *testing.T) {
 		}, 5*time.Second, time.Millisecond)
 		time.Sleep(time.Until(e.Until))
 		assert.EqualValues(t, 0, s.Do("EXISTS", key))
-	})
-}
-
-// Fault 5: a renewal that fails only logs, or dies silently. Here the holder's context ends at a local
-// deadline that counts from before the last successful renewal was sent, though no reply ever comes.
-func TestFault05LossWithoutAReply(t *testing.T) {
-	for name, opts := range map[string]kind{"token": {}, "pool": {Pooled: true}, "redisson": {Redisson: true}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			const ttl = 2 * time.Second // a busy machine needs most of a second for a renewal
-			var mu sync.Mutex
-			var failures []error
-			var renewed time.Time // the end of a renewal: its command was sent before
-			opts.TTL, opts.ReplyTimeout = ttl, 500*time.Millisecond
-			first := make(chan struct{})
-			var once sync.Once
-			opts.Observer = func(e lockmigrate.Event) {
-				mu.Lock()
-				defer mu.Unlock()
-				switch e.Kind {
-				case lockmigrate.EventRenewed:
-					renewed = time.Now()
-					once.Do(func() { close(first) })
-				case lockmigrate.EventFailed, lockmigrate.EventLost:
-					assert.Equal(t, key, e.Key)
-					failures = append(failures, e.Err)
-				}
-			}
-			lock, err := open(t, s, opts).TryAcquire(t.Context(), key)
-			require.NoError(t, err)
-			select {
-			case <-first:
-			case <-lock.Context().Done():
-				t.Fatalf("no renewal was in time: %v", context.Cause(lock.Context()))
-			}
-			late := redistest.NewLateness(t)
-			s.Signal(syscall.SIGSTOP)
-			<-lock.Context().Done()
-			ended := time.Now()
-			s.Signal(syscall.SIGCONT)
-			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
-			require.Eventually(t, func() bool { // the observer is told after the holder
-				mu.Lock()
-				defer mu.Unlock()
-				return len(failures) > 0 && errors.Is(failures[len(failures)-1], lockmigrate.ErrLost)
-			}, 10*time.Second, time.Millisecond)
-			mu.Lock() // not for longer: Release tells the observer too
-			heard := slices.Clone(failures)
-			assert.LessOrEqual(t, ended.Sub(renewed), ttl+50*time.Millisecond+late.Most(), "no later than the deadline")
-			assert.GreaterOrEqual(t, ended.Sub(renewed), ttl/2, "and not at the first failure")
-			mu.Unlock()
-			require.GreaterOrEqual(t, len(heard), 2, "the observer heard of each")
-			assert.NotErrorIs(t, heard[0], lockmigrate.ErrLost)
-			var lost *lockmigrate.Error
-			require.ErrorAs(t, context.Cause(lock.Context()), &lost)
-			assert.Equal(t, lockmigrate.ReasonDeadline, lost.Reason)
-			assert.Error(t, lost.Cause, "the I/O error behind it")
-			assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
-		})
-	}
-}
-
-// An answer that is read after the TTL, as by a process that was stopped meanwhile, is no lock: the caller is told
-// instead of being handed one that is over.
-func TestAnswerReadAfterTheTTL(t *testing.T) {
-	for name, opts := range map[string]kind{"token": {Pooled: true}, "redisson": {Pooled: true, Redisson: true}} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			var late atomic.Bool
-			pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
-				return redis.DialContext(ctx, "tcp", s.Addr, redis.DialNetDial(func(network, addr string) (net.Conn, error) {
-					conn, err := net.Dial(network, addr)
-					return &sluggish{conn, &late}, err
-				}))
-			}}
-			t.Cleanup(func() { _ = pool.Close() })
-			opts.TTL, opts.ReplyTimeout = 500*time.Millisecond, 400*time.Millisecond
-			locker := openOver(t, pool, opts)
-			late.Store(true)
-			_, err := locker.TryAcquire(t.Context(), key)
-			late.Store(false)
-			assert.ErrorIs(t, err, lockmigrate.ErrLost)
-			assert.ErrorContains(t, err, "after the TTL")
-		})
-	}
-}
-
-// sluggish is a connection whose reader is stopped for longer than the TTL, once it has read something.
-type sluggish struct {
-	net.Conn
-	late *atomic.Bool
-}
-
-func (c *sluggish) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if c.late.Load() {
-		time.Sleep(600 * time.Millisecond) // the subject
-	}
-	return n, err
-}
-
-// Fault 5, the other half: when the server says that the key is not ours, the holder hears it with the
-// next renewal and not at the deadline.
-func TestFault05LossByTheServersWord(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		lock, err := newLocker(t, s.Pool(), modern.Options{TTL: 10 * time.Second, RenewEvery: 50 * time.Millisecond}).TryAcquire(t.Context(), key)
-		require.NoError(t, err)
-		start := time.Now()
-		s.Do("SET", key, "another's")
-		<-lock.Context().Done()
-		assert.Less(t, time.Since(start), 2*time.Second)
-		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
-		assert.ErrorIs(t, lock.Renew(t.Context()), lockmigrate.ErrLost)
-		assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
-		assert.Equal(t, "another's", s.Value(key))
 	})
 }

@@ -5,18 +5,19 @@ import (
 	"errors"
 	"strconv"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 const key = "orders"
 
@@ -106,34 +107,6 @@ func TestExclusion(t *testing.T) {
 	})
 }
 
-func TestWaitEnds(t *testing.T) {
-	ways(t, func(t *testing.T, s *redistest.Server, opts kind) {
-		holder := open(t, s, opts)
-		lock, err := holder.TryAcquire(t.Context(), key)
-		require.NoError(t, err)
-
-		opts.Wait = 30 * time.Millisecond
-		_, err = open(t, s, opts).Acquire(t.Context(), key)
-		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		assert.ErrorContains(t, err, "Options.Wait is over")
-
-		opts.Wait = 0
-		waiter := open(t, s, opts)
-		ctx, cancel := context.WithCancelCause(t.Context())
-		reason := errors.New("the caller lost interest")
-		time.AfterFunc(20*time.Millisecond, func() { cancel(reason) })
-		_, err = waiter.Acquire(ctx, key)
-		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		assert.ErrorIs(t, err, reason)
-		_, err = waiter.Acquire(ctx, key)
-		assert.ErrorIs(t, err, reason, "a context that is over")
-
-		require.NoError(t, lock.Release(t.Context()))
-		require.Eventually(t, func() bool { return s.Do("EXISTS", key, "{"+key+"}:queue") == int64(0) }, 10*time.Second, time.Millisecond,
-			"nobody stands in line, and nobody was handed the key")
-	})
-}
-
 // A context may end at any moment of the first attempt: the error has its cause, also where the server's answer was there before it.
 func TestEachMomentOfAnAttemptHasItsCause(t *testing.T) {
 	ways(t, func(t *testing.T, s *redistest.Server, opts kind) {
@@ -150,52 +123,3 @@ func TestEachMomentOfAnAttemptHasItsCause(t *testing.T) {
 		require.NoError(t, lock.Release(t.Context()))
 	})
 }
-
-func TestRenewalKeepsTheLock(t *testing.T) {
-	for name, opts := range map[string]kind{"token": {}, "redisson": {Redisson: true}, "pooled": {Pooled: true}} {
-		t.Run(name, func(t *testing.T) {
-			s := redistest.Real(t)
-			opts.TTL = 150 * time.Millisecond
-			var renewed atomic.Int32
-			opts.Observer = func(e lockmigrate.Event) {
-				if e.Kind == lockmigrate.EventRenewed {
-					renewed.Add(1)
-				}
-			}
-			lock, err := open(t, s, opts).TryAcquire(t.Context(), key)
-			require.NoError(t, err)
-			other := open(t, s, opts)
-			for start := time.Now(); time.Since(start) < 500*time.Millisecond; {
-				_, err := other.TryAcquire(t.Context(), key)
-				require.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-			}
-			assert.NoError(t, lock.Context().Err())
-			assert.GreaterOrEqual(t, renewed.Load(), int32(4))
-			require.NoError(t, lock.Release(t.Context()))
-		})
-	}
-}
-
-func TestPoolWithoutDial(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		pool := &redistest.Faulty{Pool: s.Pool()}
-		a := newLocker(t, pool, modern.Options{Poll: 5 * time.Millisecond})
-		var mode redistest.Mode
-		b := newLocker(t, pool, modern.Options{Poll: 5 * time.Millisecond, Observer: mode.Observe})
-		lock, err := a.Acquire(t.Context(), key)
-		require.NoError(t, err)
-		second := make(chan error, 1)
-		go func() {
-			lock, err := b.Acquire(t.Context(), key)
-			if err == nil {
-				err = lock.Release(t.Context())
-			}
-			second <- err
-		}()
-		require.Eventually(t, func() bool { return mode.Is() == "polling" }, 10*time.Second, time.Millisecond)
-		require.NoError(t, lock.Release(t.Context()))
-		assert.NoError(t, <-second)
-	})
-}
-
-var _ redis.Conn

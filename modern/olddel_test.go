@@ -3,12 +3,9 @@ package modern_test
 import (
 	"context"
 	"slices"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -187,60 +184,4 @@ func TestOldClientsDeletionLeavesAnEntry(t *testing.T) {
 			assert.EqualValues(t, 0, s.Do("EXISTS", queueKey))
 		})
 	}
-}
-
-// An old client comes and goes among waiters of three processes: one is inside at a time, everybody has
-// turns, and nothing is left behind.
-func TestOldClientAmongWaiters(t *testing.T) {
-	s := redistest.Real(t)
-	monitor := s.Monitor()
-	end := time.Now().Add(2 * time.Second)
-	var old atomic.Int32
-	referee := redistest.NewReferee(t)
-	stay := func(d time.Duration) { referee.Turn(func() { time.Sleep(d) }) }
-	var all sync.WaitGroup
-	conn := s.Conn()
-	all.Go(func() {
-		for time.Now().Before(end) {
-			if n, err := redis.Int(conn.Do("SETNX", key, time.Now().Add(time.Minute).UnixMilli())); err != nil || n == 0 {
-				assert.NoError(t, err)
-				time.Sleep(500 * time.Microsecond)
-				continue
-			}
-			stay(20 * time.Millisecond) // long enough to be watched
-			_, err := conn.Do("DEL", key)
-			assert.NoError(t, err)
-			old.Add(1)
-			time.Sleep(time.Millisecond)
-		}
-	})
-	var turns [3]atomic.Int32
-	for i := range turns {
-		locker := newLocker(t, s.Pool(), modern.Options{})
-		all.Go(func() {
-			for time.Now().Before(end) {
-				lock, err := locker.Acquire(t.Context(), key)
-				if !assert.NoError(t, err) {
-					return
-				}
-				stay(2 * time.Millisecond)
-				turns[i].Add(1)
-				assert.NoError(t, lock.Release(t.Context()))
-				time.Sleep(5 * time.Millisecond) // so that the key becomes free at times, and the old client gets it
-			}
-		})
-	}
-	all.Wait()
-	for i := range turns {
-		assert.GreaterOrEqual(t, turns[i].Load(), int32(5), "turns of waiter %d", i)
-	}
-	direct := 0
-	for _, c := range monitor.Commands() {
-		if c.Words[0] == "ZREM" {
-			direct++
-		}
-	}
-	t.Logf("%d turns of the old client, %d keys taken past the queue", old.Load(), direct)
-	assert.Positive(t, direct)
-	redistest.Await(t, "the queue's end", 10*time.Second, func() bool { return s.Do("EXISTS", key, queueKey) == int64(0) })
 }

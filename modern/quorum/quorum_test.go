@@ -3,7 +3,6 @@ package quorum_test
 import (
 	"context"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -110,24 +109,6 @@ func TestQuorumWaitsForItsServers(t *testing.T) {
 	assert.Less(t, time.Since(start), 30*time.Second)
 }
 
-func TestQuorumExcludes(t *testing.T) {
-	_, pools := servers(t, 3, mini)
-	referee := redistest.NewReferee(t)
-	var all sync.WaitGroup
-	for range 3 {
-		q := newQuorum(t, pools, modern.Options{Poll: 2 * time.Millisecond})
-		all.Go(func() {
-			for range 20 {
-				assert.NoError(t, q.Do(t.Context(), key, func(context.Context) error {
-					referee.Turn(func() {})
-					return nil
-				}))
-			}
-		})
-	}
-	all.Wait()
-}
-
 func TestQuorumRenewsAndLoses(t *testing.T) {
 	all, pools := servers(t, 3, real)
 	const ttl = time.Second // a busy machine needs most of it for a renewal
@@ -146,24 +127,6 @@ func TestQuorumRenewsAndLoses(t *testing.T) {
 	assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 	assert.Less(t, time.Since(start), ttl+700*time.Millisecond+late.Most())
 	assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
-}
-
-func TestQuorumHonoursItsContext(t *testing.T) {
-	all, pools := servers(t, 3, real)
-	q := newQuorum(t, pools, modern.Options{})
-	for _, s := range all {
-		s.Do("CLIENT", "PAUSE", 500, "WRITE")
-	}
-	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-	defer cancel()
-	late, start := redistest.NewLateness(t), time.Now()
-	_, err := q.Acquire(ctx, key)
-	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-	assert.ErrorIs(t, err, context.DeadlineExceeded)
-	assert.Less(t, time.Since(start), 300*time.Millisecond+late.Most())
-	for _, s := range all {
-		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, 10*time.Second, time.Millisecond)
-	}
 }
 
 func TestQuorumValidates(t *testing.T) {

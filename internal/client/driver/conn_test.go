@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"strconv"
-	"sync"
 	"testing"
 	"time"
 
@@ -29,38 +28,6 @@ func newConn(t *testing.T, s *redistest.Server, change func(*SharedOptions)) *Sh
 	l := NewShared(o)
 	t.Cleanup(func() { l.Close(); l.Wait() })
 	return l
-}
-
-func TestManyCallersOneConnection(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := newConn(t, s, nil)
-		var all sync.WaitGroup
-		for g := range 16 {
-			all.Go(func() {
-				for i := range 200 {
-					key, value := "k"+strconv.Itoa(g), strconv.Itoa(i)
-					reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.GetSet, Key: key, Value: value})
-					if !assert.NoError(t, err) || i > 0 && !assert.Equal(t, strconv.Itoa(i-1), reply.Text, "each gets its own reply") {
-						return
-					}
-				}
-			})
-		}
-		all.Wait()
-	})
-}
-
-func TestForgottenScriptIsSentAgain(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := newConn(t, s, nil)
-		for range 3 {
-			s.Do("SCRIPT", "FLUSH")
-			s.Do("SET", "k", "mine")
-			reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.CompareDel, Key: "k", Value: "mine"})
-			require.NoError(t, err)
-			assert.EqualValues(t, 1, reply.Int)
-		}
-	})
 }
 
 func TestRefusalIsOneCallersOwn(t *testing.T) {
@@ -115,37 +82,6 @@ func TestSilenceEndsTheConnectionAndTheNextCommandGetsAnother(t *testing.T) {
 			_, err := l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})
 			return err == nil
 		}, 10*time.Second, time.Millisecond)
-	})
-}
-
-// Broken connections under load: every call is answered, and every answer is its own.
-func TestKilledUnderLoad(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		l := newConn(t, s, nil)
-		var all sync.WaitGroup
-		stop := make(chan struct{})
-		for g := range 8 {
-			all.Go(func() {
-				key := "k" + strconv.Itoa(g)
-				for i := 0; ; i++ {
-					select {
-					case <-stop:
-						return
-					default:
-					}
-					reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.GetSet, Key: key, Value: key + "-" + strconv.Itoa(i)})
-					if err == nil && reply.Kind == protocol.Text && !assert.Contains(t, reply.Text, key+"-") {
-						return
-					}
-				}
-			})
-		}
-		for range 100 {
-			s.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-			time.Sleep(time.Millisecond) // the subject is load going on
-		}
-		close(stop)
-		all.Wait()
 	})
 }
 

@@ -3,8 +3,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -102,46 +100,6 @@ func TestALostConnectionIsReplacedForTheQuestionWhatBecame(t *testing.T) {
 	require.NoError(t, err)
 	assert.Equal(t, protocol.Acquired, out.Step.Verdict)
 	assert.Equal(t, "SETNX GET SETNX", pool.Commands())
-}
-
-func TestASilentServerIsBoundedByTheReplyTimeout(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		s.Do("CLIENT", "PAUSE", 10_000, "ALL")
-		d := &PerAttempt{Pool: s.Pool(), Now: time.Now, ReplyTimeout: 50 * time.Millisecond}
-		start := time.Now()
-		out, err := d.Advance(context.Background(), taking(), protocol.Reply{}, mustNotAbandon(t))
-		require.NoError(t, err)
-		assert.Equal(t, protocol.Unsure, out.Step.Verdict)
-		assert.Error(t, out.Err)
-		assert.Less(t, time.Since(start), 5*time.Second)
-	})
-}
-
-// Runs that race with Close are over when both have returned, and what their callers have left is told once.
-func TestCloseBesideRuns(t *testing.T) {
-	s := redistest.Mini(t)
-	pool := s.Pool()
-	pool.MaxIdle = 8
-	for range 200 {
-		d := newDriver(pool)
-		ctx, leave := context.WithCancel(t.Context())
-		var all sync.WaitGroup
-		var left, told atomic.Int32
-		for range 4 {
-			all.Go(func() {
-				for range 4 {
-					out, err := d.Advance(ctx, taking(), protocol.Reply{}, func(Outcome) { told.Add(1) })
-					if err != nil && out.Step.Verdict == protocol.Unsure {
-						left.Add(1)
-					}
-				}
-			})
-		}
-		all.Go(leave)
-		d.Close()
-		all.Wait()
-		assert.Equal(t, left.Load(), told.Load())
-	}
 }
 
 // A lock can be given back over the pool after Close, with or without a context that ends.

@@ -41,41 +41,6 @@ func TestForgottenScriptsUnderLoad(t *testing.T) {
 	})
 }
 
-// A caller that leaves gets back at once; the connection stays the same one; what the command did is
-// told when it is known.
-func TestCancelledCallerIsAccountedFor(t *testing.T) {
-	s := redistest.Mini(t)
-	proxy := redistest.NewProxy(t, s)
-	reached, pass := make(chan struct{}), make(chan struct{})
-	proxy.Before(func(words []string) {
-		if words[0] == "SET" {
-			close(reached)
-			<-pass
-		}
-	})
-	var dials atomic.Int32
-	l := open(t, nil, func(o *SharedOptions) {
-		o.Dial = func(ctx context.Context) (redis.Conn, error) {
-			dials.Add(1)
-			return redis.DialContext(ctx, "tcp", proxy.Addr)
-		}
-	})
-	ctx, cancel := context.WithCancelCause(t.Context())
-	reason := errors.New("enough")
-	go func() { <-reached; cancel(reason) }()
-	told := make(chan Outcome, 1)
-	m := &protocol.ModernAcquire{Key: "k", Token: "token", TTL: time.Minute}
-	out, err := l.Advance(ctx, m, protocol.Reply{}, func(o Outcome) { told <- o })
-	require.ErrorIs(t, err, reason)
-	require.Equal(t, protocol.Unsure, out.Step.Verdict)
-	close(pass)
-	require.Equal(t, protocol.Acquired, (<-told).Step.Verdict)
-	_, err = l.Do(t.Context(), protocol.Command{Op: protocol.CompareDel, Key: "k", Value: "token"})
-	require.NoError(t, err)
-	assert.False(t, s.Mini.Exists("k"), "given back")
-	assert.EqualValues(t, 1, dials.Load(), "the connection survives")
-}
-
 // busyWriter returns a connection whose writer is stuck in the write of the first command.
 func busyWriter(t *testing.T) (f *fake, l *Shared, first <-chan error) {
 	t.Helper()
@@ -212,16 +177,6 @@ func TestBrokenConnection(t *testing.T) {
 	spare.replies <- "OK"
 	require.NoError(t, <-waiting)
 	assert.Equal(t, []string{"WAITING[]"}, spare.got)
-}
-
-func TestReplyTimeout(t *testing.T) {
-	f := newFake()
-	l := over(t, f, func(o *SharedOptions) { o.ReplyTimeout = 40 * time.Millisecond })
-	start := time.Now()
-	err := <-ask(t.Context(), l, "SILENT")
-	require.NotErrorIs(t, err, ErrNotSent)
-	assert.ErrorContains(t, err, "no reply within 40ms")
-	assert.GreaterOrEqual(t, time.Since(start), 40*time.Millisecond)
 }
 
 // A reply that nobody asked for means that requests and replies do not match any more.

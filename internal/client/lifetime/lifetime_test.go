@@ -2,7 +2,6 @@ package lifetime
 
 import (
 	"context"
-	"errors"
 	"io"
 	"sync"
 	"testing"
@@ -371,89 +370,4 @@ func TestAfterCloseNothingIsSent(t *testing.T) {
 	b.Lost(Closed)
 	assert.ErrorIs(t, b.Life.Release(t.Context()), lockmigrate.ErrLost)
 	assert.Empty(t, b.asked)
-}
-
-// held is a Life as the lock that Do acquires.
-type held struct{ *Life }
-
-func (held) Key() string              { return "orders" }
-func (held) Token() string            { return "token" }
-func (held) Fence() int64             { return 0 }
-func (held) Stage() lockmigrate.Stage { return lockmigrate.StageModern }
-
-func (b *bench) acquire(context.Context, string) (lockmigrate.Lock, error) { return held{&b.Life}, nil }
-
-// TestDo: the error is work's own, or the release's; and a loss is never left out.
-func TestDo(t *testing.T) {
-	own := errors.New("work's own")
-	for name, c := range map[string]struct {
-		lost    bool
-		verdict protocol.Verdict
-		work    error
-		want    []error
-		same    bool // the error itself, and nothing around it
-	}{
-		"nothing":                      {false, protocol.Released, nil, nil, true},
-		"work's own":                   {false, protocol.Released, own, []error{own}, true},
-		"no release":                   {false, protocol.Failed, nil, []error{io.EOF}, false},
-		"work's own, no release":       {false, protocol.Failed, own, []error{own}, true},
-		"lost":                         {true, protocol.NotOurs, nil, []error{lockmigrate.ErrLost}, false},
-		"lost, no release":             {true, protocol.Failed, nil, []error{lockmigrate.ErrLost}, false},
-		"lost, work's own":             {true, protocol.NotOurs, own, []error{lockmigrate.ErrLost, own}, false},
-		"lost, work's own, no release": {true, protocol.Failed, own, []error{lockmigrate.ErrLost, own}, false},
-		"lost without a word":          {false, protocol.NotOurs, own, []error{lockmigrate.ErrLost, own}, false},
-	} {
-		t.Run(name, func(t *testing.T) {
-			b := newBench(t)
-			b.answers <- outcome(c.verdict, io.EOF)
-			err := Do(t.Context(), "orders", b.acquire, time.Minute, func(ctx context.Context) error {
-				if c.lost {
-					b.Lost(Deadline)
-					<-ctx.Done()
-					assert.ErrorIs(t, context.Cause(ctx), lockmigrate.ErrLost)
-				}
-				return c.work
-			})
-			if c.same {
-				assert.Equal(t, c.work, err)
-			}
-			for _, want := range c.want {
-				assert.ErrorIs(t, err, want)
-			}
-		})
-	}
-	t.Run("panic", func(t *testing.T) {
-		b := newBench(t)
-		b.answers <- outcome(protocol.Released, nil)
-		assert.Panics(t, func() {
-			_ = Do(t.Context(), "orders", b.acquire, time.Minute, func(context.Context) error { panic("boom") })
-		})
-		assert.ErrorIs(t, context.Cause(b.Life.Context()), lockmigrate.ErrReleased)
-	})
-}
-
-// TestDoLeavesWithItsContext: a server that does not answer keeps nobody whose context is over, before the release or
-// during it.
-func TestDoLeavesWithItsContext(t *testing.T) {
-	for _, before := range []bool{true, false} {
-		b := newBench(t)
-		ctx, leave := context.WithCancel(t.Context())
-		b.running.Go(func() {
-			<-b.asked
-			leave()
-		})
-		start := time.Now()
-		err := Do(ctx, "orders", b.acquire, time.Hour, func(context.Context) error {
-			if before {
-				leave()
-			}
-			return nil
-		})
-		assert.ErrorIs(t, err, lockmigrate.ErrUnknownOutcome)
-		assert.Less(t, time.Since(start), time.Minute)
-		assert.NoError(t, b.Life.Context().Err(), "nobody knows yet")
-		b.answers <- outcome(protocol.Released, nil)
-		<-b.Life.Context().Done()
-		assert.ErrorIs(t, context.Cause(b.Life.Context()), lockmigrate.ErrReleased)
-	}
 }

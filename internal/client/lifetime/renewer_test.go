@@ -277,40 +277,6 @@ func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 	}
 }
 
-// TestALeaseThatRestsAtItsMaxIsOnlyWatched: MaxHold ends renewals, and this lease has none.
-func TestALeaseThatRestsAtItsMaxIsOnlyWatched(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newWatched(t)
-		k := b.hold(300*time.Millisecond, time.Hour, 50*time.Millisecond)
-		b.r.Rest(&k.lease)
-		until := k.lease.Until()
-		if why := within(t, "the end", k.lost); why != Deadline || b.clock.Now() < until {
-			t.Errorf("lost: %v, %v before the deadline", why, until.Sub(b.clock.Now()))
-		}
-	})
-}
-
-func TestNoAnswerEndsTheLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newWatched(t)
-		b.post.answer(protocol.Reply{Kind: protocol.Silence}, nil)
-		k := b.hold(100*time.Millisecond, 10*time.Millisecond, 0)
-		if why := within(t, "the end", k.lost); why != Deadline {
-			t.Errorf("lost: %v", why)
-		}
-	})
-}
-
-func TestMaxEndsTheLease(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newWatched(t)
-		k := b.hold(time.Hour, 10*time.Millisecond, 50*time.Millisecond)
-		if why := within(t, "the end", k.lost); why != Outlived {
-			t.Errorf("lost: %v", why)
-		}
-	})
-}
-
 // hermit renews itself.
 type hermit struct {
 	leased
@@ -337,25 +303,6 @@ func TestAloneRenewsItself(t *testing.T) {
 		if _, sent := b.post.counts(); sent != 0 {
 			t.Errorf("%d commands for one who renews itself", sent)
 		}
-	})
-}
-
-// TestAloneIsExtended: a lease whose owner renews it lasts for as long as that goes well.
-func TestAloneIsExtended(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newWatched(t)
-		h := &hermit{leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 10)}
-		for range cap(h.answers) {
-			h.answers <- Extended
-		}
-		h.lease.Owner, h.lease.Span, h.lease.Every = h, 300*time.Millisecond, 100*time.Millisecond
-		h.lease.Begin(b.clock.Now(), b.clock.Now().Add(h.lease.Span))
-		b.r.Add(&h.lease)
-		time.Sleep(950 * time.Millisecond)
-		if left, want := h.lease.Until().Sub(b.clock.Now()), 250*time.Millisecond; left != want || len(h.lost) > 0 {
-			t.Errorf("%v are left of the lease, not %v; lost: %d times", left, want, len(h.lost))
-		}
-		close(h.answers)
 	})
 }
 

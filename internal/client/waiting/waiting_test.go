@@ -2,10 +2,8 @@ package waiting
 
 import (
 	"context"
-	"errors"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -267,49 +265,6 @@ func FuzzParseGrant(f *testing.F) {
 			assert.True(t, strings.HasSuffix(text, " "+token))
 		}
 	})
-}
-
-// An attempt to listen that fails while nobody waits does not keep those who wait later from being listened for:
-// a busy Locker has somebody who waits most of the time, and nobody now and then.
-func TestAFailureWhileNobodyWaitsIsNotTheLastAttempt(t *testing.T) {
-	s := redistest.Mini(t)
-	pool := s.Pool()
-	began, fail, failed := make(chan struct{}), make(chan struct{}), make(chan struct{}, 1)
-	var dials atomic.Int32
-	h := newHub(t, s, func(o *Options) {
-		o.Linger = time.Hour // as the waiters come and go, it is never over
-		o.Retry = time.Millisecond
-		o.Changed = func(_ Mode, why error) {
-			if why != nil {
-				failed <- struct{}{}
-			}
-		}
-		o.Dial = func(ctx context.Context) (redis.Conn, error) {
-			if dials.Add(1) == 1 {
-				close(began)
-				<-fail
-				return nil, errors.New("refused")
-			}
-			return pool.DialContext(ctx)
-		}
-	})
-	ctx, cancel := context.WithCancel(t.Context())
-	left := make(chan struct{})
-	go func() {
-		defer close(left)
-		if turn, err := h.Enter(ctx, "k"); err == nil {
-			turn.Leave()
-		}
-	}()
-	<-began
-	cancel()
-	<-left
-	close(fail)
-	<-failed
-	require.Eventually(t, func() bool {
-		enter(t, h, "k").Leave()
-		return modeOf(h) == Messages
-	}, 10*time.Second, time.Millisecond)
 }
 
 // A connection that cannot be made does not hold up who waits: there is another way to ask.

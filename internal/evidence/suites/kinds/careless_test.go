@@ -114,7 +114,7 @@ func carelessTurn(t *testing.T, s *redistest.Server, k kind, n int64, fails func
 		t.Fatal(what, ": Close hangs")
 	}
 	if stage, in := inNamespace[k.name]; in {
-		view, err := (&stages.Store{Pool: s.Pool(), Namespace: stage, ReplyTimeout: 5 * time.Second}).Show(t.Context())
+		view, err := (&stages.Store{Pool: s.Pool(), Namespace: stage.String(), ReplyTimeout: 5 * time.Second}).Show(t.Context())
 		require.NoError(t, err)
 		assert.Empty(t, view.Members, "%s: an attempt is counted for ever", what)
 	}
@@ -122,7 +122,7 @@ func carelessTurn(t *testing.T, s *redistest.Server, k kind, n int64, fails func
 }
 
 // inNamespace are the kinds that are members, with their namespaces.
-var inNamespace = map[string]string{"compat at stage legacy": "legacy", "compat at stage modern": "modern"}
+var inNamespace = map[string]lockmigrate.Stage{"compat at stage legacy": lockmigrate.StageLegacy, "compat at stage modern": lockmigrate.StageModern}
 
 // onPool is one of the pools of a careless caller.
 type onPool struct {

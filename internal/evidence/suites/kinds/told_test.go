@@ -3,14 +3,12 @@ package kinds
 import (
 	"context"
 	"errors"
-	"fmt"
 	"math/rand/v2"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,27 +48,27 @@ func (s *scene) balanced() {
 	assert.Equal(s, acquired, released+lost)
 }
 
-// TestAFailedReleaseTellsTheHolder: whatever a release meets, the holder's context ends by the deadline.
+// TestAFailedReleaseTellsTheHolder: whatever a release meets, the holder's context ends by the deadline. What ACL rules, maxmemory and
+// roles do is Redis's own affair, and tried on a real server.
 func TestAFailedReleaseTellsTheHolder(t *testing.T) {
 	for _, fault := range []struct {
 		name   string
-		inject func(s *scene)
-		mend   func(s *scene)
+		run    func(*testing.T, func(kind) bool, terms, func(*scene))
+		inject func(s *scene) (mend func())
 	}{
-		{"partition", func(s *scene) { s.link.Partition() }, func(s *scene) { s.link.Heal() }},
-		{"the replies are held up", func(s *scene) { s.link.HalfOpen() }, func(s *scene) { s.link.Heal() }},
-		{"the server is frozen", func(s *scene) { s.server.Signal(syscall.SIGSTOP) }, func(s *scene) { s.server.Signal(syscall.SIGCONT) }},
-		{"the server is dead", func(s *scene) { s.server.Kill() }, func(s *scene) { s.server.Start() }},
-		{"no rights", func(s *scene) { s.server.Do("ACL", "SETUSER", user, "-@all") }, func(s *scene) { s.server.Do("ACL", "SETUSER", user, "+@all") }},
-		{"no memory", func(s *scene) { s.server.Do("CONFIG", "SET", "maxmemory", "1") }, func(s *scene) { s.server.Do("CONFIG", "SET", "maxmemory", "0") }},
-		{"a replica now", func(s *scene) { s.server.Do("REPLICAOF", "127.0.0.1", "1") }, func(s *scene) { s.server.Do("REPLICAOF", "NO", "ONE") }},
+		{"partition", virtually, func(s *scene) func() { s.link.Partition(); return s.link.Heal }},
+		{"the replies are held up", virtually, func(s *scene) func() { s.link.HalfOpen(); return s.link.Heal }},
+		{"the server is frozen", virtually, func(s *scene) func() { return s.server.Freeze() }},
+		{"the server is dead", virtually, func(s *scene) func() { s.server.Kill(); return s.server.Start }},
+		{"no rights", each, func(s *scene) func() { return s.configured("ACL SETUSER holder -@all", "ACL SETUSER holder +@all") }},
+		{"no memory", each, func(s *scene) func() { return s.configured("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0") }},
+		{"a replica now", each, func(s *scene) func() { return s.configured("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE") }},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
-			each(t, nil, terms{}, func(s *scene) {
+			fault.run(t, nil, terms{}, func(s *scene) {
 				k := s.hold()
 				held := k.Context()
-				fault.inject(s)
-				defer fault.mend(s)
+				defer fault.inject(s)()
 				err := k.Release(s.Context())
 				if err == nil { // this release needs nothing of what was taken away
 					assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrReleased)
@@ -85,25 +83,38 @@ func TestAFailedReleaseTellsTheHolder(t *testing.T) {
 	}
 }
 
+// configured sends the server a command that changes what it refuses, and returns what sends another one that undoes it.
+func (s *scene) configured(change, undo string) func() {
+	send := func(command string) {
+		words := strings.Fields(command)
+		args := make([]any, len(words)-1)
+		for i, w := range words[1:] {
+			args[i] = w
+		}
+		s.server.Do(words[0], args...)
+	}
+	send(change)
+	return func() { send(undo) }
+}
+
 // TestARefusedReleaseIsTriedAgain: a server that refuses a release for a while gets the key free soon after, not at the end of the
 // lease, and its holder is told of the release.
 func TestARefusedReleaseIsTriedAgain(t *testing.T) {
 	for _, fault := range []struct {
 		name   string
-		inject func(s *scene)
-		mend   func(s *scene)
+		inject func(s *scene) (mend func())
 	}{
-		{"NOPERM", func(s *scene) { s.server.Do("ACL", "SETUSER", user, "-@all") }, func(s *scene) { s.server.Do("ACL", "SETUSER", user, "+@all") }},
-		{"OOM", func(s *scene) { s.server.Do("CONFIG", "SET", "maxmemory", "1") }, func(s *scene) { s.server.Do("CONFIG", "SET", "maxmemory", "0") }},
-		{"READONLY", func(s *scene) { s.server.Do("REPLICAOF", "127.0.0.1", "1") }, func(s *scene) { s.server.Do("REPLICAOF", "NO", "ONE") }},
-		{"LOADING", (*scene).reload, func(*scene) {}},
-		{"no reply", func(s *scene) { s.link.HalfOpen() }, func(s *scene) { s.link.Heal() }},
+		{"NOPERM", func(s *scene) func() { return s.configured("ACL SETUSER holder -@all", "ACL SETUSER holder +@all") }},
+		{"OOM", func(s *scene) func() { return s.configured("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0") }},
+		{"READONLY", func(s *scene) func() { return s.configured("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE") }},
+		{"LOADING", func(s *scene) func() { s.reload(); return func() {} }},
+		{"no reply", func(s *scene) func() { s.link.HalfOpen(); return s.link.Heal }},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
 			each(t, nil, terms{ttl: time.Minute, reply: time.Second / 4, args: slowLoading}, func(s *scene) {
 				k := s.hold()
 				held := k.Context()
-				fault.inject(s)
+				mend := fault.inject(s)
 				err := k.Release(s.Context())
 				if fault.name != "OOM" { // most releases need no memory
 					require.Error(s, err)
@@ -112,7 +123,7 @@ func TestARefusedReleaseIsTriedAgain(t *testing.T) {
 				if err != nil {
 					assert.NoError(s, held.Err(), "nobody knows that the lock is over")
 				}
-				fault.mend(s)
+				mend()
 				redistest.Await(s.T, "the holder's context ends", 4*late, func() bool { return held.Err() != nil })
 				assert.ErrorIs(s, context.Cause(held), lockmigrate.ErrReleased)
 				s.leavesNothing(s.T)
@@ -168,69 +179,6 @@ func (s *scene) reload() {
 	})
 }
 
-// TestALeavingCallerTellsTheHolder: a release whose caller leaves, before or while it is under way, goes on; and where it
-// cannot, the holder is told.
-func TestALeavingCallerTellsTheHolder(t *testing.T) {
-	for _, heals := range []bool{true, false} {
-		name := "the server comes back"
-		if !heals {
-			name = "the server stays away"
-		}
-		t.Run(name, func(t *testing.T) {
-			virtually(t, nil, terms{}, func(s *scene) {
-				k := s.hold()
-				s.link.HalfOpen()
-				ctx, cancel := context.WithTimeout(s.Context(), ttl/20)
-				defer cancel()
-				assert.Error(s, k.Release(ctx), "no reply came")
-				if heals {
-					s.link.Heal()
-					assert.Eventually(s, s.free, late, 5*time.Millisecond)
-				}
-				cause := over(s.T, k)
-				assert.True(s, errors.Is(cause, lockmigrate.ErrLost) || heals && errors.Is(cause, lockmigrate.ErrReleased), "cause: %v", cause)
-				s.balanced()
-				s.link.Heal()
-			})
-		})
-	}
-	t.Run("before it", func(t *testing.T) {
-		virtually(t, nil, terms{}, func(s *scene) {
-			k := s.hold()
-			ctx, cancel := context.WithCancel(s.Context())
-			cancel()
-			assert.ErrorIs(s, k.Release(ctx), context.Canceled)
-			assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrReleased)
-			assert.Eventually(s, s.free, late, 5*time.Millisecond)
-			s.balanced()
-		})
-	})
-}
-
-// TestALateRenewalIsALoss: the reply to a renewal comes after the deadline.
-func TestALateRenewalIsALoss(t *testing.T) {
-	virtually(t, nil, terms{fixed: true, reply: ttl * 9 / 10}, func(s *scene) {
-		k := s.hold()
-		assert.NoError(s, k.Renew(s.Context())) // there is a connection now
-		s.link.HalfOpen()
-		renewed, early := make(chan error, 1), false
-		time.Sleep(ttl * 7 / 8) // so that the reply timeout is behind the deadline
-		go func() {
-			err := k.Renew(s.Context())
-			early = k.Context().Err() == nil
-			renewed <- err
-		}()
-		assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrLost)
-		s.link.Heal()
-		if err := <-renewed; early { // there was no connection any more
-			assert.Error(s, err)
-		} else {
-			assert.ErrorIs(s, err, lockmigrate.ErrLost)
-		}
-		s.balanced()
-	})
-}
-
 // TestDoNeverHidesTheLoss: whatever work returns after the lock was lost.
 func TestDoNeverHidesTheLoss(t *testing.T) {
 	own := errors.New("the work's own")
@@ -279,85 +227,6 @@ func TestDoNeverHidesTheLoss(t *testing.T) {
 			s.leavesNothing(s.T)
 			s.balanced()
 		})
-	})
-}
-
-// TestAReleaseThatRanIsNoLoss: both replies of the first release are lost, but it ran. Nobody took the lock.
-func TestAReleaseThatRanIsNoLoss(t *testing.T) {
-	virtually(t, nil, terms{fixed: true, faulty: true, reply: ttl / 3, ttl: time.Minute}, func(s *scene) {
-		lock := s.hold()
-		s.fate.Store(uint32(redistest.LosesReply))
-		require.ErrorIs(s, lock.Release(s.Context()), lockmigrate.ErrUnknownOutcome)
-		s.fate.Store(uint32(redistest.Passes))
-		assert.NoError(s, lock.Context().Err(), "nobody knows yet")
-		assert.NoError(s, lock.Release(s.Context()))
-		assert.ErrorIs(s, context.Cause(lock.Context()), lockmigrate.ErrReleased)
-		s.leavesNothing(s.T)
-		s.balanced()
-	})
-}
-
-// TestARenewalWithoutAnAnswerIsNoLoss: neither reply of a renewal comes, whether it ran or not. The lock is held, renewed again
-// and released, also where the renewal writes another value.
-func TestARenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
-	for name, fate := range map[string]redistest.Fate{"it ran": redistest.LosesReply, "it did not run": redistest.LosesCommand} {
-		for _, renews := range []bool{true, false} {
-			t.Run(fmt.Sprintf("%s, renewed once more: %v", name, renews), func(t *testing.T) {
-				virtually(t, nil, terms{fixed: true, faulty: true, reply: ttl / 3, ttl: time.Minute}, func(s *scene) {
-					lock := s.hold()
-					s.fate.Store(uint32(fate))
-					err := lock.Renew(s.Context())
-					require.Error(s, err)
-					assert.NotErrorIs(s, err, lockmigrate.ErrLost)
-					s.fate.Store(uint32(redistest.Passes))
-					if renews {
-						assert.NoError(s, lock.Renew(s.Context()))
-					}
-					assert.NoError(s, lock.Release(s.Context()))
-					assert.ErrorIs(s, context.Cause(lock.Context()), lockmigrate.ErrReleased)
-					s.leavesNothing(s.T)
-					s.balanced()
-				})
-			})
-		}
-	}
-}
-
-// TestAnAutomaticRenewalWithoutAnAnswerIsNoLoss: the same where the Locker renews by itself.
-func TestAnAutomaticRenewalWithoutAnAnswerIsNoLoss(t *testing.T) {
-	renews := func(k kind) bool { return k.name != "legacy" && k.name != "legacy, compared" }
-	virtually(t, renews, terms{faulty: true, reply: ttl / 3, ttl: 4 * ttl}, func(s *scene) {
-		lock := s.hold()
-		before := s.counts.of(&s.counts.failed)
-		s.fate.Store(uint32(redistest.LosesReply))
-		redistest.Await(s.T, "a renewal fails", late, func() bool { return s.counts.of(&s.counts.failed) > before })
-		s.fate.Store(uint32(redistest.Passes))
-		before = s.counts.of(&s.counts.renewed)
-		redistest.Await(s.T, "a renewal succeeds", late, func() bool { return s.counts.of(&s.counts.renewed) > before })
-		assert.NoError(s, lock.Context().Err(), "held")
-		assert.NoError(s, lock.Release(s.Context()))
-		s.leavesNothing(s.T)
-		s.balanced()
-	})
-}
-
-// TestAClosedLockerHandsOutNothing, and the empty key is refused by all.
-func TestAClosedLockerHandsOutNothing(t *testing.T) {
-	virtually(t, nil, terms{}, func(s *scene) {
-		_, err := s.acquire(s.Context(), "")
-		assert.ErrorContains(s, err, "the key is empty")
-		var known *lockmigrate.Error
-		assert.ErrorAs(s, err, &known, "an error like any other")
-
-		k := s.hold()
-		s.locker.close()
-		_, err = s.try(s.Context())
-		assert.ErrorContains(s, err, "the Locker is closed")
-		_, err = s.acquire(s.Context(), "another")
-		assert.ErrorContains(s, err, "the Locker is closed")
-		assert.ErrorIs(s, over(s.T, k), lockmigrate.ErrLost)
-		assert.Error(s, k.Release(s.Context()))
-		s.balanced()
 	})
 }
 
@@ -412,10 +281,41 @@ func TestCloseWaitsForReleases(t *testing.T) {
 	})
 }
 
+// TestWaitersOutliveARestart: the server dies under those who wait, stays away for many of their attempts, and comes back without a
+// memory, but for a namespace's record. Each gets the lock.
+func TestWaitersOutliveARestart(t *testing.T) {
+	waits := func(k kind) bool { return !strings.HasPrefix(k.name, "legacy") } // which says at once that it reaches nobody
+	virtually(t, waits, terms{ttl: time.Minute, reply: time.Second}, func(s *scene) {
+		s.hold()
+		waits, done := s.again(), make(chan error, 3)
+		defer waits.close()
+		for range cap(done) {
+			go func() {
+				k, err := waits.acquire(s.Context(), key)
+				if err == nil {
+					err = k.Release(s.Context())
+				}
+				done <- err
+			}()
+		}
+		time.Sleep(time.Second) // a first attempt that is under way may end in an error
+		s.server.Kill()
+		time.Sleep(5 * time.Second)
+		s.server.Start()
+		if stage, in := inNamespace[s.kind.name]; in { // an operator makes the record again
+			_, err := redistest.InStage(s.server.Pool(), stage, "", time.Minute)
+			require.NoError(s, err)
+		}
+		for range cap(done) {
+			assert.NoError(s, <-done)
+		}
+	})
+}
+
 // TestWhatACallerLeavesIsTold: a caller leaves before the reply to its acquisition, and the reply is lost. What may stay on the key
 // is given back, or the observer is told of it: nobody else is there any more.
 func TestWhatACallerLeavesIsTold(t *testing.T) {
-	each(t, nil, terms{ttl: time.Minute, reply: 300 * time.Millisecond}, func(s *scene) {
+	virtually(t, nil, terms{ttl: time.Minute, reply: 300 * time.Millisecond}, func(s *scene) {
 		s.link.HalfOpen() // what is sent arrives, what is answered does not
 		ctx, cancel := context.WithTimeout(s.Context(), 50*time.Millisecond)
 		defer cancel()
@@ -424,11 +324,7 @@ func TestWhatACallerLeavesIsTold(t *testing.T) {
 		time.Sleep(400 * time.Millisecond) // the reply timeout
 		s.link.Cut()
 		s.link.Heal()
-		require.Eventually(s, func() bool {
-			s.counts.mu.Lock()
-			defer s.counts.mu.Unlock()
-			return s.counts.failed > 0 || s.free()
-		}, late, 10*time.Millisecond, "a key is left, and nobody was told")
+		redistest.Await(s.T, "the key to be free, or somebody to be told", late, func() bool { return s.counts.of(&s.counts.failed) > 0 || s.free() })
 	})
 }
 
