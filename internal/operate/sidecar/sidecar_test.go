@@ -80,7 +80,7 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	}
 	b.t.Cleanup(stop)
 	require.NoError(b.t, s.Joined(b.t.Context()))
-	redistest.Await(b.t, "the listener", 5*time.Second, func() bool { return len(p.Addresses()) == 1 && !strings.HasSuffix(p.Addresses()[0], ":0") })
+	redistest.Await(b.t, "the listener", 5*time.Second, func() bool { return p.Ready() == nil })
 	return &started{s, p.Addresses()[0], stop}
 }
 
