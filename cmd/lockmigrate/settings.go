@@ -53,6 +53,9 @@ func checkValues(cmd *cobra.Command) (err error) {
 	if err != nil {
 		return err
 	}
+	if dry := cmd.Flags().Lookup("dry-run"); dry != nil && dry.Value.String() == "true" && cmd.Flags().Lookup("execute").Value.String() == "true" {
+		return usageError("choose one", "--dry-run writes nothing, and --execute writes")
+	}
 	for _, name := range []string{"match", "lock", "keep"} { // from here on each is a pattern of the server's
 		f := cmd.Flags().Lookup(name)
 		if f == nil {

@@ -86,9 +86,10 @@ func newStageMoveCommand(env *environment, flags *stageFlags, name string, step 
 	return cmd
 }
 
-// executeFlag adds --execute, without which a command changes nothing.
+// executeFlag adds --execute, and --dry-run, which is what happens without it: an operator who types it by habit is not told that it does not exist.
 func executeFlag(f *pflag.FlagSet, execute *bool, usage string) {
 	f.BoolVar(execute, "execute", false, usage+"; without it the plan is printed and nothing is written")
+	f.Bool("dry-run", false, "print the plan and write nothing: the default")
 }
 
 // nothingWritten is the last line of a plan.

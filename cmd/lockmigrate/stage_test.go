@@ -165,6 +165,8 @@ func TestAFenceStopsNoMember(t *testing.T) {
 	assert.Equal(t, "OK", s.Do("ACL", "DRYRUN", "app", "SETNX", "lock.order.1", "1"))
 	_, stderr := o.runs(exitUsage, "fence", "--remove", journal, "--lock", "x")
 	assert.Contains(t, stderr, "--remove takes away whatever the fence denied")
+	_, stderr = o.runs(exitUsage, "fence", "--user", "app", "--lock", "x", "--execute", "--dry-run")
+	assert.Contains(t, stderr, "--dry-run writes nothing, and --execute writes: choose one")
 }
 
 // TestAfterAMove: who changes over and for how long at most is no failure, and --wait returns when all have.
