@@ -161,7 +161,7 @@
 //     internal/evidence/suites/kinds.
 //   - G4: TestClobberWhileSettling, TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner.
 //   - G5: TestStaleDeleteIsRepaired, TestDisplacedHolderIsTold.
-//   - G6: TestNoHistoryReachesLegacyBesideModern, TestOperatorCrashesAtEveryRoundTrip in internal/stages;
+//   - G6: TestNoHistoryReachesLegacyBesideModern in internal/stages; TestEachRoundTripMayFail in cmd/lockmigrate;
 //     TestStageChangesUnderLoad; TestARestoredRecord, and the claim LM-forgot of internal/simulate/explore;
 //     TestMemberFailsClosed, TestLateCommandsOfAMemberAreRefused.
 //   - G7: TestLocksOutliveAStageChange.

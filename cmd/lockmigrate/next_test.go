@@ -248,8 +248,7 @@ func TestNextWaitsForMembersOfTheStageBefore(t *testing.T) {
 	s := redistest.Real(t)
 	t.Chdir(t.TempDir())
 	o := operator{t, s.URL()}
-	o.creates("orders", "lock:*")
-	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+	o.bridges("orders", "lock:*")
 	next := func(lowest int) string {
 		s.Do("EVAL", `local now = redis.call("TIME")[1] * 1000
 			redis.call("HSET", KEYS[1], "pay-7", cjson.encode({seq=1, epoch=2, stage=1, lo=tonumber(ARGV[1]), hi=1, seen=now, ends=now+60000, longest=1000, skew=0, info="{}"}))`,
@@ -271,8 +270,7 @@ func TestNextKnowsAVerifyThatWasKilled(t *testing.T) {
 	s := redistest.Real(t)
 	t.Chdir(t.TempDir())
 	o := operator{t, s.URL()}
-	o.creates("orders", "lock:*")
-	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+	o.bridges("orders", "lock:*")
 	looking := program(t, "verify", "--namespace", "orders", "--longest-silence", "1h", "--for", "2h", "--monitor", "--out", certificateName("orders"), "--redis", s.URL())
 	require.NoError(t, looking.Start())
 	redistest.Await(t, "a state", 20*time.Second, func() bool {

@@ -35,8 +35,7 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 	at := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
 	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
 	o.creates("orders", "lock.order.*")
-	o.creates("bills", "lock.bill.*")
-	o.runs(exitDone, "stage", "advance", "--namespace", "bills", "--to", "bridge", "--execute")
+	o.bridges("bills", "lock.bill.*")
 	s.Do("SET", "lock.order.ghost", at(-48*time.Hour))
 	s.Do("SET", "lock.bill.ghost", at(-48*time.Hour))
 	s.Do("SET", "lock.bill.live", at(time.Hour))

@@ -43,17 +43,6 @@ func fetch(url string) (code int, text string) {
 	return reply.StatusCode, string(b)
 }
 
-// ordersAtBridge makes a namespace and advances it.
-func ordersAtBridge(t *testing.T, s *redistest.Server) {
-	t.Helper()
-	for _, args := range [][]string{
-		{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute"},
-		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
-	} {
-		expect(t, exitDone, append(args, "--redis", s.URL())...)
-	}
-}
-
 // sidecarOf runs a sidecar called billing until stop, which returns its log. It is ready.
 func sidecarOf(t *testing.T, url, drain string) (addr, status string, stop func() (log string)) {
 	t.Helper()
@@ -77,7 +66,7 @@ func TestSidecar(t *testing.T) {
 	s := redistest.Real(t)
 	ctx, cancel := context.WithCancel(context.Background())
 	defer cancel()
-	ordersAtBridge(t, s)
+	operator{t, s.URL()}.bridges("orders", "lock:*")
 	addr, status := freePort(t), freePort(t)
 	type result struct {
 		code   int
@@ -325,7 +314,7 @@ func TestSidecarLeastRights(t *testing.T) {
 func TestVerifyBehindASidecar(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
-	ordersAtBridge(t, s)
+	operator{t, s.URL()}.bridges("orders", "lock:*")
 	addr, _, _ := sidecarOf(t, s.URL(), "1s")
 	client := func(addr string) (turn func()) {
 		conn, err := redis.Dial("tcp", addr)
@@ -360,7 +349,7 @@ func TestVerifyBehindASidecar(t *testing.T) {
 func TestSidecarLogStaysShort(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
-	ordersAtBridge(t, s)
+	operator{t, s.URL()}.bridges("orders", "lock:*")
 	addr, status, stop := sidecarOf(t, s.URL(), "1s")
 	old, err := redis.Dial("tcp", addr)
 	require.NoError(t, err)
@@ -392,7 +381,7 @@ func TestSidecarUnseen(t *testing.T) {
 		stdout, _ := expect(t, exitDone, "stage", "--namespace", "orders", "--redis", s.URL())
 		return strings.Join(strings.Fields(stdout), " ")
 	}
-	ordersAtBridge(t, s)
+	operator{t, s.URL()}.bridges("orders", "lock:*")
 	s.Do("ACL", "SETUSER", "side", "on", ">x", "+@all", "~lockmigrate:*", "&*")
 	addr, status, _ := sidecarOf(t, strings.Replace(s.URL(), "redis://", "redis://side:x@", 1), "1s")
 	assert.NotContains(t, show(), "may not look")

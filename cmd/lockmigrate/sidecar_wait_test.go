@@ -20,9 +20,7 @@ import (
 func TestSidecarWaitsForItsServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t, "--appendonly", "yes", "--appendfsync", "always")
-	code, _, stderr := lockmigrateIn(t.Context(), false, "stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms",
-		"--shortest-lease", "10s", "--execute", "--redis", s.URL())
-	require.Equal(t, exitDone, code, stderr)
+	operator{t, s.URL()}.creates("orders", "lock:*")
 	addr, status := freePort(t), freePort(t)
 	line := func(url string, more ...string) []string {
 		return append([]string{"sidecar", "--redis", url, "--listen", addr, "--status", status, "--namespace", "orders", "--name", "billing", "--drain", "0s"}, more...)
@@ -63,7 +61,7 @@ func TestSidecarWaitsForItsServer(t *testing.T) {
 	ctx, cancel = context.WithCancel(t.Context())
 	defer cancel()
 	ended = begin(ctx)
-	code, _ = fetch("http://" + status + "/healthz")
+	code, _ := fetch("http://" + status + "/healthz")
 	assert.Equal(t, http.StatusOK, code)
 	_, metrics := fetch("http://" + status + "/metrics")
 	for _, gauge := range []string{"lockmigrate_sidecar_member 0", "lockmigrate_sidecar_upstream_up 0"} {

@@ -39,11 +39,25 @@ func (o operator) runs(code int, args ...string) (stdout, stderr string) {
 
 func (o operator) creates(namespace string, match ...string) {
 	o.t.Helper()
-	args := []string{"stage", "init", "--namespace", namespace, "--dialect", "jedis-ms", "--shortest-lease", "2s", "--execute"}
+	args := []string{"stage", "init", "--namespace", namespace, "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute"}
 	for _, m := range match {
 		args = append(args, "--match", m)
 	}
 	o.runs(exitDone, args...)
+}
+
+// bridges creates a namespace and moves it to stage bridge, epoch 2.
+func (o operator) bridges(namespace string, match ...string) {
+	o.t.Helper()
+	o.creates(namespace, match...)
+	o.runs(exitDone, "stage", "advance", "--namespace", namespace, "--to", "bridge", "--execute")
+}
+
+// says runs a command line and returns all that it prints.
+func (o operator) says(code int, args ...string) string {
+	o.t.Helper()
+	stdout, stderr := o.runs(code, args...)
+	return stdout + stderr
 }
 
 // service is a Go member of a namespace.
@@ -140,8 +154,7 @@ func TestAFenceStopsNoMember(t *testing.T) {
 		s.Do("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
 	}
 	o.creates("bills", "lock.bill.*")
-	o.creates("orders", "lock.order.*")
-	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+	o.bridges("orders", "lock.order.*")
 	l := service(t, as(t, s, "app"), func(opts *compat.Options) { opts.Namespace, opts.Member = "bills", "bills-1" })
 	journal := filepath.Join(t.TempDir(), "fence.jsonl")
 	for _, more := range [][]string{nil, {"--execute", "--journal", journal}} {
@@ -200,8 +213,7 @@ func TestGhostsAtTheDoorOfModern(t *testing.T) {
 	t.Parallel()
 	at := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
 	check := func(t *testing.T, o operator, set func(key, value string), del func(key string)) {
-		o.creates("orders", "lock.order.*")
-		o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+		o.bridges("orders", "lock.order.*")
 		for i := range 8 {
 			set(fmt.Sprint("lock.order.dead.", i), at(-3*time.Minute))
 		}
@@ -313,8 +325,7 @@ func TestRollbackWhereRulesCannotBeRead(t *testing.T) {
 	s.Do("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
 	s.Do("ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-acl")
 	o := operator{t, s.URL()}
-	o.creates("orders", "lock.order.*")
-	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+	o.bridges("orders", "lock.order.*")
 	service(t, as(t, s, "app"))
 	service(t, as(t, s, "mute"))
 	o.reported(2)

@@ -19,19 +19,10 @@ func TestStageAndScanOverManyServers(t *testing.T) {
 		for _, key := range []string{"lock:a", "lock:b", "lock:c", "lock:d", "lock:e", "lock:f"} {
 			set(key, "9999999999999")
 		}
-		lines := func(args ...string) (int, string) {
-			code, out, diagnostics := lockmigrateIn(t.Context(), false, append(args, "--redis", url)...)
-			return code, out + diagnostics
-		}
-		code, out := lines("stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute")
-		require.Equal(t, 0, code, out)
-		code, out = lines("stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
-		require.Equal(t, 0, code, out)
-		code, out = lines("stage", "--namespace", "orders", "--json")
-		require.Equal(t, 0, code, out)
-		assert.Contains(t, out, `"bridge"`)
-		code, out = lines("scan", "--match", "lock:*", "--json")
-		require.Equal(t, 0, code, out)
+		o := operator{t, url}
+		o.bridges("orders", "lock:*")
+		assert.Contains(t, o.says(exitDone, "stage", "--namespace", "orders", "--json"), `"bridge"`)
+		out, _ := o.runs(exitDone, "scan", "--match", "lock:*", "--json")
 		rows := strings.Split(strings.TrimSpace(out), "\n")
 		var last struct {
 			Summary struct{ Locks int }

@@ -97,41 +97,35 @@ func TestVerifyOutlivesAKill(t *testing.T) {
 	s := redistest.Real(t)
 	dir := t.TempDir()
 	file := filepath.Join(dir, "orders.certificate.json")
-	do := func(want int, args ...string) string {
-		t.Helper()
-		code, stdout, stderr := lockmigrateIn(context.Background(), false, append(args, "--redis", s.URL())...)
-		require.Equal(t, want, code, stdout+stderr)
-		return stdout + stderr
-	}
-	do(exitDone, "stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute")
-	do(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
+	o := operator{t, s.URL()}
+	o.bridges("orders", "lock.order.*")
 	working(t, s.Pool(), "orders", "lock.order.1")
 	t.Chdir(dir)
 	cmd := program(t, "verify", "--namespace", "orders", "--for", "4s", "--longest-silence", "4s", "--monitor", "--out", file, "--redis", s.URL())
 	require.NoError(t, cmd.Start())
 	redistest.Await(t, "a state", 20*time.Second, func() bool { _, err := os.Stat(file + ".state"); return err == nil })
-	assert.Contains(t, do(exitDone, "next", "--namespace", "orders"), "lockmigrate verify --ask orders.certificate.json.state")
+	assert.Contains(t, o.says(exitDone, "next", "--namespace", "orders"), "lockmigrate verify --ask orders.certificate.json.state")
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
 	s.Do("SET", "in the gap", "1") // whatever runs unseen begins the window again
 	assert.NoFileExists(t, file)
-	assert.Contains(t, do(exitDone, "verify", "--ask", file+".state"), "of 4s, last saved at")
-	assert.Contains(t, do(exitUsage, "verify", "--resume", file+".state", "--for", "1s"), "cannot be given together")
-	assert.Contains(t, do(exitFailed, "verify", "--resume", filepath.Join(dir, "nothing")), "FILE.state")
+	assert.Contains(t, o.says(exitDone, "verify", "--ask", file+".state"), "of 4s, last saved at")
+	assert.Contains(t, o.says(exitUsage, "verify", "--resume", file+".state", "--for", "1s"), "cannot be given together")
+	assert.Contains(t, o.says(exitFailed, "verify", "--resume", filepath.Join(dir, "nothing")), "FILE.state")
 
 	saved, err := os.ReadFile(file + ".state")
 	require.NoError(t, err)
 	same := []string{"verify", "--namespace", "orders", "--for", "4s", "--longest-silence", "4s", "--monitor", "--out", file, "--restartable"}
-	assert.Contains(t, do(exitUsage, append(same, "--every", "2m")...), "the state of a run with other options")
-	said := do(exitDone, same...)
+	assert.Contains(t, o.says(exitUsage, append(same, "--every", "2m")...), "the state of a run with other options")
+	said := o.says(exitDone, same...)
 	assert.Contains(t, said, "goes on with the run")
 	assert.Contains(t, said, "the window begins again")
 	assert.NoFileExists(t, file+".state")
-	assert.Contains(t, do(exitDone, "next", "--namespace", "orders"), "--to modern")
-	assert.Contains(t, do(exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--execute"), "modern")
+	assert.Contains(t, o.says(exitDone, "next", "--namespace", "orders"), "--to modern")
+	assert.Contains(t, o.says(exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--execute"), "rests on   certificate: none seen in ")
 
 	require.NoError(t, os.WriteFile(file+".state", saved, 0o600)) // the record is at another epoch by now
-	assert.Contains(t, do(exitFailed, "verify", "--resume", file+".state"), "namespace orders has changed since")
+	assert.Contains(t, o.says(exitFailed, "verify", "--resume", file+".state"), "namespace orders has changed since")
 }
 
 type gone struct{}

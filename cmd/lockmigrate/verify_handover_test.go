@@ -18,11 +18,9 @@ import (
 func TestNextLeadsAHandoverThroughVerify(t *testing.T) {
 	a, b := redistest.Real(t), redistest.Real(t)
 	t.Chdir(t.TempDir())
-	do := func(want int, args ...string) string {
+	do := func(code int, args ...string) string {
 		t.Helper()
-		code, stdout, stderr := lockmigrateIn(context.Background(), false, append(args, "--namespace", "to-b", "--redis", b.URL())...)
-		require.Equal(t, want, code, stdout+stderr)
-		return stdout + stderr
+		return operator{t, b.URL()}.says(code, append(args, "--namespace", "to-b")...)
 	}
 	do(exitDone, "stage", "init", "--handover", "--match", "lock.*", "--old", a.URL(), "--execute")
 	old, err := modern.New(a.Pool(), modern.Options{})

@@ -1,17 +1,12 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"encoding/json"
-	"fmt"
-	"io"
-	"net"
 	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -141,40 +136,6 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 		v := verifyWhile(t, s.URL(), func() { s.Do("DEL", "lock.order.1") }, with(wholeWindow, "--match", "lock.order.*", "--longest-silence", "1s")...)
 		assert.Equal(t, "seen", v.Verdict, v.Why)
 	})
-	t.Run("SETNX and EXPIRE of 1", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Real(t)
-		v := verifyWhile(t, s.URL(), func() {
-			for range 5 {
-				s.Do("SETNX", "lock.order.17", "1")
-				s.Do("EXPIRE", "lock.order.17", 10)
-				s.Do("DEL", "lock.order.17")
-			}
-		}, with(wholeWindow, "--match", "lock.order.*", "--longest-silence", "1s")...)
-		assert.Equal(t, "seen", v.Verdict, v.Why)
-	})
-	for name, words := range map[string][]any{ // all other commands that write: operate/verify's TestEveryWrite
-		"SET NX without TTL":          {"SET", "lock.order.17", "1", "NX"},
-		"MSETNX of several, one ours": {"MSETNX", "cache:a", "1", "lock.order.17", "1"},
-		"no old scheme, a plain SET":  {"SET", "lock.order.17", "me"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			live(s, "lock.order.live")
-			act := func() { s.Do(words[0].(string), words[1:]...); s.Do("DEL", "lock.order.17") }
-			v := verifyWhile(t, s.URL(), act, with(wholeWindow, "--match", "lock.order.*", "--longest-silence", "1s")...)
-			if unexplained := strings.HasPrefix(name, "no old scheme"); unexplained {
-				assert.Equal(t, "inconclusive", v.Verdict, v.Why)
-				assert.Contains(t, v.Why, words[0].(string)+" (1)")
-			} else {
-				assert.Equal(t, "seen", v.Verdict, v.Why)
-			}
-			v = verifyWhile(t, s.URL(), act, "--match", "lock.order.*", "--longest-silence", "1s", "--burst", "0")
-			assert.Equal(t, "inconclusive", v.Verdict, v.Why)
-			assert.Equal(t, []string{"commands"}, v.open())
-		})
-	}
 	t.Run("a reset of counters that had counted little", func(t *testing.T) {
 		t.Parallel()
 		s := redistest.Real(t)
@@ -193,44 +154,6 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 		}, "--match", "lock.order.*", "--longest-silence", "1s", "--burst", "0")
 		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
 		assert.Contains(t, v.open(), "counters")
-	})
-	t.Run("INFO without commandstats", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Real(t)
-		url := infoProxy(t, s, func(line string) string { return keepUnless(line, strings.HasPrefix(line, "cmdstat_")) })
-		v := verifyWhile(t, url, func() { s.Do("SETNX", "lock.order.1", "1"); s.Do("DEL", "lock.order.1") },
-			"--match", "lock.order.*", "--longest-silence", "1s", "--burst", "0")
-		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
-		assert.Contains(t, v.open(), "counters")
-	})
-	t.Run("denials that an older server does not count", func(t *testing.T) {
-		t.Parallel()
-		s := redistest.Real(t)
-		live(s, "lock.order.live")
-		s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all", "-setnx")
-		s.Do("ACL", "SETUSER", "ops", "on", ">pw", "~*", "+@all", "-acl")
-		url := infoProxy(t, s, func(line string) string {
-			before, _, found := strings.Cut(line, ",rejected_calls=")
-			switch {
-			case strings.HasPrefix(line, "redis_version:"):
-				return "redis_version:6.0.16"
-			case found && strings.Contains(line, ":calls=0,"):
-				return ""
-			case found:
-				return before
-			}
-			return line
-		})
-		url = strings.Replace(url, "redis://", "redis://ops:pw@", 1)
-		legacy, err := redis.Dial("tcp", s.Addr, redis.DialUsername("old"), redis.DialPassword("pw"))
-		require.NoError(t, err)
-		defer legacy.Close()
-		v := verifyWhile(t, url, func() {
-			_, err := legacy.Do("SETNX", "lock.order.1", "1")
-			assert.ErrorContains(t, err, "NOPERM")
-		}, "--match", "lock.order.*", "--longest-silence", "1s", "--burst", "0")
-		assert.Equal(t, "inconclusive", v.Verdict, v.Why)
-		assert.Equal(t, []string{"denials"}, v.open())
 	})
 	t.Run("nobody said how long a client may be silent", func(t *testing.T) {
 		t.Parallel()
@@ -256,31 +179,14 @@ func TestVerifyNeverVouchesTooMuch(t *testing.T) {
 	})
 }
 
-func keepUnless(line string, drop bool) string {
-	if drop {
-		return ""
-	}
-	return line
-}
-
 // TestAdvanceTakesNoCertificateOfOtherKeys tries to go to modern with certificates that are not about all of the
 // namespace, or that do not say how long a client may be silent.
 func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
 	file := filepath.Join(t.TempDir(), "c.json")
-	do := func(args ...string) (int, string) {
-		t.Helper()
-		code, stdout, stderr := lockmigrateIn(context.Background(), false, append(args, "--redis", s.URL())...)
-		return code, stdout + stderr
-	}
-	for _, args := range [][]string{
-		{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--execute"},
-		{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
-	} {
-		code, text := do(args...)
-		require.Equal(t, exitDone, code, text)
-	}
+	o := operator{t, s.URL()}
+	o.bridges("orders", "lock.order.*")
 	advance := []string{"stage", "advance", "--namespace", "orders", "--to", "modern", "--execute", "--certificate", file}
 
 	working(t, s.Pool(), "orders", "lock.order.91")
@@ -289,14 +195,12 @@ func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
 		with(wholeWindow, "--namespace", "orders", "--match", "lock.order.9*", "--longest-silence", "1s", "--out", file)...)
 	assert.Equal(t, "inconclusive", v.Verdict, v.Why)
 	assert.Equal(t, []string{"keys"}, v.open())
-	code, text := do(advance...)
-	assert.Equal(t, exitUnsafe, code, text)
+	o.runs(exitUnsafe, advance...)
 
 	// Nothing was said of the longest silence.
 	v = verifyWhile(t, s.URL(), nil, with(wholeWindow, "--namespace", "orders", "--out", file)...)
 	assert.Equal(t, []string{"window"}, v.open())
-	code, text = do(advance...)
-	assert.Equal(t, exitUnsafe, code, text)
+	o.runs(exitUnsafe, advance...)
 
 	// The same with a verdict that somebody wrote by hand.
 	for _, change := range [][2]string{{`"verdict": "inconclusive"`, `"verdict": "none-seen"`}, {`"discharged": false`, `"discharged": true`}} {
@@ -304,9 +208,7 @@ func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
 		require.NoError(t, err)
 		require.Contains(t, string(written), change[0])
 		require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(written), change[0], change[1])), 0o600))
-		code, text = do(advance...)
-		assert.Equal(t, exitUnsafe, code, text)
-		assert.Contains(t, text, `obligation "window" is not discharged`)
+		assert.Contains(t, o.says(exitUnsafe, advance...), `obligation "window" is not discharged`)
 	}
 }
 
@@ -335,75 +237,6 @@ func TestTheRecordKnowsTheLongestSilence(t *testing.T) {
 	o.runs(exitDone, "stage", "set", "--namespace", "orders", "--longest-silence", "30s", "--execute")
 	_, stderr = o.runs(exitUsage, append(look, "--for", "20s")...)
 	assert.Equal(t, "lockmigrate: the window of 20s is shorter than the longest silence of 30s, which the record says: give a longer --for\n", stderr, "docs/operator.md")
-}
-
-// infoProxy stands in front of a server and edits the lines of INFO, as servers and services differ in what they
-// tell. A line that becomes empty is left out. It returns a URL.
-func infoProxy(t *testing.T, s *redistest.Server, edit func(line string) string) string {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	var running sync.WaitGroup
-	var mu sync.Mutex
-	var open []net.Conn
-	t.Cleanup(func() {
-		_ = l.Close()
-		mu.Lock()
-		for _, c := range open {
-			_ = c.Close()
-		}
-		mu.Unlock()
-		running.Wait()
-	})
-	running.Go(func() {
-		for {
-			client, err := l.Accept()
-			if err != nil {
-				return
-			}
-			server, err := net.Dial("tcp", s.Addr)
-			if err != nil {
-				_ = client.Close()
-				continue
-			}
-			mu.Lock()
-			open = append(open, client, server)
-			mu.Unlock()
-			running.Go(func() { defer client.Close(); editInfo(client, server, edit) })
-			running.Go(func() { defer server.Close(); _, _ = io.Copy(server, client) })
-		}
-	})
-	return "redis://" + l.Addr().String() + "/0"
-}
-
-// editInfo forwards replies. Those of INFO begin with its first heading.
-func editInfo(to io.Writer, from io.Reader, edit func(line string) string) {
-	in := bufio.NewReader(from)
-	for {
-		raw, err := in.ReadString('\n')
-		if err != nil {
-			return
-		}
-		if length, err := strconv.Atoi(strings.TrimSpace(raw[1:])); raw[0] == '$' && err == nil && length >= 0 {
-			body := make([]byte, length+2)
-			if _, err := io.ReadFull(in, body); err != nil {
-				return
-			}
-			raw += string(body)
-			if text := string(body[:length]); strings.HasPrefix(text, "# Server") {
-				var edited strings.Builder
-				for line := range strings.Lines(text) {
-					if line = edit(strings.TrimSpace(line)); line != "" {
-						edited.WriteString(line + "\r\n")
-					}
-				}
-				raw = fmt.Sprintf("$%d\r\n%s\r\n", edited.Len(), edited.String())
-			}
-		}
-		if _, err := io.WriteString(to, raw); err != nil {
-			return
-		}
-	}
 }
 
 func addrOf(t *testing.T, conn redis.Conn) string {

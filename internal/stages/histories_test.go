@@ -1,18 +1,14 @@
 package stages
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"net"
 	"strconv"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -189,94 +185,4 @@ func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
 	for stage := Legacy; stage <= Modern; stage++ {
 		assert.True(t, moves[stage] >= redistest.Rounds(3, 10), "only %d moves to %v in all histories: they prove little", moves[stage], stage)
 	}
-}
-
-// TestOperatorCrashesAtEveryRoundTrip: the operator's command dies before its n-th request is executed,
-// or after it and before the reply; whatever is left is a legal stage, and the command, run again,
-// finishes.
-func TestOperatorCrashesAtEveryRoundTrip(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		for crash := 1; ; crash++ {
-			for _, executed := range []bool{false, true} {
-				s.Do("FLUSHALL")
-				healthy := newStore(s)
-				create(t, healthy)
-				a := newFake(t, healthy, "a")
-				a.report()
-				a.report()
-
-				wire := &crashing{at: crash, executed: executed, dial: s.Wire}
-				broken := &Store{Pool: wire, Namespace: "orders", ReplyTimeout: 5 * time.Second}
-				mover := Mover{Store: broken, Look: time.Millisecond}
-				err := mover.Run(t.Context(), Bridge, func(View, []Blocker) {})
-				wire.close()
-				if wire.count.Load() < int64(crash) {
-					require.NoError(t, err)
-					require.True(t, crash >= 3, "the command has only %d round trips", crash-1)
-					return // it finished before the crash: every round trip has had its turn
-				}
-				require.Error(t, err, "crash at %d (executed %v) went unnoticed", crash, executed)
-				view, err := healthy.Show(t.Context())
-				if err != nil || view.Record.Stage != Legacy && view.Record.Stage != Bridge {
-					t.Fatalf("crash at %d (executed %v) left %+v, %v", crash, executed, view.Record, err)
-				}
-				require.NoError(t, (&Mover{Store: healthy, Look: time.Millisecond}).Run(t.Context(), Bridge, func(View, []Blocker) {}), "crash at %d (executed %v), run again:", crash, executed)
-				view, err = healthy.Show(t.Context())
-				if err != nil || view.Record.Stage != Bridge || view.Record.Epoch != 2 {
-					t.Fatalf("crash at %d (executed %v), run again: %+v, %v", crash, executed, view.Record, err)
-				}
-			}
-		}
-	})
-}
-
-// crashing is a pool whose n-th request from all of its connections ends them all.
-type crashing struct {
-	dial     func(ctx context.Context) (net.Conn, error)
-	at       int
-	executed bool
-	count    atomic.Int64
-	conns    []net.Conn
-}
-
-func (c *crashing) close() {
-	for _, conn := range c.conns {
-		_ = conn.Close()
-	}
-}
-
-func (c *crashing) GetContext(ctx context.Context) (redis.Conn, error) {
-	if c.count.Load() >= int64(c.at) {
-		return nil, errors.New("the operator's process is gone")
-	}
-	raw, err := c.dial(ctx)
-	if err != nil {
-		return nil, err
-	}
-	c.conns = append(c.conns, raw)
-	return redis.NewConn(&crashingConn{raw, c}, 0, 0), nil
-}
-
-// crashingConn counts requests as writes: redigo flushes each of these scripts in one.
-type crashingConn struct {
-	net.Conn
-	pool *crashing
-}
-
-func (c *crashingConn) Write(b []byte) (int, error) {
-	n := c.pool.count.Add(1)
-	if n == int64(c.pool.at) && !c.pool.executed || n > int64(c.pool.at) {
-		_ = c.Conn.Close()
-		return 0, errors.New("the operator's process is gone")
-	}
-	return c.Conn.Write(b)
-}
-
-func (c *crashingConn) Read(b []byte) (int, error) {
-	n, err := c.Conn.Read(b)
-	if c.pool.count.Load() >= int64(c.pool.at) { // the request was executed, its reply never arrives
-		_ = c.Conn.Close()
-		return 0, errors.New("the operator's process is gone")
-	}
-	return n, err
 }
