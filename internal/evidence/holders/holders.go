@@ -31,17 +31,17 @@ type Kind struct {
 
 // The kinds, by the lock that they hold.
 var (
-	JedisLock = Kind{"jedis-lock", "old"}     // the released jar, dialect A
-	Article   = Kind{"article", "old"}        // dialect A with a clock hook
-	JedisUUID = Kind{"jedis-uuid", "old"}     // dialect B
-	ArticleHA = Kind{"article-ha", "current"} // dialect A over a cluster or sentinels, current Jedis
-	SetNXPX   = Kind{"set-nx-px", "current"}  // SET NX PX and Lua, current Jedis
-	Redisson  = Kind{"redisson", "current"}   // RLock
-	HashUID   = Kind{"hash-uid", "current"}   // hash lock of article 001
-	Bridge    = Kind{"bridge", "current"}     // the Java reference of the bridge scripts
-	RedisPy   = Kind{"redis-py", "python"}    // redis-py 2.9.1's Lock, dialect C
-	SetNXUUID = Kind{"setnx-uuid", "python"}  // SETNX of a UUID without TTL
-	PySetNXPX = Kind{"set-nx-px", "python"}   // SET NX PX and Lua from Python
+	JedisLock  = Kind{"jedis-lock", "old"}     // the released jar, dialect A
+	Article    = Kind{"article", "old"}        // dialect A with a clock hook
+	JedisUUID  = Kind{"jedis-uuid", "old"}     // dialect B
+	ArticleHA  = Kind{"article-ha", "current"} // dialect A over a cluster or sentinels, current Jedis
+	SetNXPX    = Kind{"set-nx-px", "current"}  // SET NX PX and Lua, current Jedis
+	Redisson   = Kind{"redisson", "current"}   // RLock
+	HashUID    = Kind{"hash-uid", "current"}   // hash lock of article 001
+	JavaMember = Kind{"member", "current"}     // the library clients/java
+	RedisPy    = Kind{"redis-py", "python"}    // redis-py 2.9.1's Lock, dialect C
+	SetNXUUID  = Kind{"setnx-uuid", "python"}  // SETNX of a UUID without TTL
+	PySetNXPX  = Kind{"set-nx-px", "python"}   // SET NX PX and Lua from Python
 )
 
 // The locks of released packages that a fleet may bring along, by package.

@@ -135,11 +135,15 @@ class Core:
         else:
             permit.leave()
         name = _name(key)
+        if outcome.verdict == "acquired":
+            if not once and now() < until:
+                return None  # it came too late to be used; what it took is given back behind
+            raise NotAcquired("%s: the answer came after the end of the lease that it gave" % name, name)
         if outcome.verdict == "foreign":
             foreign = ForeignFormat("%s holds %r, which is not of dialect %s; it counts as held and is never taken over" % (name, outcome.seen, terms.dialect.name), name)
             foreign.value = outcome.seen
             raise foreign
-        if outcome.verdict == "busy" or outcome.verdict == "acquired":
+        if outcome.verdict == "busy":
             raise NotAcquired("%s is held%s" % (name, ": %r" % outcome.seen if outcome.seen else ""), name)
         late = "STAGE " in str(outcome.error)
         if late and not once and outcome.verdict == "failed":

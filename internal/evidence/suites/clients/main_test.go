@@ -21,6 +21,9 @@ var update = flag.Bool("update", false, "write docs/clients.md as this run finds
 func TestMain(m *testing.M) {
 	holders.ServeIfAsked(map[string]holders.Maker{
 		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+			if name := args["namespace"]; name != "" {
+				return holders.Of(compat.New(pool, compat.Options{Namespace: name, TTL: memberTTL, Lease: lease}))
+			}
 			return holders.Of(newCompat(pool, args["stage"], args["dialect"], memberTTL))
 		},
 		"modern": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {

@@ -2,34 +2,127 @@ package clients
 
 import (
 	"context"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
+
+var javaClients = flag.String("java-clients", "", "builds clients/java with these clients, such as jedis=3.10.0,lettuce=6.0.0.RELEASE, and runs its tests with each")
 
 // TestPythonMembers runs the tests of clients/python on a real server: members of a namespace that are threads and coroutines, whose stages
 // the command line moves.
 func TestPythonMembers(t *testing.T) {
 	redistest.Need(t, redistest.Redis, redistest.Python)
 	t.Parallel()
-	program, root := filepath.Join(t.TempDir(), "lockmigrate"), holders.Root(t)
+	root := holders.Root(t)
+	out := ofAnotherLanguage(t, filepath.Join(root, "python/.venv-suite/bin/python"), "-B", filepath.Join(root, "../../clients/python/tests/test_members.py"), "-v")
+	require.NotContains(t, out, "skipped")
+}
+
+// TestJavaMembers does the same with clients/java, once through Jedis and once through Lettuce.
+func TestJavaMembers(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Java)
+	t.Parallel()
+	root := filepath.Join(holders.Root(t), "../../clients/java")
+	run := func(lib, clients string) {
+		ofAnotherLanguage(t, "java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-Dclients="+clients, "-cp", root+"/tests/target/*:"+lib+"/*",
+			"org.junit.runner.JUnitCore", "io.github.lockmigrate.MachinesTest", "io.github.lockmigrate.MembersTest")
+	}
+	if *javaClients == "" {
+		run(root+"/tests/target/lib", "jedis,lettuce")
+		return
+	}
+	for client := range strings.SplitSeq(*javaClients, ",") {
+		lib := t.TempDir()
+		name, version, _ := strings.Cut(client, "=")
+		out, err := exec.Command("mvn", "-q", "-B", "-f", root, "package", "-D"+name+".version="+version, "-Dlib="+lib).CombinedOutput()
+		require.NoError(t, err, "%s", out)
+		run(lib, name)
+		t.Logf("passed with %s", client)
+	}
+}
+
+// ofAnotherLanguage runs the tests of a library against a server, and with a command line, of their own.
+func ofAnotherLanguage(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	program := filepath.Join(t.TempDir(), "lockmigrate")
 	out, err := exec.Command("go", "build", "-o", program, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
-	tests := exec.CommandContext(ctx, filepath.Join(root, "python/.venv-suite/bin/python"), "-B",
-		filepath.Join(root, "../../clients/python/tests/test_members.py"), "-v")
+	tests := exec.CommandContext(ctx, name, args...)
 	tests.Env = append(os.Environ(), "REDIS_URL="+redistest.Real(t).URL(), "LOCKMIGRATE="+program)
 	tests.WaitDelay = 10 * time.Second
 	out, err = tests.CombinedOutput()
 	t.Logf("%s", out)
 	require.NoError(t, err)
-	require.NotContains(t, string(out), "skipped")
+	return string(out)
+}
+
+// TestStagesOfTwoLanguages: two Java members, two Go members and two of the old jar take turns on one key while the stages go forth and back, and a
+// holder of each is killed inside. The old ones take most turns: they do not wait in the queue. Nobody is ever inside beside another.
+func TestStagesOfTwoLanguages(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Java)
+	t.Parallel()
+	const turns = 400
+	s := redistest.Real(t)
+	store := &stages.Store{Pool: s.Pool(), Namespace: "orders"}
+	require.NoError(t, store.Init(t.Context(), stages.Record{Patterns: []string{"lock.*"}, Dialect: "jedis-ms", Shortest: lease, ClockLag: 100 * time.Millisecond, CommandDelay: 300 * time.Millisecond}))
+	of := func(kind holders.Kind, args ...holders.Option) holders.Member {
+		return func() *holders.Holder { return holders.Start(t, kind, s.URL(), args...) }
+	}
+	namespace, ttl := holders.Arg("namespace", "orders"), holders.Arg("lease", memberTTL)
+	old, java, golang := of(holders.JedisLock, holders.Arg("lease", lease)), of(holders.JavaMember, namespace, ttl), ofGo(t, s, "compat", namespace)
+	turn, arrived := make(chan int, 1), make(chan error, 1)
+	go func() {
+		mover, n := stages.Mover{Store: store, Look: 50 * time.Millisecond}, 0
+		for i, to := range []stages.Stage{stages.Bridge, stages.Legacy, stages.Bridge, stages.Modern, stages.Bridge} {
+			for n < turns*(i+1)/6 {
+				n = <-turn
+			}
+			if err := mover.Run(t.Context(), to, func(stages.View, []stages.Blocker) {}); err != nil {
+				arrived <- err
+				return
+			}
+		}
+		arrived <- nil
+	}()
+	done := false
+	report := holders.Fleet{
+		T: t, Server: s, Key: "lock.fleet", Turns: turns, Each: 5, Hold: 2 * time.Millisecond, Limit: 4 * time.Minute, Record: true, Kills: []int{0, 2, 4, 3},
+		Members: []holders.Member{old, old, java, java, golang, golang},
+		Until: func() bool {
+			select {
+			case err := <-arrived:
+				done = true
+				require.NoError(t, err)
+			default:
+			}
+			return done
+		},
+		Meanwhile: func(n int) {
+			select {
+			case <-turn:
+			default:
+			}
+			turn <- n
+		},
+	}.Run()
+	t.Log(report)
+	assert.Zero(t, report.Overlaps, redistest.Violated)
+	assert.Equal(t, 4, report.Kills)
+	for _, e := range report.Errors {
+		assert.True(t, strings.Contains(e.Message, "lost") || e.Lost, "a lock threw: %+v", e)
+	}
 }

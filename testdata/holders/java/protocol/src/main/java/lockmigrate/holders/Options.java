@@ -10,7 +10,7 @@ import java.util.Set;
 /** Every wrong argument is an IllegalArgumentException with a message for the user. */
 public final class Options {
     private static final Set<String> NUMBERS = Set.of("lease", "wait", "poll", "clock");
-    private static final Set<String> TEXTS = Set.of("book", "cluster", "sentinels", "master");
+    private static final Set<String> TEXTS = Set.of("book", "cluster", "sentinels", "master", "namespace");
 
     public final String kind;
     public final String id;
@@ -53,13 +53,16 @@ public final class Options {
                 texts.put(pair[0], pair[1]);
             } else {
                 throw new IllegalArgumentException("unknown option " + args[i]
-                        + "; want id, lease, wait, poll, clock, book, cluster, sentinels, master");
+                        + "; want id, lease, wait, poll, clock, book, cluster, sentinels, master, namespace");
             }
         }
         if (texts.containsKey("sentinels") != texts.containsKey("master")) {
             throw new IllegalArgumentException("sentinels and master go together");
         }
         id = name;
+        if (!kind.equals("member")) {
+            without("namespace");
+        }
     }
 
     /** The referee's server: that of the lock, or the one that book=HOST:PORT names. */
@@ -93,6 +96,11 @@ public final class Options {
     /** The name that the sentinels know the master by; null without sentinels=. */
     public String master() {
         return texts.get("master");
+    }
+
+    /** The namespace to join; null without one. */
+    public String namespace() {
+        return texts.get("namespace");
     }
 
     private List<String> split(String name) {

@@ -25,9 +25,14 @@ final class Client {
      * replaces it when it breaks.
      */
     static RedisClient open(Options options) {
+        return open(options, 1);
+    }
+
+    /** The same with more connections. */
+    static RedisClient open(Options options, int connections) {
         options.without("cluster", "sentinels");
         ConnectionPoolConfig pool = new ConnectionPoolConfig();
-        pool.setMaxTotal(1);
+        pool.setMaxTotal(connections);
         RedisClient client = RedisClient.builder()
                 .hostAndPort(new HostAndPort(options.host, options.port))
                 .clientConfig(DefaultJedisClientConfig.builder().user(options.user).password(options.password)

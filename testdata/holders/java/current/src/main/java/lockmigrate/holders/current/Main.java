@@ -11,7 +11,7 @@ public final class Main {
     public static void main(String[] args) throws InterruptedException {
         Launcher.run(args, Map.of(
                 "article-ha", ArticleHaHolder::new,
-                "bridge", BridgeHolder::new,
+                "member", MemberHolder::new,
                 "set-nx-px", SetNxPxHolder::new,
                 "redisson", RedissonHolder::new,
                 "hash-uid", HashUidHolder::new),
