@@ -174,8 +174,8 @@
 //   - Not guaranteed: TestBreath in internal/evidence/suites/clients; TestLosersLeaveNothingForEver in
 //     internal/evidence/suites/clients.
 //   - Waiting: TestCompatAndModernShareAQueue; TestWaitersInTheQueueFollowTheStage.
-//   - Gaps: TestNoGapsWithoutOldClients; TestOldClientWhenGapsAreRare; TestOldClientsThatSendNoSETNX and
-//     TestGapsWithoutTheRightToCount in internal/wire.
+//   - Gaps: TestNoGapsWithoutOldClients; TestOldClientWhenGapsAreRare; TestExamples in internal/scripts, bridge_release and
+//     bridge_acquire; TestGapsWithoutTheRightToCount in internal/wire.
 //   - Stages: TestAMemberWithAFixedNameComesBack; TestALateReportAfterGoodbye.
 //   - Concurrency: TestStressTenThousandHeldLocks in package modern; TestDueRenewalsGoTogether in internal/client/lifetime.
 package compat

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"net/url"
 	"os"
+	"path"
 	"regexp"
 	"slices"
 	"strconv"
@@ -31,7 +32,7 @@ func init() { redistest.Handmade = true }
 //	listens wake:1 => ...            another connection subscribes to a channel
 //	hears wake:1 => 7%20token        the next message on it
 //
-// In a reply, * is anything, >0 a positive number, ~N up to five seconds less than N. $later and $past are milliseconds of the clock, an hour
+// In a reply, * is anything, also within a word, >0 a positive number, ~N up to five seconds less than N. $later and $past are milliseconds of the clock, an hour
 // from now; $+300 and $-300 are 300 ms from now, $s-60 is in seconds. %20 is a blank. Every reply that the header documents has to come.
 func TestExamples(t *testing.T) {
 	for _, s := range scripts.All() {
@@ -166,8 +167,9 @@ func matches(want, got []string) bool {
 	return slices.EqualFunc(want, got, func(w, g string) bool {
 		n, err := strconv.ParseInt(g, 10, 64)
 		switch most, approximate := strings.CutPrefix(w, "~"); {
-		case w == "*":
-			return true
+		case strings.Contains(w, "*"):
+			match, _ := path.Match(w, g)
+			return match
 		case w == ">0":
 			return err == nil && n > 0
 		case approximate:

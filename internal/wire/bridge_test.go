@@ -2,7 +2,6 @@ package wire_test
 
 import (
 	"math/rand/v2"
-	"strconv"
 	"strings"
 	"testing"
 	"time"
@@ -64,11 +63,6 @@ func (b *bench) do(name string, args ...any) any {
 // set puts a value on the key as a legacy client does: without a TTL.
 func (b *bench) set(value string) { b.Helper(); b.do("SET", b.key, value) }
 
-// expired returns a legacy value whose expiry was d ago.
-func (b *bench) ago(d time.Duration) string {
-	return strconv.FormatInt(b.now.Add(-d).UnixMilli(), 10)
-}
-
 func (b *bench) command(op protocol.Op, change ...func(*protocol.Command)) protocol.Command {
 	c := protocol.Command{
 		Op: op, Key: b.key, Guard: b.guard(), Value: mine, TTL: ttl, Grace: grace,
@@ -110,16 +104,6 @@ func (b *bench) want(reply protocol.Reply, code int64, key, guard string) {
 		}
 	}
 }
-
-func within(t testing.TB, what string, got, want, slack int64) {
-	t.Helper()
-	if got > want || got < want-slack {
-		t.Errorf("%s is %d, want %d, up to %d less", what, got, want, slack)
-	}
-}
-
-// slow is how much later a command may run than the bench read the clock.
-const slow = 2000
 
 // TestServerReadsExpiriesAsTheMachinesDo compares the Lua parser with ServerExpiry on values of every
 // dialect and on mutations of them.

@@ -266,24 +266,3 @@ func FuzzParseGrant(f *testing.F) {
 		}
 	})
 }
-
-// A connection that cannot be made does not hold up who waits: there is another way to ask.
-func TestADialThatHangsHoldsUpNobody(t *testing.T) {
-	s := redistest.Mini(t)
-	hung := make(chan struct{})
-	h := newHub(t, s, func(o *Options) {
-		o.ReplyTimeout = time.Hour
-		o.Dial = func(ctx context.Context) (redis.Conn, error) {
-			close(hung)
-			<-ctx.Done()
-			return nil, ctx.Err()
-		}
-	})
-	start := time.Now()
-	turn := enter(t, h, "k")
-	<-hung
-	assert.Less(t, time.Since(start), 5*time.Second)
-	e, err := turn.Wait(t.Context(), time.Hour)
-	require.NoError(t, err)
-	assert.Equal(t, Timer, e.Kind, "it polls")
-}

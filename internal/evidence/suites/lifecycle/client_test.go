@@ -42,6 +42,11 @@ func (c *client) openLocker() error {
 	for _, route := range c.routes {
 		pool := route.Pool()
 		c.pools = append(c.pools, pool)
+		if c.kind.pooled {
+			pool.MaxActive, pool.Wait = 1, true
+			pools = append(pools, struct{ lockmigrate.Pool }{pool})
+			continue
+		}
 		pools = append(pools, pool)
 	}
 	t := c.terms

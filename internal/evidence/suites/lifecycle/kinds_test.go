@@ -22,6 +22,7 @@ type kind struct {
 	open func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error)
 
 	servers   int  // how many it needs; 0: one
+	pooled    bool // over a pool of one connection that only hands it out, as a pool that somebody has wrapped
 	excludes  bool // two holders at once are a violation: not so in the old scheme, see package legacy
 	fair      bool // nobody is passed over for ever
 	renews    bool // by itself, while the lock is held
@@ -85,6 +86,7 @@ func kinds() []kind {
 		{name: "modern-unfair", open: ofModern(func(o *modern.Options) { o.Unfair = true }), excludes: true, renews: true},
 		{name: "modern-norenewal", open: ofModern(func(o *modern.Options) { o.RenewEvery = -1 }), excludes: true, fair: true},
 		{name: "modern-yield", open: ofModern(func(o *modern.Options) { o.Yield = 20 * time.Millisecond }), excludes: true, fair: true, renews: true},
+		{name: "modern-pooled", open: ofModern(func(*modern.Options) {}), pooled: true, excludes: true, fair: true, renews: true},
 		{name: "modern-owner", open: ofModern(func(*modern.Options) {}), excludes: true, fair: true, renews: true, owners: true},
 		{name: "redisson", excludes: true, renews: true, owners: true, open: func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
 			return redisson.New(pools[0], modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -33,7 +34,7 @@ func (r *soaking) faults() []fault {
 			// Past its TTL where only tokens are used; an old lock's commands must not come that late, whoever
 			// sends them.
 			d := r.upTo(250)
-			if m.name != "go-process" || r.onlyTokens() {
+			if strings.HasPrefix(m.name, "token") || strings.Contains(m.name, "redisson") || r.onlyTokens() {
 				d = ttl + r.upTo(1500)
 			}
 			all = append(all, fault{m.name + " stopped for " + d.String(), fmt.Sprintf("%s pauses %v", m.name, d), func() { m.stop(d) }})

@@ -65,12 +65,6 @@ func (r *soaking) scenario() string {
 		}
 	}
 	in := map[string]bool{} // those of the keys that the simulator's one key stands for
-	for _, m := range r.locals {
-		if !strings.Contains(m.name, "redisson") {
-			in[m.name] = true
-			client(m.name, schemeOf(m.name))
-		}
-	}
 	for _, m := range r.processes {
 		if !strings.Contains(m.name, "redisson") {
 			in[m.name] = true

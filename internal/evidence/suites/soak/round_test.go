@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -49,10 +48,8 @@ type soaking struct {
 	violations []string
 	log        strings.Builder
 
-	locals    []*local
 	processes []*process
 	sidecars  []*beside
-	beat      *pulse
 	ctx       context.Context
 	cancel    context.CancelFunc
 	working   sync.WaitGroup
@@ -67,12 +64,7 @@ type injection struct {
 	sim  string // the fault in the simulator's language; empty where it has none
 }
 
-// local is a Go member in this process, process any other.
-type local struct {
-	name  string
-	quiet atomic.Bool
-}
-
+// process is a member in all its incarnations.
 type process struct {
 	r     *soaking
 	name  string // of all its incarnations
@@ -93,7 +85,6 @@ func newSoaking(t testing.TB, site *site, name, fleet string, seed uint64) *soak
 		by: map[string]int{}, kinds: map[string]string{}, dead: map[string]time.Time{},
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
-	r.beat = beating(r.ctx, &r.working)
 	return r
 }
 
@@ -132,17 +123,15 @@ func (r *soaking) muster(withRedisson bool) {
 	require.NoError(r.t, r.store.Init(r.t.Context(), stages.Record{
 		Namespace: r.namespace(), Stage: stages.Bridge, Patterns: r.set.keys, Dialect: dialectOf(r.fleet).Name, Shortest: lease,
 	}))
-	r.local("go-1", follower, r.set, nil)
-	r.local("go-2", follower, r.set, nil)
+	r.process("go-1", follower, r.set, nil)
 	if r.site.topology == onSingle {
-		r.local("go-far", follower, r.set, []string{r.site.far.Addr})
+		r.process("go-far", follower, r.set, []string{r.site.far.Addr})
 	}
-	r.process("go-process", follower, r.set)
+	r.process("go-process", follower, r.set, nil)
 	last := len(r.set.keys) - 1
 	switch r.fleet {
 	case fleetTokens:
-		r.local("token", token, r.set, nil)
-		r.process("token-process", token, r.set)
+		r.process("token", token, r.set, nil)
 		if redistest.Wanted(redistest.Java) {
 			r.foreign("java-set-nx-px", holders.SetNXPX, "setnxpx", r.set, 0, holders.Arg("poll", 10*time.Millisecond))
 		}
@@ -166,8 +155,7 @@ func (r *soaking) muster(withRedisson bool) {
 	}
 	if withRedisson && r.fleet != fleetBehind && redistest.Wanted(redistest.Java) {
 		own := r.site.keyset(r.set.keys[0] + ":redisson")
-		r.local("go-redisson", redissons, own, nil)
-		r.process("go-redisson-process", redissons, own)
+		r.process("go-redisson-process", redissons, own, nil)
 		r.foreign("redisson", holders.Redisson, "redisson", own, 0, r.site.knowing()...)
 	}
 }
@@ -179,28 +167,13 @@ func (r *soaking) post(id, kind string, set *keyset, addrs []string) post {
 	}
 	return post{
 		ID: id, Kind: kind, Topology: r.site.topology, Addrs: addrs, Book: r.site.book.Addr, Namespace: r.namespace(),
-		Keys: set.keys, Dialect: dialectOf(r.fleet).Name, Seed: r.seed + uint64(len(r.locals)+len(r.processes)),
+		Keys: set.keys, Dialect: dialectOf(r.fleet).Name, Seed: r.seed + uint64(len(r.processes)),
 	}
 }
 
-// local starts a Go member in this process.
-func (r *soaking) local(name, kind string, set *keyset, addrs []string) {
-	m := &local{name: name}
-	r.locals = append(r.locals, m)
-	r.mu.Lock()
-	r.by[name] = 0
-	r.mu.Unlock()
-	p := r.post(name, kind, set, addrs)
-	r.working.Go(func() {
-		if err := p.work(r.ctx, r.beat, &m.quiet, func(e holders.Event) { r.heard(name, name, e) }); err != nil {
-			r.violate("%s does not work: %v", name, err)
-		}
-	})
-}
-
 // process starts a Go member in a process of its own.
-func (r *soaking) process(name, kind string, set *keyset) {
-	p := r.post(name, kind, set, nil)
+func (r *soaking) process(name, kind string, set *keyset, addrs []string) {
+	p := r.post(name, kind, set, addrs)
 	text, err := json.Marshal(p)
 	require.NoError(r.t, err)
 	r.enlist(&process{name: name, sim: schemeOf(name), start: func(id string) *holders.Holder {
@@ -369,9 +342,6 @@ func (r *soaking) hush() {
 			m.send("stop") // it says that it is done, and is told to quit
 		}
 	}
-	for _, m := range r.locals {
-		m.quiet.Store(true)
-	}
 }
 
 // everybodyGoesOn waits, once the faults are over, for a turn of each Go member, with no competition: the
@@ -386,11 +356,6 @@ func (r *soaking) everybodyGoesOn() {
 				return
 			}
 		}
-	}
-	for _, m := range r.locals {
-		m.quiet.Store(false)
-		turn(m.name)
-		m.quiet.Store(true)
 	}
 	for _, m := range r.processes {
 		if m.ours() {

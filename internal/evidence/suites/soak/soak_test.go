@@ -152,11 +152,7 @@ func TestSoakFindsAPlantedBug(t *testing.T) {
 			site := newSite(t, onSingle, 0)
 			r := newSoaking(t, site, "bug", fleet, uint64(n))
 			r.muster(false)
-			if fleet == fleetGo {
-				r.local(planted, planted, r.set, nil)
-			} else {
-				r.process(planted, planted, r.set)
-			}
+			r.process(planted, planted, r.set, nil)
 			redistest.Await(t, "an overlap", patience, func() bool {
 				// Who is still inside may yet say that it was told before.
 				over := slices.DeleteFunc(visits(site.recorded(), r.kindsNow(), nil), func(v *visit) bool { return v.open })
