@@ -26,7 +26,8 @@ type run struct {
 	clients []*proxy.Client
 	conns   [2][]*wireConn // bare and behind; of own connections
 	dirtied bool           // since its WATCH something ran on the text of a lock
-	guarded bool           // the guard stood there without the key
+	direct  bool           // a direct client has overwritten or deleted a token
+	guarded bool           // ... and the guard stood there without the key
 	lost    bool           // the last command was a GETSET of K that its client lost
 	over    bool
 }
@@ -38,7 +39,7 @@ type view struct {
 	what        string // none, raw, token, kept
 	owner       string // the sidecar whose token it is
 	gap         bool   // the key is left to direct clients, or was
-	guard       string // whose token the guard holds, "?" for another one
+	guard       string // whose token the guard holds, "?" for another one, "breath" for none
 }
 
 func (s *site) namespace() string { return strings.NewReplacer("/", "-", " ", "-").Replace(s.name) }
@@ -177,7 +178,11 @@ func (r *run) views(behind bool) (views [2]view) {
 		}
 		gap := conn.read()
 		v.gap = strings.HasPrefix(gap, "1 ") || strings.HasPrefix(gap, "2 ")
-		if guard != "nil" {
+		switch guard {
+		case "nil":
+		case "breath":
+			v.guard = guard
+		default:
 			v.guard = "?"
 		}
 		fields := strings.Split(strings.Trim(record, "[]"), "|")
@@ -447,7 +452,7 @@ func (r *run) compare(views [2][2]view) {
 		}
 	}
 	for _, v := range views[1] {
-		r.guarded = r.guarded || v.kind == "none" && v.guard != ""
+		r.guarded = r.guarded || r.direct && v.kind == "none" && v.guard != ""
 	}
 	r.lost = false
 	r.site.compared++
@@ -461,8 +466,10 @@ var (
 // judge compares the replies to a step.
 func (r *run) judge(s *step, before [2]view, got [2][]string) {
 	if s.client < 0 {
-		switch name, what := s.commands[0][0], before[0].what; {
-		case name == "DEL" && (what == "token" || what == "kept"):
+		name, what := s.commands[0][0], before[0].what
+		r.direct = r.direct || name != "SETNX" && (what == "token" || what == "kept")
+		switch {
+		case name == "DEL" && what == "kept":
 			r.differ("D10")
 		case name == "SETNX" && what == "kept":
 			r.differ("D6")
@@ -518,9 +525,9 @@ func (r *run) reply(s *step, c []string, before [2]view, bare, behind string) {
 		if v.what == "kept" {
 			r.differ("D6")
 		}
-	case nx && no && (theirs && v.what == "kept" || v.kind == "none" && v.gap || r.site.stage == stages.Bridge && len(s.commands) > 1):
+	case nx && no && (theirs && v.what == "kept" || v.kind == "none" && (v.gap || v.guard == "breath") || r.site.stage == stages.Bridge && len(s.commands) > 1):
 		r.differ("D6")
-	case v.kind == "none" && v.guard != "" && (no || far || strings.HasPrefix(behind, "-ERR lockmigrate sidecar: ")):
+	case r.direct && v.kind == "none" && v.guard != "":
 		r.differ("D10")
 	case rounded(bare, behind):
 		r.differ("D11")
