@@ -14,6 +14,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
@@ -50,124 +51,71 @@ func openOf(e Evidence) (ids []string) {
 	return ids
 }
 
+// change makes evidence of other evidence, by assignments such as master.run_id="x"; finished=false.
+func change(t *testing.T, e Evidence, assignments string) (changed Evidence) {
+	text, err := json.Marshal(e)
+	require.NoError(t, err)
+	var doc map[string]any
+	require.NoError(t, json.Unmarshal(text, &doc))
+	for one := range strings.SplitSeq(assignments, "; ") {
+		path, value, _ := strings.Cut(one, "=")
+		at, names := doc, strings.Split(path, ".")
+		for _, name := range names[:len(names)-1] {
+			switch {
+			case name == "master":
+				at = doc["masters"].([]any)[0].(map[string]any)
+			case at["commands"] != nil && name != "commands":
+				commands := at["commands"].([]any)
+				at = commands[slices.IndexFunc(commands, func(c any) bool { return c.(map[string]any)["name"] == name })].(map[string]any)
+			case name != "commands":
+				at = at[name].(map[string]any)
+			}
+		}
+		var v any
+		require.NoError(t, json.Unmarshal([]byte(value), &v), one)
+		at[names[len(names)-1]] = v
+	}
+	text, err = json.Marshal(doc)
+	require.NoError(t, err)
+	in := json.NewDecoder(bytes.NewReader(text))
+	in.DisallowUnknownFields()
+	require.NoError(t, in.Decode(&changed), assignments)
+	return changed
+}
+
+// judged are the rows of a file of testdata with the evidence that each makes.
+func judged(t *testing.T, file string, of func() Evidence, check func(open, what string, e Evidence)) {
+	for _, row := range redistest.Rows(t, file) {
+		what, assignments, found := strings.Cut(strings.Join(row[1:], " "), " | ")
+		require.True(t, found, row)
+		check(row[0], what, change(t, of(), assignments))
+	}
+}
+
 func TestJudge(t *testing.T) {
 	verdict, why, obligations := Judge(clean())
 	assert.Equal(t, NoneSeen, verdict, why)
 	assert.Len(t, obligations, len(duties)-1, "all but that of a handover")
-
-	for _, c := range []struct {
-		what string
-		open string // the one obligation that stays open
-		but  func(e *Evidence)
-	}{
-		{"an interrupt", "window", func(e *Evidence) { e.Finished = false }},
-		{"a short window", "window", func(e *Evidence) { e.LongestSeconds = 3601 }},
-		{"nothing was said of the longest silence", "window", func(e *Evidence) { e.LongestSeconds = 0 }},
-		{"a clock that was set forward", "window", func(e *Evidence) { e.LookedSeconds = 1799 }},
-		{"a negative silence", "window", func(e *Evidence) { e.LongestSeconds = -1 }},
-		{"other keys than the record's", "keys", func(e *Evidence) { e.Patterns = []string{"lock.order.9*"}; e.Matched = e.Patterns }},
-		{"a pattern that matched nothing", "keys", func(e *Evidence) { e.Patterns = append(e.Patterns, "lokc.*") }},
-		{"a record that has got a pattern more", "keys", func(e *Evidence) { e.Namespace.Patterns = append(e.Namespace.Patterns, "lock.bill.*") }},
-		{"a record without patterns", "keys", func(e *Evidence) { e.Namespace.Patterns = nil }},
-		{"other masters at the end", "masters", func(e *Evidence) { e.MastersSame = false }},
-		{"one node of several", "masters", func(e *Evidence) { e.Masters[0].Partial = "one node of a cluster" }},
-		{"a restart", "counters", func(e *Evidence) { e.Masters[0].Breaks = []string{"it restarted"} }},
-		{"no last look", "counters", func(e *Evidence) { e.Masters[0].Ended = false }},
-		{"one look", "counters", func(e *Evidence) { e.Masters[0].Looks = 1 }},
-		{"no run id", "counters", func(e *Evidence) { e.Masters[0].RunID = "" }},
-		{"a canary that does not rise", "counters", func(e *Evidence) { e.Masters[0].Canary = 3598 }},
-		{"SETNX beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[0].Run++ }},
-		{"SET beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Run++ }},
-		{"HSET beside MONITOR", "commands", func(e *Evidence) { e.Masters[0].Commands[1].Run++ }},
-		{"SET beside MONITOR, under rules for SETNX", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Run++; e.Masters[0].Ruled = []string{"setnx"} }},
-		{"a command that nothing explains", "commands", func(e *Evidence) { e.Masters[0].Unexplained = 1 }},
-		{"a client whose command nothing explains", "commands", func(e *Evidence) { e.Unexplained = []Client{{Evidence: "x"}} }},
-		{"a client of another database", "commands", func(e *Evidence) { e.Unexplained = []Client{{Evidence: "x", DB: 5}} }},
-		{"a denial on a lock key", "denials", func(e *Evidence) { e.Masters[0].LogDenied = 1 }},
-		{"a value that was written", "values", func(e *Evidence) { e.Values.Changed = 1 }},
-		{"a member at stage legacy", "members", func(e *Evidence) { e.Namespace.Legacy = 1 }},
-		{"a line that could not be read", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Unclear = 1 }},
-		{"MONITOR that shows another number", "commands", func(e *Evidence) { e.Masters[0].Commands[2].Unmatched = 1 }},
-		{"a COMMAND table that could not be read", "commands", func(e *Evidence) { e.Masters[0].Writes = 0 }},
-		{"more that were watched than ran", "commands", func(e *Evidence) { e.Masters[0].Commands[0].Watched++ }},
-		{"a denied SET, on a key that nobody tells", "denials", func(e *Evidence) { e.Masters[0].LogUntold = 1 }},
-		{"a denied SETNX", "denials", func(e *Evidence) { e.Masters[0].Commands[0].Denied = 1 }},
-		{"two denied, one of them on another key", "denials", func(e *Evidence) { e.Masters[0].Commands[0].Denied, e.Masters[0].Commands[0].Elsewhere = 2, 1 }},
-		{"SET denied, and SETNX on another key", "denials", func(e *Evidence) { e.Masters[0].Commands[2].Denied, e.Masters[0].Commands[0].Elsewhere = 1, 1 }},
-		{"a redirect, and a refusal", "denials", func(e *Evidence) {
-			e.Masters[0].Commands[2].Denied, e.Masters[0].Redirected, e.Masters[0].Refused = 1, 2, 1
-		}},
-		{"a redirect, without ACL LOG", "denials", func(e *Evidence) {
-			e.Masters[0].Commands[2].Denied, e.Masters[0].Redirected, e.Masters[0].LogRead = 1, 1, false
-		}},
-		{"more denied than redirected", "denials", func(e *Evidence) { e.Masters[0].Commands[2].Denied, e.Masters[0].Redirected = 3, 2 }},
-		{"SETNX renamed", "denials", func(e *Evidence) { e.Masters[0].Named = false }},
-		{"6.2 without ACL LOG", "denials", func(e *Evidence) { e.Masters[0].Version, e.Masters[0].LogRead = "6.2.11", false }},
-		{"6.0 without ACL LOG", "denials", func(e *Evidence) {
-			e.Masters[0].Version, e.Masters[0].LogRead, e.Masters[0].CountsDenied = "6.0.16", false, false
-		}},
-		{"6.0 with an ACL LOG that keeps nothing", "denials", func(e *Evidence) { e.Masters[0].Version, e.Masters[0].LogLength = "6.0.16", 0 }},
-		{"7.0 that counts no denials, without ACL LOG", "denials", func(e *Evidence) { e.Masters[0].CountsDenied, e.Masters[0].LogRead = false, false }},
-		{"5.0 that refused writes", "denials", func(e *Evidence) {
-			e.Masters[0].Version, e.Masters[0].CountsDenied, e.Masters[0].Refuses = "5.0.6", false, "its memory is full"
-		}},
-		{"no version", "denials", func(e *Evidence) { e.Masters[0].Version = "" }},
-		{"no census at the start", "values", func(e *Evidence) { e.Values.StartWhole = false }},
-		{"no census at the end", "values", func(e *Evidence) { e.Values.EndWhole = false }},
-		{"a value live at the start", "values", func(e *Evidence) { e.Values.HeldBefore = []string{"lock.order.1"} }},
-		{"a value live at the end", "values", func(e *Evidence) { e.Values.HeldAfter = []string{"lock.order.1"} }},
-		{"no member that reports", "members", func(e *Evidence) { e.Namespace.Living = 0 }},
-		{"a record that changed", "members", func(e *Evidence) { e.Namespace.Same = false }},
-		{"a record without epoch", "members", func(e *Evidence) { e.Namespace.Epoch = 0 }},
-	} {
-		e := clean()
-		c.but(&e)
-		assert.Equal(t, []string{c.open}, openOf(e), c.what)
+	judged(t, "testdata/judge.txt", clean, func(open, what string, e Evidence) {
 		verdict, why, _ := Judge(e)
-		assert.Equal(t, Inconclusive, verdict, c.what)
-		assert.NotEmpty(t, why, c.what)
+		if open == "none-seen" {
+			assert.Equal(t, NoneSeen, verdict, "%s: %s", what, why)
+			return
+		}
+		assert.Equal(t, []string{open}, openOf(e), what)
+		assert.Equal(t, Inconclusive, verdict, what)
+		assert.NotEmpty(t, why, what)
 
 		second := clean() // what is wrong with one master is wrong, wherever it stands
 		second.Masters = append(second.Masters, e.Masters...)
-		if c.open == "masters" || c.open == "counters" || c.open == "commands" || c.open == "denials" {
+		if slices.Contains([]string{"masters", "counters", "commands", "denials"}, open) {
 			second.MastersSame, second.Unexplained = e.MastersSame, e.Unexplained
-			assert.Equal(t, []string{c.open}, openOf(second), "%s: the second master", c.what)
+			assert.Equal(t, []string{open}, openOf(second), "%s: the second master", what)
 		}
 		e.Seen = []Client{{Evidence: "x"}}
 		verdict, _, _ = Judge(e)
-		assert.Equal(t, Seen, verdict, "%s: what was seen decides", c.what)
-	}
-
-	for _, c := range []struct {
-		what string
-		but  func(e *Evidence)
-	}{
-		{"no namespace", func(e *Evidence) { e.Namespace = nil }},
-		{"no patterns and no namespace: every key is a lock key", func(e *Evidence) { e.Namespace, e.Patterns = nil, nil }},
-		{"wider patterns", func(e *Evidence) { e.Patterns = []string{"x", "lock.*"}; e.Matched = e.Patterns }},
-		{"MONITOR off, and all at rest", func(e *Evidence) {
-			e.Masters[0].WatchedSeconds = 0
-			for i := range e.Masters[0].Commands {
-				e.Masters[0].Commands[i].Run, e.Masters[0].Commands[i].Watched = 0, 0
-			}
-		}},
-		{"SETNX and SET under rules", func(e *Evidence) {
-			e.Masters[0].Commands[0].Run, e.Masters[0].Commands[2].Run, e.Masters[0].Ruled = 500, 5000, []string{"setnx", "set", "hset"}
-		}},
-		{"denied on other keys only", func(e *Evidence) { e.Masters[0].Commands[0].Denied, e.Masters[0].Commands[0].Elsewhere = 2, 2 }},
-		{"redirects only", func(e *Evidence) { e.Masters[0].Commands[2].Denied, e.Masters[0].Redirected = 2, 2 }},
-		{"6.0 with ACL LOG", func(e *Evidence) {
-			e.Masters[0].Version, e.Masters[0].CountsDenied, e.Masters[0].LogLength = "6.0.16", false, 128
-		}},
-		{"5.0, which has no ACL", func(e *Evidence) {
-			e.Masters[0].Version, e.Masters[0].CountsDenied, e.Masters[0].LogRead = "5.0.6", false, false
-		}},
-	} {
-		e := clean()
-		c.but(&e)
-		verdict, why, _ := Judge(e)
-		assert.Equal(t, NoneSeen, verdict, "%s: %s", c.what, why)
-	}
+		assert.Equal(t, Seen, verdict, "%s: what was seen decides", what)
+	})
 }
 
 // TestMastersThatDoNotAgree: a master that is cut off from the others names itself, and not the one that has taken its place.
@@ -181,8 +129,6 @@ func TestMastersThatDoNotAgree(t *testing.T) {
 	}
 }
 
-// TestNothingLookedAtIsNothingShown takes away each field of the evidence in turn: what was not looked at never
-// leads to none-seen, unless it is a fault that did not happen or a part of the question.
 // TestOffersOfSlots: a server that does not count what would show that another node served slots leaves a risk, and the certificate says so.
 func TestOffersOfSlots(t *testing.T) {
 	const cluster = "epoch 6, 0 SETSLOT, 0 ASK"
@@ -196,6 +142,8 @@ func TestOffersOfSlots(t *testing.T) {
 	}
 }
 
+// TestNothingLookedAtIsNothingShown takes away each field of the evidence in turn: what was not looked at never
+// leads to none-seen, unless it is a fault that did not happen or a part of the question.
 func TestNothingLookedAtIsNothingShown(t *testing.T) {
 	assert.Equal(t, []string{"window", "masters", "counters", "commands", "denials", "values"}, openOf(Evidence{}))
 	e := clean()
@@ -262,27 +210,9 @@ func TestJudgeOnlyMembers(t *testing.T) {
 	assert.Equal(t, NoneSeen, verdict, why)
 	assert.Len(t, obligations, len(duties)-2, "neither values nor members of a namespace of old clients")
 	assert.Equal(t, []string{"window", "masters", "counters", "commands", "denials", "handover"}, openOf(Evidence{OnlyMembers: true}))
-	for _, c := range []struct {
-		what, open string
-		but        func(e *Evidence)
-	}{
-		{"a stranger", "commands", func(e *Evidence) { e.Unexplained = []Client{{Addr: "10.0.0.9:1"}} }},
-		{"a stranger who is counted alone", "commands", func(e *Evidence) { e.Masters[0].Unexplained = 1 }},
-		{"a gap", "commands", func(e *Evidence) { e.Masters[0].Commands[0].Run++ }},
-		{"nobody asked the record", "handover", func(e *Evidence) { e.Namespace = nil }},
-		{"a record that changed", "handover", func(e *Evidence) { e.Namespace.Same = false }},
-		{"no member reports", "handover", func(e *Evidence) { e.Namespace.Living = 0 }},
-		{"another server", "handover", func(e *Evidence) { e.Namespace.MarkHere = "d96c7bf845cc904b" }},
-		{"a server without a mark", "handover", func(e *Evidence) { e.Namespace.MarkHere = "" }},
-		{"a record without an Old", "handover", func(e *Evidence) { e.Namespace.OldMark, e.Namespace.MarkHere = "", "" }},
-		{"a library's Old, whose server no member used", "handover", func(e *Evidence) {
-			e.Namespace.OldMark, e.Namespace.OldName, e.Masters[0].Members = "", "redsync at a", 0
-		}},
-	} {
-		e := ofMembers()
-		c.but(&e)
-		assert.Equal(t, []string{c.open}, openOf(e), c.what)
-	}
+	judged(t, "testdata/judge_members.txt", ofMembers, func(open, what string, e Evidence) {
+		assert.Equal(t, []string{open}, openOf(e), what)
+	})
 	p := Purpose{Namespace: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Now: ended, MaxAge: time.Hour, OnlyMembers: true}
 	assert.NoError(t, Certify(ofMembers()).Supports(p))
 	assert.ErrorIs(t, Certify(clean()).Supports(p), ErrNamespace, "that no old client was seen says nothing of other members")
@@ -337,33 +267,15 @@ func TestBroken(t *testing.T) {
 		return readInfo("# Server\r\nrun_id:a\r\nrole:master\r\n# Commandstats\r\n" + strings.Join(lines, "\r\n") + "\r\n")
 	}
 	before := []string{"cmdstat_echo:calls=7,usec=9,usec_per_call=1.0,rejected_calls=0,failed_calls=0", "cmdstat_object|help:calls=1,usec=3,usec_per_call=3.0", "total_net_input_bytes:100\r\nmaster_replid:a7\r\nmaster_replid2:00\r\nconnected_slaves:1"}
-	for _, c := range []struct {
-		what, want string
-		after      []string
-	}{
-		{"a quiet interval", "", []string{"cmdstat_echo:calls=8", before[1], before[2]}},
-		{"others send ECHO too", "", []string{"cmdstat_echo:calls=80", before[1], before[2], "cmdstat_config|set:calls=1"}},
-		{"another run id", "another run id", []string{"cmdstat_echo:calls=8", before[1], before[2], "run_id:b"}},
-		{"another role", "role", []string{"cmdstat_echo:calls=8", before[1], before[2], "role:slave"}},
-		{"a master that was a replica meanwhile", "another server was the master", []string{"cmdstat_echo:calls=8", before[1], before[2], "master_replid:b7", "master_replid2:a7"}},
-		{"a master without replicas for an hour", "", []string{"cmdstat_echo:calls=8", before[1], before[2], "master_replid:b7", "master_replid2:00"}},
-		{"a reset", "reset", []string{"cmdstat_echo:calls=1", "cmdstat_config|resetstat:calls=1"}},
-		{"a reset, counted like the one before", "reset", []string{"cmdstat_echo:calls=1"}},
-		{"a reset that many ECHO hide", "object|help", []string{"cmdstat_echo:calls=90", before[2]}},
-		{"a reset that all commands hide", "total_net_input_bytes", []string{"cmdstat_echo:calls=90", "cmdstat_object|help:calls=2", "total_net_input_bytes:99"}},
-		{"counters that stand still", "ECHO", []string{before[0], before[1], before[2]}},
-		{"no commandstats", "no commandstats", []string{before[2]}},
-		{"a pause", "CLIENT PAUSE ran", []string{"cmdstat_echo:calls=8", before[1], before[2], "cmdstat_client|pause:calls=1"}},
-		{"a failover", "FAILOVER ran", []string{"cmdstat_echo:calls=8", before[1], before[2], "cmdstat_failover:calls=1"}},
-		{"a replica that left", "lost a replica", []string{"cmdstat_echo:calls=8", before[1], before[2], "connected_slaves:0"}},
-		{"one that left and came back", "lost a replica", []string{"cmdstat_echo:calls=8", before[1], before[2], "sync_partial_ok:1"}},
-		{"a new replica", "", []string{"cmdstat_echo:calls=8", before[1], before[2], "connected_slaves:2", "sync_full:1"}},
-	} {
-		got := broken(info(before...), info(c.after...))
-		if c.want == "" {
-			assert.Empty(t, got, c.what)
+	first := []string{"{echo}", before[0], "{help}", before[1], "{rest}", before[2]}
+	for _, row := range redistest.Rows(t, "testdata/counters.txt") {
+		cells := strings.Split(strings.Join(row, " "), " | ")
+		require.Len(t, cells, 3, row)
+		got := broken(info(before...), info(strings.NewReplacer(first...).Replace(strings.ReplaceAll(cells[2], " ", "\r\n"))))
+		if cells[0] == "nothing" {
+			assert.Empty(t, got, row)
 		} else {
-			assert.Contains(t, got, c.want, c.what)
+			assert.Contains(t, got, cells[0], row)
 		}
 	}
 	r := info("redis_version:5.0.6", "cluster_enabled:1", "cmdstat_setnx:calls=3,usec=9,usec_per_call=3.0", "used_cpu_sys:1.5", "used_cpu_user:2")
@@ -398,70 +310,28 @@ var someTable = func() traffic.Table {
 	return t
 }()
 
-func TestTraffic(t *testing.T) {
-	now := time.Unix(1_700_000_000, 0)
-	ms := fmt.Sprint(now.Add(30 * time.Second).UnixMilli())
-	ns := fmt.Sprint(now.Add(30 * time.Second).UnixNano())
-	bridge := "6234567890123456789"
-	digest := ""
+// TestLines has what MONITOR shows of a client at address a: it is seen, as the form that stands first, or explained.
+func TestLines(t *testing.T) {
+	expires := time.Unix(1_700_000_030, 0)
+	stands := []string{"{ms}", fmt.Sprint(expires.UnixMilli()), "{ns}", fmt.Sprint(expires.UnixNano()), "{unknown}", strings.Repeat("0", 40)}
 	for _, s := range scripts.All() {
-		if s.Name == "modern_release.lua" {
-			digest = s.Digest
-		}
+		stands = append(stands, "{"+s.Name+"}", s.Digest)
 	}
-	require.NotEmpty(t, digest)
-	for _, c := range []struct {
-		what  string
-		lines []string // addr and words
-		form  string   // what is seen, empty for nothing
-	}{
-		{"SETNX", []string{`a "SETNX" "lock:1" "` + ms + `"`}, "SETNX"},
-		{"in small letters", []string{`a "setnx" "lock:1" "1"`}, "SETNX"},
-		{"on another key", []string{`a "SETNX" "cache:1" "` + ms + `"`}, ""},
-		{"a plain SET", []string{`a "SET" "lock:1" "x"`}, "SET"},
-		{"a plain SET with a TTL", []string{`a "SET" "lock:1" "x" "PX" "30000"`}, "SET"},
-		{"GETSET of bytes", []string{`a "GETSET" "lock:1" "\xf6\x00"`}, "GETSET"},
-		{"GETSET of a bridge value", []string{`a "GETSET" "lock:1" "` + bridge + `"`}, "GETSET"},
-		{"SET NX", []string{`a "SET" "lock:1" "x" "nx"`}, "SET NX without TTL"},
-		{"SET NX KEEPTTL", []string{`a "SET" "lock:1" "x" "KEEPTTL" "NX"`}, "SET NX without TTL"},
-		{"a token", []string{`a "SET" "lock:1" "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30" "NX" "PX" "30000"`}, ""},
-		{"a modern token", []string{`a "SET" "lock:1" "` + bridge + `" "NX" "PX" "30000"`}, ""},
-		{"an expiry with a TTL", []string{`a "SET" "lock:1" "` + ns + `" "PX" "30000" "NX"`}, "SET NX of an expiry"},
-		{"a value NX", []string{`a "SET" "lock:1" "NX"`}, "SET"},
-		{"a TTL that reads as NX", []string{`a "SET" "lock:1" "x" "EX" "NX"`}, "SET"},
-		{"SET GET", []string{`a "SET" "lock:1" "x" "GET"`}, "SET GET"},
-		{"a blind SET", []string{`a "SET" "lock:1" "` + ms + `"`}, "SET of an expiry"},
-		{"seconds in 8 bytes, as ServiceStack's DistributedLock sets", []string{`a "SET" "lock:1" "\x1e\xf1Se\x00\x00\x00\x00"`}, "SET of an expiry"},
-		{"seconds and a process", []string{`a "SET" "lock:1" "1700000030:4711"`}, "SET of an expiry"},
-		{"SETEX of an expiry", []string{`a "SETEX" "lock:1" "30" "` + ms + `"`}, "SETEX of an expiry"},
-		{"SETEX of something", []string{`a "SETEX" "lock:1" "30" "hello"`}, "SETEX"},
-		{"PSETEX of an expiry", []string{`a "PSETEX" "lock:1" "30" "` + ms + `"`}, "PSETEX of an expiry"},
-		{"MSET of an expiry", []string{`a "MSET" "x" "1" "lock:1" "` + ms + `"`}, "MSET"},
-		{"MSET of something", []string{`a "MSET" "x" "1" "lock:1" "hello"`}, "MSET"},
-		{"MSETNX", []string{`a "MSETNX" "x" "1" "lock:1" "hello"`}, "MSETNX"},
-		{"RENAMENX to a lock", []string{`a "RENAMENX" "tmp" "lock:1"`}, "RENAMENX"},
-		{"RENAMENX of a lock", []string{`a "RENAMENX" "lock:1" "tmp"`}, "RENAMENX"},
-		{"a script", []string{`a "EVAL" "return 1" "1" "lock:1"`, `lua "setnx" "lock:1" "1"`}, "SETNX in a script"},
-		{"a time beside a lock, by a script of ours", []string{`a "EVALSHA" "` + digest + `" "1" "lock:1"`, `lua "SET" "lock:{1}:share" "` + ms + `" "PX" "1000"`}, ""},
-		{"a script of ours asks whether it may hand over", []string{`a "EVALSHA" "` + scripts.BridgeRelease.Digest + `" "1" "lock:1"`, `lua "SET" "lock:1" "7000000000000000001" "NX"`}, ""},
-		{"the same, by a script of another", []string{`a "EVAL" "return 1" "1" "lock:1"`, `lua "SET" "lock:1" "7000000000000000001" "NX"`}, "SET NX without TTL in a script"},
-		{"a time, by a script of another", []string{`a "EVALSHA" "` + strings.Repeat("0", 40) + `" "1" "lock:1"`, `lua "SET" "lock:1" "` + ms + `"`}, "SET of an expiry in a script"},
-		{"reads", []string{`a "GET" "lock:1"`, `a "PTTL" "lock:1"`}, ""},
-	} {
+	fill := strings.NewReplacer(stands...)
+	for _, row := range redistest.Rows(t, "testdata/lines.txt") {
+		cells := strings.Split(strings.Join(row, " "), " | ")
+		require.Len(t, cells, 3, row)
 		var seen []sighting
 		tr := reader{table: someTable, counts: counts{}, matches: func(key string) bool { return strings.HasPrefix(key, "lock:") }, saw: func(s sighting) { seen = append(seen, s) }}
-		for _, l := range c.lines {
-			addr, words, _ := strings.Cut(l, " ")
-			tr.take(fmt.Sprintf("+1700000000.123456 [0 %s] %s\r\n", addr, words), false)
+		for line := range strings.SplitSeq(fill.Replace(cells[2]), " ; ") {
+			words := strings.Fields(line)
+			tr.take(fmt.Sprintf("+1700000000.123456 [0 %s] \"%s\"\r\n", words[0], strings.Join(words[1:], `" "`)), false)
 		}
-		assert.Zero(t, tr.garbled, c.what)
-		if c.form == "" {
-			assert.Empty(t, seen, c.what)
-			continue
-		}
-		if assert.Len(t, seen, 1, c.what) {
-			assert.Equal(t, c.form, seen[0].form, c.what)
-			assert.Equal(t, "a", seen[0].addr, c.what)
+		assert.Zero(t, tr.garbled, row)
+		if cells[0] == "nothing" {
+			assert.Empty(t, seen, row)
+		} else if assert.Len(t, seen, 1, row) {
+			assert.Equal(t, []string{cells[0], "a"}, []string{seen[0].form, seen[0].addr}, row)
 		}
 	}
 }
@@ -485,39 +355,27 @@ func TestMarks(t *testing.T) {
 	assert.EqualValues(t, 1, tr.garbled, "a line that could be anything")
 }
 
+// TestCompareValues has what stood on a key at the start and at the end; how many were held then and now, and what that shows of an old client.
 func TestCompareValues(t *testing.T) {
-	live := value{Expires: "5", Held: true, Dialect: "jedis-ms"}
-	over := value{Expires: "1", Dialect: "jedis-ms"}
-	flag := value{Held: true}
-	brief := value{Expires: "5", Held: true, TTL: true}
-	for _, c := range []struct {
-		what          string
-		before, after map[string]value
-		heldBefore    int
-		heldAfter     int
-		seen          string
-	}{
-		{"nothing", nil, nil, 0, 0, ""},
-		{"live all the time", map[string]value{"k": live}, map[string]value{"k": live}, 1, 1, ""},
-		{"it ran out within the window", map[string]value{"k": live}, map[string]value{"k": {Expires: "5"}}, 1, 0, ""},
-		{"live, and deleted", map[string]value{"k": live}, nil, 1, 0, "deleted"},
-		{"live, and over before the end: a bridge client took it over", map[string]value{"k": {Expires: "2", Held: true}}, nil, 1, 0, ""},
-		{"live, and gone by its TTL or deleted", map[string]value{"k": brief}, nil, 1, 0, ""},
-		{"over, and gone: a bridge client took it over", map[string]value{"k": over}, nil, 0, 0, ""},
-		{"over all the time", map[string]value{"k": over}, map[string]value{"k": over}, 0, 0, ""},
-		{"taken over", map[string]value{"k": over}, map[string]value{"k": live}, 0, 1, "written"},
-		{"new", nil, map[string]value{"k": over}, 0, 0, "written"},
-		{"a flag without TTL", map[string]value{"k": flag}, map[string]value{"k": flag}, 1, 1, ""},
-		{"a new flag without TTL", nil, map[string]value{"k": flag}, 0, 1, ""},
-	} {
-		before, after, seen := compareValues(c.before, c.after, time.Unix(0, 3), func(id string) string { return id })
-		assert.Len(t, before, c.heldBefore, c.what)
-		assert.Len(t, after, c.heldAfter, c.what)
-		if c.seen == "" {
-			assert.Empty(t, seen, c.what)
-		} else if assert.Len(t, seen, 1, c.what) {
-			assert.Contains(t, seen[0].Evidence, c.seen, c.what)
+	values := map[string]value{
+		"live": {Expires: "5", Held: true, Dialect: "jedis-ms"}, "over": {Expires: "1", Dialect: "jedis-ms"}, "flag": {Held: true},
+		"brief": {Expires: "5", Held: true, TTL: true}, "ended": {Expires: "5"}, "ending": {Expires: "2", Held: true},
+	}
+	on := func(name string) map[string]value {
+		if v, there := values[name]; there {
+			return map[string]value{"k": v}
 		}
+		return nil
+	}
+	for _, row := range redistest.Rows(t, "testdata/values.txt") {
+		before, after, seen := compareValues(on(row[0]), on(row[1]), time.Unix(0, 3), func(id string) string { return id })
+		shows := "-"
+		if len(seen) > 0 {
+			shows = seen[0].Evidence
+		}
+		assert.Equal(t, row[2:4], []string{fmt.Sprint(len(before)), fmt.Sprint(len(after))}, row)
+		assert.Contains(t, shows, row[4], row)
+		assert.Equal(t, row[4] == "-", len(seen) == 0, row)
 	}
 }
 
