@@ -148,15 +148,6 @@ func (p Profile) Seconds() float64 {
 	return total
 }
 
-// Acquired is how often a client acquired, on all keys.
-func (c Client) Acquired() int64 {
-	var n int64
-	for _, u := range c.Uses {
-		n += u.Acquired
-	}
-	return n
-}
-
 // Write writes a profile as JSON. It writes nothing that Read would refuse.
 func (p Profile) Write(w io.Writer) error {
 	if err := p.Validate(); err != nil {

@@ -143,3 +143,18 @@ func (c *Client) Unended(family string, crashed bool) {
 		u.Open++
 	}
 }
+
+// Unsure is how many keys were acquired once, and by how many clients: nobody knows who else may lock them.
+func (p Profile) Unsure() (keys int64, clients int) {
+	for _, c := range p.Clients {
+		var n int64
+		for _, u := range c.Uses {
+			n += u.Own.Once
+		}
+		if n > 0 {
+			clients++
+		}
+		keys += n
+	}
+	return keys, clients
+}

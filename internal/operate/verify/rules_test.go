@@ -147,6 +147,11 @@ func TestFenceInPlaceOfMonitor(t *testing.T) {
 	assert.Contains(t, c.Evidence.Seen[0].Evidence, "SET denied")
 	assert.Equal(t, []string{"lock:b"}, c.Evidence.Seen[0].Keys)
 	c = look(func() {
+		_, err := old.Do("EVAL", "return redis.call('GETSET', KEYS[1], '1')", 1, "lock:b")
+		assert.Error(t, err)
+	})
+	assert.Equal(t, verify.Seen, c.Verdict, "in a script: %s", c.Why)
+	c = look(func() {
 		_, err := old.Do("SET", "other:b", "1")
 		assert.ErrorContains(t, err, "NOPERM")
 	})

@@ -19,7 +19,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -193,43 +192,6 @@ func TestOneHiddenClientBesideAnotherApplication(t *testing.T) {
 	assert.Greater(t, turns.Load(), int64(1000))
 }
 
-// TestOneHiddenClientBehindTheFence is the same under a fence that keeps the other application's keys.
-func TestOneHiddenClientBehindTheFence(t *testing.T) {
-	s := redistest.Real(t)
-	fenceDefault(t, s, "cache:*")
-	modernFleet(t, s)
-	otherApplication(t, s)
-	var named, clean atomic.Int64
-	each(func(n int) {
-		c, addr := round(t, s, n, func(conn redis.Conn) {
-			words := []any{"SETNX", fmt.Sprintf("lock:%d:hidden", n), "1"}
-			if n%2 == 1 {
-				words = []any{"EVAL", "return redis.call('GETSET', KEYS[1], '1')", 1, words[1]}
-			}
-			_, err := conn.Do(words[0].(string), words[1:]...)
-			assert.Error(t, err, words)
-		})
-		for _, l := range c.Evidence.Seen {
-			if l.Addr == addr && c.Verdict == verify.Seen {
-				named.Add(1)
-				return
-			}
-		}
-		t.Log(n, c.Verdict, c.Why, c.Evidence.Seen)
-	})
-	s.Do("ACL", "LOG", "RESET")
-	each(func(n int) {
-		c, _ := round(t, s, n, nil)
-		if c.Verdict == verify.NoneSeen {
-			clean.Add(1)
-		} else {
-			t.Log(n, c.Verdict, c.Why, c.Evidence.Seen)
-		}
-	})
-	assert.EqualValues(t, rounds, named.Load())
-	assert.EqualValues(t, rounds, clean.Load())
-}
-
 func addrOf(t *testing.T, conn redis.Conn) string {
 	t.Helper()
 	info, err := redis.String(conn.Do("CLIENT", "INFO"))
@@ -237,14 +199,6 @@ func addrOf(t *testing.T, conn redis.Conn) string {
 	_, after, _ := strings.Cut(info, " addr=")
 	addr, _, _ := strings.Cut(after, " ")
 	return addr
-}
-
-func fenceDefault(t *testing.T, s *redistest.Server, keep ...string) {
-	t.Helper()
-	conn := s.Conn()
-	plans, err := fence.Make(context.Background(), conn, s.Addr, fence.Options{Users: []string{"default"}, Locks: []string{"lock:x"}, Keep: keep})
-	require.NoError(t, err)
-	require.NoError(t, plans[0].Execute(context.Background(), conn, nil))
 }
 
 // live is a service's lock, which the patterns of these tests match.

@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	_ "embed"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -15,25 +16,8 @@ import (
 
 const hostileName = `java-3 <img src=x onerror="document.title='pwned'"> of-a-very-long-name-that-has-no-place-to-break.example.com`
 
-// looksProbe measures a page as a reader sees it.
-const looksProbe = `(async function () {
-  var all = function (q) { return [].slice.call(document.querySelectorAll(q)); };
-  var meet = function (a, b) {
-    var r = a.getBoundingClientRect(), s = b.getBoundingClientRect();
-    return Math.min(r.right, s.right) - Math.max(r.left, s.left) > 1 && Math.min(r.bottom, s.bottom) - Math.max(r.top, s.top) > 1;
-  };
-  var cells = all("table.stack tr > *"), overlaps = 0;
-  cells.forEach(function (c, i) { cells.slice(i + 1, i + 12).forEach(function (d) { if (meet(c, d)) { overlaps++; } }); });
-  var luma = function (color) { var c = color.match(/\d+/g); return +c[0] + +c[1] + +c[2]; };
-  var body = getComputedStyle(document.body);
-  return {
-    Title: document.title, Wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
-    Cut: all("section, table.stack, table.stack td, table.stack th").filter(function (e) { return e.scrollWidth > e.clientWidth + 1; }).length,
-    Overlaps: overlaps, Requests: performance.getEntriesByType("resource").length,
-    Dark: luma(body.backgroundColor) < luma(body.color),
-    Small: all("p, li, td, th, code").filter(function (e) { return parseFloat(getComputedStyle(e).fontSize) < 11; }).length,
-  };
-})()`
+//go:embed testdata/probe.js
+var probe string
 
 // TestPageInABrowser opens the page on a screen and on a phone, light and dark. With a folder in LOCKMIGRATE_SCREENSHOTS the screens are
 // kept there.
@@ -62,7 +46,7 @@ func TestPageInABrowser(t *testing.T) {
 				Wide, Cut, Overlaps, Requests, Small int
 				Dark                                 bool
 			}
-			require.NoError(t, b.Eval(looksProbe, &saw))
+			require.NoError(t, b.Eval(probe, &saw))
 			require.NotEqual(t, "pwned", saw.Title)
 			require.Zero(t, saw.Wide, "the page does not scroll sideways")
 			require.Zero(t, saw.Cut, "nothing is cut off")

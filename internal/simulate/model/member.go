@@ -109,7 +109,6 @@ type Member struct {
 
 // Mutation is a planted bug that sits between the machines and their driver.
 type Mutation struct {
-	Name string
 	// Reply alters what the machine hears of the command that it sent.
 	Reply func(s *Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply
 	// Step alters what the machine wants next, given what it sent and heard last.

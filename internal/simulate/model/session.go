@@ -132,9 +132,6 @@ func (s *Session) On(key, fence string) {
 	}
 }
 
-// Reset brings the session back to its beginning.
-func (s *Session) Reset() { *s = NewSession(int(s.ID), s.Member) }
-
 // Acquire begins a turn.
 func (s *Session) Acquire(now Reading) protocol.Step {
 	s.Phase = Acquiring
@@ -195,9 +192,6 @@ func (s *Session) giveUp(now Reading) protocol.Step {
 func (s *Session) Crash() {
 	*s = Session{Member: s.Member, ID: s.ID, Key: s.Key, bound: s.bound, fenceKey: s.fenceKey, Turn: s.Turn, Phase: Dead, guard: s.guard}
 }
-
-// Restart is the process coming back, knowing nothing.
-func (s *Session) Restart() { s.Phase = Idle }
 
 // Holds tells that the client believes that it holds the lock.
 func (s *Session) Holds() bool { return s.Phase == Holding || s.Phase == Renewing }

@@ -101,10 +101,6 @@ const (
 	Outage                        // the server answers nothing for By, and runs no command
 )
 
-var faultNames = [...]string{"step", "slew", "pause", "crash", "wipe", "failover", "drift", "outage"}
-
-func (k FaultKind) String() string { return faultNames[k] }
-
 // Plan is every decision of a run, written down.
 type Plan struct {
 	Turns   []Turn

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"slices"
 	"time"
 
@@ -73,11 +72,6 @@ func (s *Shrinker) Shrink(fleet *Fleet) *Fleet {
 type Weight struct {
 	Clients, Events int
 	Skew            time.Duration
-}
-
-// Less tells whether a is the smaller one.
-func (a Weight) Less(b Weight) bool {
-	return cmp.Or(cmp.Compare(a.Clients, b.Clients), cmp.Compare(a.Events, b.Events), cmp.Compare(a.Skew, b.Skew)) < 0
 }
 
 // WeightOf weighs a planned fleet.
