@@ -73,7 +73,7 @@ func TestScanFindsLocks(t *testing.T) {
 		assert.EqualValues(t, 10, sum.Scanned)
 		assert.EqualValues(t, 4, sum.Locks)
 		assert.EqualValues(t, 1, sum.Possible, "the session")
-		assert.Equal(t, map[Format]int64{"expiry-ms": 2, Token: 1, Redisson: 1}, sum.ByFormat)
+		assert.Equal(t, map[Format]int64{ExpiryMS: 2, Token: 1, Redisson: 1}, sum.ByFormat)
 		assert.Equal(t, map[State]int64{Held: 3, Ghost: 1}, sum.ByState)
 		assert.True(t, sum.Complete)
 		assert.WithinDuration(t, time.Now(), sum.Clock, time.Minute)

@@ -58,8 +58,8 @@ type left struct {
 }
 
 var everyHolder = []left{
-	{holders.JedisLock, census.Format("expiry-ms"), "jedis-ms", true, false},
-	{holders.Article, census.Format("expiry-ms"), "jedis-ms", true, false},
+	{holders.JedisLock, census.ExpiryMS, "jedis-ms", true, false},
+	{holders.Article, census.ExpiryMS, "jedis-ms", true, false},
 	{holders.JedisUUID, census.UUIDExpiryMS, "jedis-uuid", true, false},
 	{holders.RedisPy, census.ExpiryFloatS, "redispy-float", true, false},
 	{holders.SetNXUUID, census.TokenNoTTL, "", false, false},
