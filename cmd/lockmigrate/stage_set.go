@@ -69,10 +69,6 @@ func (at *place) set(ctx context.Context) error {
 		return err
 	}
 	refused = cmp.Or(refused, unlessAlone(blockers, nil))
-	if knownClients(from) != knownClients(to) {
-		at.env.note("services that lock by a printed reference (lockmigrate scripts --namespace %s) are no members: they take no lock from %v after the change on. Print the reference again and start them with it",
-			at.store.Namespace, referenceTTL)
-	}
 	return at.carryOut(plan{what: what, record: from, seen: seen, blockers: blockers, by: "in the way", refused: refused}, func() error {
 		to.Note = flags.forced()
 		if err := unlessAlone(at.store.Set(ctx, from.Epoch, from, to, true)); err != nil {

@@ -22,10 +22,10 @@
 //   - internal/protocol/protocol.go: a field of Command; internal/protocol/bridge.go: who sets it
 //   - internal/wire/script.go: a case of argument, from the field to the name
 //   - internal/simulate/model/bridge.go: the same rule for the explorer and the simulator
-//   - internal/scripts/reference: a value in BridgeLock.java and in bridge_lock.py
+//   - clients/java, Machines.java, and clients/python, _machines.py: a value; `go test ./internal/scripts -update` brings them the script
 //   - compat/options.go, where a user chooses it
 //
-// A name that nobody fills in stops the program when it starts, and the references when they read the script.
+// A name that nobody fills in stops the program when it starts, and the other libraries when they read the script.
 package scripts
 
 import (
