@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+	"github.com/lockmigrate/lockmigrate/internal/operate/conformance"
 	"github.com/lockmigrate/lockmigrate/internal/operate/demo"
 	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -122,6 +123,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		command string
 		prints  []func() error
 	}{
+		{"conformance", []func() error{document(full[conformance.Report]())}},
 		{"demo", []func() error{func() error { return printDemo(env, end, full[*demo.Result]()) }}},
 		{"doctor", []func() error{func() error {
 			return printChecks(env, doctor.Findings{Checks: full[[]doctor.Check](), Servers: full[[]doctor.Server]()}, false)

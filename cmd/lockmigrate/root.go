@@ -129,6 +129,7 @@ func newRootCommand(env *environment) *cobra.Command {
 		newStageCommand(env),
 		newForecastCommand(env),
 		newRehearseCommand(env),
+		newConformanceCommand(env),
 		newSimulateCommand(env),
 		newExploreCommand(env),
 		newVersionCommand(env),

@@ -1,0 +1,143 @@
+// Command go is the driver of the Go library for `lockmigrate conformance`. docs/conformance.md has its line protocol. With --wrong NAME it is an
+// implementation that does one thing wrong, see wrong.go: the kit must find it.
+package main
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/operate/conformance"
+)
+
+// request is what the kit asks.
+type request struct {
+	ID        int    `json:"id"`
+	Do        string `json:"do"`
+	Locker    string `json:"locker"`
+	Lock      string `json:"lock"`
+	Key       string `json:"key"`
+	Redis     string `json:"redis"`
+	Namespace string `json:"namespace"`
+	Member    string `json:"member"`
+	TTL       int64  `json:"ttl_ms"`
+	Lease     int64  `json:"lease_ms"`
+	Reply     int64  `json:"reply_ms"`
+	FenceTTL  int64  `json:"fence_ttl_ms"`
+	Wait      int64  `json:"wait_ms"`
+}
+
+type answer map[string]any
+
+// driver has everything that the kit has opened.
+type driver struct {
+	wrong *wrong // nil: right
+
+	mu      sync.Mutex
+	out     *json.Encoder
+	lockers map[string]compat.Locker
+	locks   map[string]lockmigrate.Lock
+}
+
+func main() {
+	name := flag.String("wrong", "", "do one thing wrong")
+	flag.Parse()
+	d := &driver{out: json.NewEncoder(os.Stdout), lockers: map[string]compat.Locker{}, locks: map[string]lockmigrate.Lock{}}
+	if *name != "" {
+		if d.wrong = wrongs[*name]; d.wrong == nil {
+			os.Exit(2)
+		}
+	}
+	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
+		var r request
+		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
+			os.Exit(2)
+		}
+		go func() {
+			a, err := d.do(r)
+			if a == nil {
+				a = answer{}
+			}
+			if a["id"] = r.ID; err != nil {
+				a["error"], a["text"] = conformance.WordOf(err), err.Error()
+			} else {
+				a["ok"] = true
+			}
+			d.say(a)
+		}()
+	}
+}
+
+func (d *driver) say(a answer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	_ = d.out.Encode(a)
+}
+
+var errUnknown = errors.New("no such locker or lock")
+
+func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
+
+func (d *driver) do(r request) (answer, error) {
+	ctx := context.Background()
+	d.mu.Lock()
+	locker, lock := d.lockers[r.Locker], d.locks[r.Lock]
+	d.mu.Unlock()
+	switch r.Do {
+	case "hello":
+		return answer{"name": "lockmigrate", "version": "0.1.0", "language": "go", "levels": []int{1, 2, 3, 4}, "can": []string{"legacy", "queue", "fence"}}, nil
+	case "open":
+		return nil, d.open(ctx, r)
+	}
+	switch {
+	case r.Do == "acquire" && locker != nil:
+		lock, err := conformance.Attempt(ctx, locker, r.Key, ms(r.Wait))
+		if err != nil {
+			return nil, err
+		}
+		d.mu.Lock()
+		d.locks[r.Lock] = lock
+		d.mu.Unlock()
+		context.AfterFunc(lock.Context(), func() {
+			if cause := context.Cause(lock.Context()); errors.Is(cause, lockmigrate.ErrLost) && !d.wrong.deaf() {
+				d.say(answer{"event": "lost", "lock": r.Lock, "reason": cause.Error()})
+			}
+		})
+		return answer{"token": lock.Token(), "fence": lock.Fence(), "stage": lock.Stage().String()}, nil
+	case r.Do == "close" && locker != nil:
+		return nil, locker.Close()
+	case r.Do == "check" && lock != nil:
+		return answer{"alive": lock.Context().Err() == nil && time.Now().Before(lock.Expiry()) || d.wrong.deaf()}, nil
+	case r.Do == "release" && lock != nil:
+		return nil, lock.Release(ctx)
+	}
+	return nil, errUnknown
+}
+
+func (d *driver) open(ctx context.Context, r request) error {
+	var pool lockmigrate.Pool = &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialURLContext(ctx, r.Redis) }}
+	if d.wrong != nil {
+		pool = &wrongPool{pool, d.wrong}
+	}
+	locker, err := compat.New(pool, compat.Options{
+		Namespace: r.Namespace, Member: r.Member, TTL: ms(r.TTL), Lease: ms(r.Lease), ReplyTimeout: ms(r.Reply), FenceTTL: ms(r.FenceTTL),
+	})
+	if err != nil {
+		return err
+	}
+	d.mu.Lock()
+	d.lockers[r.Locker] = locker
+	d.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	return locker.Ready(ctx)
+}
