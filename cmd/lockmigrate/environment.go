@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -88,14 +89,22 @@ func (env *environment) print(doc any, text func(b *strings.Builder)) error {
 	return env.show(b.String())
 }
 
-// encode writes a document as one line of JSON; one that is pretty is for eyes too.
-func (env *environment) encode(doc any) error {
-	out := json.NewEncoder(env.stdout)
+// encode prints a document as one line of JSON, or indented where it is pretty.
+func (env *environment) encode(doc any) error { return encode(env.stdout, doc) }
+
+func encode(w io.Writer, doc any) error {
+	var b bytes.Buffer
+	out := json.NewEncoder(&b)
+	out.SetEscapeHTML(false)
 	if p, ok := doc.(pretty); ok {
 		out.SetIndent("", "  ")
 		doc = p.doc
 	}
-	return out.Encode(doc)
+	if err := out.Encode(doc); err != nil {
+		return err
+	}
+	_, err := w.Write(terminal.JSON(b.Bytes()))
+	return err
 }
 
 // pretty is a document that is indented.

@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"fmt"
 	"io"
 	"os"
@@ -189,7 +188,7 @@ func follow(env *environment, wanted bool) func(observe.EventRow) {
 		mu.Lock()
 		defer mu.Unlock()
 		if env.global.json {
-			_ = json.NewEncoder(env.stdout).Encode(map[string]any{"event": e})
+			_ = env.encode(map[string]any{"event": e})
 			return
 		}
 		fmt.Fprintln(env.stdout, eventLine(e))

@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"math"
@@ -122,12 +121,10 @@ func (o *observeOutput) final(f findings, err error) error {
 	next := afterObserve(measured, o.flags.profile)
 	if o.env.global.json {
 		doc := observeDocument{r, cost, stopped, holes, next}
-		out := json.NewEncoder(o.env.stdout)
 		if o.flags.follow {
-			return out.Encode(map[string]any{"summary": doc})
+			return o.env.encode(map[string]any{"summary": doc})
 		}
-		out.SetIndent("", "  ")
-		return out.Encode(doc)
+		return o.env.encode(pretty{doc})
 	}
 	var b strings.Builder
 	b.WriteString(o.table(r, 1000, o.env.screen()))

@@ -4,14 +4,11 @@ import (
 	"bufio"
 	"cmp"
 	"context"
-	"encoding/base64"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"maps"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 	"unicode/utf8"
@@ -104,79 +101,60 @@ func newScanReport(env *environment, w io.Writer, all bool) scanReport {
 	return &scanTable{w: w, types: all, width: env.screen(), ink: env.ink()}
 }
 
-// scanJSON prints one object a line, the summary last.
-type scanJSON struct {
-	w   io.Writer
-	buf []byte
+// scanJSON is one object a row, and one with the summary.
+type scanJSON struct{ w io.Writer }
+
+// rowJSON is a row as a document.
+type rowJSON struct {
+	Key        string        `json:"key"`
+	KeyBytes   []byte        `json:"key_base64,omitempty"` // where the key is no UTF-8
+	Type       string        `json:"type"`
+	Format     census.Format `json:"format"`
+	Dialects   []string      `json:"dialects,omitempty"`
+	Perhaps    []string      `json:"perhaps,omitempty"`
+	State      census.State  `json:"state"`
+	Expires    string        `json:"expires_at,omitempty"`
+	TTL        int64         `json:"ttl_ms"`
+	Confidence string        `json:"confidence"`
+	Note       string        `json:"note,omitempty"`
 }
 
 func (s *scanJSON) row(r *census.Row) error {
-	b := append(s.buf[:0], `{"key":`...)
-	b = terminal.AppendJSON(b, r.Key)
+	doc := rowJSON{string(r.Key), nil, r.Type, r.Format, r.Dialects, r.Perhaps, r.State, "", r.TTL, r.Confidence.String(), r.Note}
 	if !utf8.Valid(r.Key) {
-		b = append(b, `,"key_base64":"`...)
-		b = append(base64.StdEncoding.AppendEncode(b, r.Key), '"')
+		doc.KeyBytes = r.Key
 	}
-	b = terminal.AppendJSON(append(b, `,"type":`...), r.Type)
-	b = terminal.AppendJSON(append(b, `,"format":`...), string(r.Format))
-	if len(r.Dialects) > 0 {
-		b = append(b, `,"dialects":["`...)
-		b = append(append(b, strings.Join(r.Dialects, `","`)...), `"]`...)
-	}
-	if len(r.Perhaps) > 0 {
-		b = append(b, `,"perhaps":["`...)
-		b = append(append(b, strings.Join(r.Perhaps, `","`)...), `"]`...)
-	}
-	b = terminal.AppendJSON(append(b, `,"state":`...), string(r.State))
 	if r.HasExpiry {
-		b = append(b, `,"expires_at":"`...)
-		b = append(r.Expires.Time().AppendFormat(b, jsonTime), '"')
+		doc.Expires = r.Expires.Time().Format(jsonTime)
 	}
-	b = strconv.AppendInt(append(b, `,"ttl_ms":`...), r.TTL, 10)
-	b = terminal.AppendJSON(append(b, `,"confidence":`...), r.Confidence.String())
-	if r.Note != "" {
-		b = terminal.AppendJSON(append(b, `,"note":`...), r.Note)
-	}
-	s.buf = append(b, '}', '\n')
-	_, err := s.w.Write(s.buf)
-	return err
+	return encode(s.w, doc)
 }
 
 // jsonTime is RFC 3339 with milliseconds.
 const jsonTime = "2006-01-02T15:04:05.000Z07:00"
 
 func (s *scanJSON) summary(sum census.Summary) error {
-	b := append(s.buf[:0], `{"summary":{"scanned":`...)
-	b = strconv.AppendInt(b, sum.Scanned, 10)
-	b = strconv.AppendInt(append(b, `,"locks":`...), sum.Locks, 10)
-	b = appendCounts(append(b, `,"by_format":`...), sum.ByFormat)
-	b = appendCounts(append(b, `,"by_state":`...), sum.ByState)
-	b = strconv.AppendInt(append(b, `,"possible":`...), sum.Possible, 10)
-	b = strconv.AppendInt(append(b, `,"unread":`...), sum.Unread, 10)
-	lacks, err := json.Marshal(append([]string{}, sum.Lacks...))
-	if err != nil {
-		return err
+	var doc struct {
+		Summary struct {
+			Scanned  int64                   `json:"scanned"`
+			Locks    int64                   `json:"locks"`
+			ByFormat map[census.Format]int64 `json:"by_format"`
+			ByState  map[census.State]int64  `json:"by_state"`
+			Possible int64                   `json:"possible"`
+			Unread   int64                   `json:"unread"`
+			Lacks    []string                `json:"lacks"`
+			Seconds  float64                 `json:"seconds"`
+			Clock    string                  `json:"server_time,omitempty"`
+			Complete bool                    `json:"complete"`
+		} `json:"summary"`
 	}
-	b = append(append(b, `,"lacks":`...), lacks...)
-	b = strconv.AppendFloat(append(b, `,"seconds":`...), sum.Elapsed.Seconds(), 'f', 3, 64)
+	d := &doc.Summary
+	d.Scanned, d.Locks, d.ByFormat, d.ByState, d.Possible, d.Unread = sum.Scanned, sum.Locks, sum.ByFormat, sum.ByState, sum.Possible, sum.Unread
+	d.Lacks, d.Seconds, d.Complete = append([]string{}, sum.Lacks...), sum.Elapsed.Round(time.Millisecond).Seconds(), sum.Complete
 	if !sum.Clock.IsZero() {
-		b = append(sum.Clock.AppendFormat(append(b, `,"server_time":"`...), jsonTime), '"')
+		d.Clock = sum.Clock.Format(jsonTime)
 	}
-	b = strconv.AppendBool(append(b, `,"complete":`...), sum.Complete)
-	_, err = s.w.Write(append(b, "}}\n"...))
-	return err
-}
-
-func appendCounts[K ~string](b []byte, counts map[K]int64) []byte {
-	b = append(b, '{')
-	for i, k := range sortedKeys(counts) {
-		if i > 0 {
-			b = append(b, ',')
-		}
-		b = terminal.AppendJSON(b, string(k))
-		b = strconv.AppendInt(append(b, ':'), counts[k], 10)
-	}
-	return append(b, '}')
+	return encode(s.w, doc)
 }
 
 // sortedKeys returns the keys by falling count, then by name.
