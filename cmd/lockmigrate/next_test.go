@@ -265,27 +265,6 @@ func TestNextWaitsForMembersOfTheStageBefore(t *testing.T) {
 	assert.Contains(t, stdout, "lockmigrate verify --namespace orders --for 26h15m --monitor") // the operator has stated it
 }
 
-// A verify that was killed looks no more, however lately it saved its state.
-func TestNextKnowsAVerifyThatWasKilled(t *testing.T) {
-	s := redistest.Real(t)
-	t.Chdir(t.TempDir())
-	o := operator{t, s.URL()}
-	o.bridges("orders", "lock:*")
-	looking := program(t, "verify", "--namespace", "orders", "--longest-silence", "1h", "--for", "2h", "--monitor", "--out", certificateName("orders"), "--redis", s.URL())
-	require.NoError(t, looking.Start())
-	redistest.Await(t, "a state", 20*time.Second, func() bool {
-		_, err := verify.LoadSaved(stateName(certificateName("orders")))
-		return err == nil
-	})
-	stdout, _ := o.runs(exitDone, "next", "--namespace", "orders")
-	assert.Contains(t, strings.Join(strings.Fields(stdout), " "), fmt.Sprintf("a verify is looking (process %d on", looking.Process.Pid))
-	require.NoError(t, looking.Process.Kill())
-	_ = looking.Wait()
-	stdout, _ = o.runs(exitDone, "next", "--namespace", "orders")
-	assert.NotContains(t, stdout, "is looking")
-	assert.Contains(t, stdout, "lockmigrate verify --resume orders.certificate.json.state")
-}
-
 // TestALookHasOneSize: what a look keeps of a million legacy values is how many of each kind, and the first of them by name.
 func TestALookHasOneSize(t *testing.T) {
 	t.Parallel()

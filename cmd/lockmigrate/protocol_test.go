@@ -1,7 +1,6 @@
 package main
 
 import (
-	"flag"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -14,8 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 )
-
-var update = flag.Bool("update", false, "write the figures of docs/benchmarks.md into docs/protocol.md")
 
 // claimCells are a claim and what the protocol's page says of it, in neighbouring cells of a table.
 var claimCells = regexp.MustCompile("\\| `([A-Za-z0-9-]+)` \\|(?: ([BHLMS ]+) \\| [^|]+ \\|)? (proven|broken) ")
@@ -64,44 +61,4 @@ func TestTheProtocolsPageSaysWhatTheClaimsSay(t *testing.T) {
 	}
 	assert.Greater(t, proven, 30)
 	assert.Greater(t, broken, 15)
-}
-
-// costs are the rows of docs/benchmarks.md that the protocol's page repeats.
-var costs = []string{
-	"allocations per acquire + release",
-	"bridge, whole CPU / modern",
-	"handoff between processes, p50 / blpop",
-	"the same after an old client's DEL, p50 / blpop",
-	"handoffs/s, 4 x 4 / blpop",
-	"round trips per contended acquisition, 4 x 4",
-	"400 Lockers / 4, turns/s, bridge",
-	"memory of 5,000 waiters of one process, MiB, bridge",
-	"bytes left on the server for each lock after a minute, bridge",
-	"bridge, locks/s, 64 goroutines, distinct keys / raw",
-}
-
-// TestTheProtocolsPageRepeatsTheBenchmarks: the figures are those of docs/benchmarks.md; -update writes them.
-func TestTheProtocolsPageRepeatsTheBenchmarks(t *testing.T) {
-	page := filepath.Join("..", "..", "docs", "protocol.md")
-	benchmarks, err := os.ReadFile(filepath.Join("..", "..", "docs", "benchmarks.md"))
-	require.NoError(t, err)
-	table := "| what | measured |\n|---|---|\n"
-	for _, name := range costs {
-		row := regexp.MustCompile(`(?m)^\| ` + regexp.QuoteMeta(name) + ` \| [^|]+ \| ([^|]+) \|`).FindSubmatch(benchmarks)
-		if assert.NotNil(t, row, "docs/benchmarks.md has no row %q", name) {
-			table += "| " + name + " | " + string(row[1]) + " |\n"
-		}
-	}
-	text, err := os.ReadFile(page)
-	require.NoError(t, err)
-	const begin, end = "<!-- cost: from benchmarks.md -->\n", "<!-- end of cost -->"
-	before, rest, found := strings.Cut(string(text), begin)
-	require.True(t, found)
-	present, after, found := strings.Cut(rest, end)
-	require.True(t, found)
-	if *update {
-		require.NoError(t, os.WriteFile(page, []byte(before+begin+"\n"+table+"\n"+end+after), 0o644))
-		return
-	}
-	assert.Equal(t, "\n"+table+"\n", present, "go test ./cmd/lockmigrate -run TestTheProtocolsPage -update writes it")
 }

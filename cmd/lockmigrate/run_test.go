@@ -106,17 +106,6 @@ func TestScanWithoutTheRight(t *testing.T) {
 	assert.Regexp(t, `^lockmigrate: this user may not run a command there \(NOPERM .*scan.*\): lockmigrate scan needs ACL SETUSER NAME .*~KEY .*\+scan .*\+pttl \+getrange .*\(SECURITY.md, "The least rights", .*\)\n$`, stderr)
 }
 
-// TestScanWithTheRightsThatHelpNames: no more than those.
-func TestScanWithTheRightsThatHelpNames(t *testing.T) {
-	s := redistest.Real(t)
-	s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "-@all", "+scan", "+getrange", "+pttl", "+hlen", "+hkeys", "+hgetall", "+time")
-	s.Do("HSET", "redisson", "6b1e0b0c-6f0c-4a8b-9d0a-0f1e2d3c4b5a:54", 1)
-	s.Do("SADD", "set", "m")
-	s.Do("SET", "lock:a", "6123456789012345678", "PX", 60_000)
-	stdout, _ := expect(t, exitDone, "scan", "--redis", "redis://joe:pw@"+s.Addr)
-	assert.Contains(t, stdout, "\n2 locks: ")
-}
-
 // TestScanOfADyingServer: what was found is printed, and what is missing is said.
 func TestScanOfADyingServer(t *testing.T) {
 	t.Parallel()

@@ -62,17 +62,6 @@ func TestScanAcrossAFailover(t *testing.T) {
 	assert.Contains(t, r.diagnostics.String(), "the masters were "+c.Masters[0].Addr+", and now are "+c.Replicas[0][0].Addr)
 }
 
-// TestScanOfAClusterWithoutAMaster is no whole look either.
-func TestScanOfAClusterWithoutAMaster(t *testing.T) {
-	t.Parallel()
-	c := redistest.NewCluster(t, 2, 0, "--cluster-node-timeout", "60000")
-	c.Masters[0].Do("SET", ownedBy(c, 0), "1")
-	c.Masters[1].Kill()
-	out, stderr := expect(t, exitFailed, "scan", "--json", "--redis", c.URL())
-	assert.Contains(t, out, `"complete":false`)
-	assert.Contains(t, stderr, c.Masters[1].Addr)
-}
-
 // TestVerifyBesideSentinelsThatAreCutOff: two others may have replaced the master that the last one names.
 func TestVerifyBesideSentinelsThatAreCutOff(t *testing.T) {
 	t.Parallel()

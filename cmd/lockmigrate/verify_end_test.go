@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"fmt"
 	"os"
 	"os/exec"
 	"os/signal"
@@ -104,9 +105,12 @@ func TestVerifyOutlivesAKill(t *testing.T) {
 	cmd := program(t, "verify", "--namespace", "orders", "--for", "4s", "--longest-silence", "4s", "--monitor", "--out", file, "--redis", s.URL())
 	require.NoError(t, cmd.Start())
 	redistest.Await(t, "a state", 20*time.Second, func() bool { _, err := os.Stat(file + ".state"); return err == nil })
-	assert.Contains(t, o.says(exitDone, "next", "--namespace", "orders"), "lockmigrate verify --ask orders.certificate.json.state")
+	said := o.says(exitDone, "next", "--namespace", "orders")
+	assert.Contains(t, said, "lockmigrate verify --ask orders.certificate.json.state")
+	assert.Contains(t, strings.Join(strings.Fields(said), " "), fmt.Sprintf("a verify is looking (process %d on", cmd.Process.Pid))
 	require.NoError(t, cmd.Process.Kill())
 	_ = cmd.Wait()
+	assert.Contains(t, o.says(exitDone, "next", "--namespace", "orders"), "lockmigrate verify --resume orders.certificate.json.state")
 	s.Do("SET", "in the gap", "1") // whatever runs unseen begins the window again
 	assert.NoFileExists(t, file)
 	assert.Contains(t, o.says(exitDone, "verify", "--ask", file+".state"), "of 4s, last saved at")
@@ -117,7 +121,7 @@ func TestVerifyOutlivesAKill(t *testing.T) {
 	require.NoError(t, err)
 	same := []string{"verify", "--namespace", "orders", "--for", "4s", "--longest-silence", "4s", "--monitor", "--out", file, "--restartable"}
 	assert.Contains(t, o.says(exitUsage, append(same, "--every", "2m")...), "the state of a run with other options")
-	said := o.says(exitDone, same...)
+	said = o.says(exitDone, same...)
 	assert.Contains(t, said, "goes on with the run")
 	assert.Contains(t, said, "the window begins again")
 	assert.NoFileExists(t, file+".state")

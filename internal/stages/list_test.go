@@ -255,50 +255,6 @@ func TestNothingIsLeftBehind(t *testing.T) {
 	})
 }
 
-// TestPatternsOfAnyBytes: a pattern need not be UTF-8, in the record and in the list.
-func TestPatternsOfAnyBytes(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		store := newStore(s)
-		odd := "lock\xff\xfe.é.*"
-		require.NoError(t, store.Init(t.Context(), record(odd)))
-		order := newFake(t, store, "a").report()
-		if !order.Covers("lock\xff\xfe.é.1") || order.Covers("lock\xff\xfd.é.1") || order.Covers("lock\ufffd\ufffd.é.1") {
-			t.Errorf("a member is told %q", order.Patterns)
-		}
-		if err := named(store, "other").Init(t.Context(), record("lock\xff*")); !errors.Is(err, ErrOverlap) {
-			t.Errorf("its keys again: %v", err)
-		}
-		assert.NoError(t, named(store, "other").Init(t.Context(), record("lock\xfd*")), "keys beside it:")
-		if Escape(odd) != `lock\xff\xfe.é.*` || Unescape(Escape(odd)) != odd || Unescape(`a\xg1\x4`) != `a\xg1\x4` {
-			t.Errorf("escaped: %q", Escape(odd))
-		}
-	})
-}
-
-// TestTheDeadCountBesideTheirSuccessors: a process that comes back under another id works, and what the one before
-// may hold is waited for.
-func TestTheDeadCountBesideTheirSuccessors(t *testing.T) {
-	s := redistest.Mini(t)
-	store := newStore(s)
-	clock := time.Now().Truncate(time.Millisecond)
-	s.Mini.SetTime(clock)
-	create(t, store)
-	dead, next := newFake(t, store, "pay-0/1"), newFake(t, store, "pay-0/2")
-	dead.report()
-	dead.holds(Legacy, Legacy)
-	dead.report()
-	next.report()
-	next.report()
-	clock = clock.Add(dead.Lease + time.Millisecond)
-	s.Mini.SetTime(clock)
-	next.report()
-	assert.Equal(t, "pay-0/1:silent", move(t, store, Bridge))
-	clock = clock.Add(dead.Longest + Slack)
-	s.Mini.SetTime(clock)
-	next.report()
-	assert.Equal(t, "", move(t, store, Bridge), "after the last lock of the dead one")
-}
-
 // TestReportsHaveABound: one that comes after its bound does not count, whether or not its member has left.
 func TestReportsHaveABound(t *testing.T) {
 	s := redistest.Mini(t)

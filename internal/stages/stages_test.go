@@ -1,7 +1,10 @@
 package stages
 
 import (
+	"cmp"
 	"errors"
+	"os"
+	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
@@ -103,109 +106,66 @@ func TestInit(t *testing.T) {
 	})
 }
 
-// TestFleetMovesForwardBackForward: every step asks every member.
-func TestFleetMovesForwardBackForward(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		store := newStore(s)
-		create(t, store)
-		a, b := newFake(t, store, "a"), newFake(t, store, "b")
-		a.report()
-		b.report()
-		for _, to := range []Stage{Bridge, Modern, Bridge, Legacy, Bridge, Modern} {
-			if to > a.Stage {
-				if got := move(t, store, to); got != "a:behind b:behind" {
-					t.Fatalf("to %v before anybody runs the epoch: blocked by %q", to, got)
+// TestHistoriesOfMembers plays the histories of testdata/histories.txt: members that report and hold, moves, and time that passes. Behind => stands
+// the stage that a member is told, or who is in the way of a move.
+func TestHistoriesOfMembers(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("testdata", "histories.txt"))
+	require.NoError(t, err)
+	for history := range strings.SplitSeq(strings.TrimPrefix(string(text), "# "), "\n# ") {
+		title, steps, _ := strings.Cut(history, "\n")
+		t.Run(title, func(t *testing.T) {
+			s := redistest.Mini(t)
+			store, clock, members := newStore(s), time.Now().Truncate(time.Millisecond), map[string]*fake{}
+			s.Mini.SetTime(clock)
+			create(t, store)
+			for step := range strings.SplitSeq(strings.TrimSpace(steps), "\n") {
+				step, want, _ := strings.Cut(step, " => ")
+				words := strings.Fields(step)
+				if members[words[0]] == nil {
+					members[words[0]] = newFake(t, store, words[0])
 				}
+				assert.Equal(t, want, members[words[0]].plays(words, &clock), step)
+				s.Mini.SetTime(clock)
 			}
-			a.report()
-			b.report()
-			if got := move(t, store, to); got != "" {
-				t.Fatalf("to %v: blocked by %q", to, got)
-			}
-			if a.report().Stage != to || b.report().Stage != to {
-				t.Fatalf("told %v and %v, want %v", a.Stage, b.Stage, to)
-			}
-		}
-	})
-}
-
-// TestLocksOfAnOldStageBlock: a member may run the new stage and still hold a lock of the old one.
-func TestLocksOfAnOldStageBlock(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		store := newStore(s)
-		create(t, store)
-		a := newFake(t, store, "a")
-		a.report()
-		a.report()
-		move(t, store, Bridge)
-		a.holds(Legacy, Legacy)
-		a.report()
-		a.report()
-		assert.Equal(t, "a:holds", move(t, store, Modern), "with a legacy lock held")
-		a.holds(-1, -1)
-		a.report()
-		assert.Equal(t, "", move(t, store, Modern), "after its release")
-		a.holds(Bridge, Modern)
-		a.report()
-		assert.Equal(t, "", move(t, store, Bridge), "back")
-		a.report()
-		assert.Equal(t, "a:holds", move(t, store, Legacy), "back to legacy with a modern lock held")
-	})
-}
-
-// TestSilentMembersRunOut: forward waits for the lease, the longest lock and the slack.
-func TestSilentMembersRunOut(t *testing.T) {
-	s := redistest.Mini(t)
-	store := newStore(s)
-	clock := time.Now().Truncate(time.Millisecond)
-	s.Mini.SetTime(clock)
-	pass := func(d time.Duration) { clock = clock.Add(d); s.Mini.SetTime(clock) }
-	create(t, store)
-	a, silent := newFake(t, store, "a"), newFake(t, store, "silent")
-	for range 2 {
-		a.report()
-		silent.report()
+		})
 	}
-	move(t, store, Bridge)
-	a.report()
-	require.Equal(t, "a:behind silent:behind", move(t, store, Modern))
-	pass(silent.Lease + time.Millisecond)
-	a.report()
-	require.Equal(t, "silent:silent", move(t, store, Modern), "after its lease")
-	blockers, err := store.Move(t.Context(), 2, Modern, true)
-	if err != nil || len(blockers) != 1 || blockers[0].Wait != silent.Longest+Slack {
-		t.Fatalf("%+v, %v", blockers, err)
-	}
-	pass(silent.Longest + Slack - time.Millisecond)
-	a.report()
-	require.Equal(t, "silent:silent", move(t, store, Modern), "just before it has run out")
-	pass(time.Millisecond)
-	a.report()
-	require.Equal(t, "", move(t, store, Modern), "after it has run out")
-	// It comes back from its pause, and reports what it ran. It gets no lease until it says that it holds nothing there.
-	silent.Seq++
-	_, err = store.Join(t.Context(), silent.Report)
-	require.ErrorIs(t, err, ErrApart)
-	silent.Epoch, silent.Stage = -1, -1
-	silent.report()
-	require.Equal(t, "", move(t, store, Bridge), "back")
 }
 
-// TestUndoingAStepDoesNotWait: back may overtake a step that nobody, or somebody, has taken.
-func TestUndoingAStepDoesNotWait(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		store := newStore(s)
-		create(t, store)
-		a, b := newFake(t, store, "a"), newFake(t, store, "b")
-		for range 2 {
-			a.report()
-			b.report()
+// plays takes a step of a history, and returns what came of it.
+func (f *fake) plays(words []string, clock *time.Time) string {
+	switch words[0] + " " + words[1] {
+	case "move " + words[1]:
+		to, err := Parse(words[1])
+		require.NoError(f.t, err)
+		return cmp.Or(move(f.t, f.store, to), "done")
+	case "pass " + words[1]:
+		d, err := time.ParseDuration(words[1])
+		require.NoError(f.t, err)
+		*clock = clock.Add(d)
+	case f.ID + " holds":
+		if words[2] == "nothing" {
+			f.Lowest, f.Highest = -1, -1
+			break
 		}
-		move(t, store, Bridge)
-		a.report()
-		require.Equal(t, "", move(t, store, Legacy), "undo")
-		require.Equal(t, "a:behind b:behind", move(t, store, Bridge), "again, while a runs an epoch that is over")
-	})
+		lowest, err := Parse(words[2])
+		require.NoError(f.t, err)
+		highest, err := Parse(words[3])
+		require.NoError(f.t, err)
+		f.holds(lowest, highest)
+	case f.ID + " reports":
+		f.Seq++
+		order, err := f.store.Join(f.t.Context(), f.Report)
+		if errors.Is(err, ErrApart) {
+			f.Epoch, f.Stage = -1, -1 // it ends what it ran
+			return "apart"
+		}
+		require.NoError(f.t, err)
+		f.Epoch, f.Stage = order.Epoch, order.Stage
+		return order.Stage.String()
+	default:
+		f.t.Fatalf("no step: %q", words)
+	}
+	return ""
 }
 
 func TestLateReportsChangeNothing(t *testing.T) {

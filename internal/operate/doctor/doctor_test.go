@@ -1,11 +1,9 @@
 package doctor_test
 
 import (
-	"bufio"
 	"context"
 	"fmt"
-	"net"
-	"regexp"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -61,129 +59,73 @@ func TestHealthyServer(t *testing.T) {
 	}
 }
 
-// What doctor says of a clock is true within the error that it gives, however busy the machine.
-func TestAHostWhoseClockIsAhead(t *testing.T) {
-	const ahead = 7 * time.Second
-	s := redistest.Real(t)
-	check := examine(t, s.URL(), doctor.Options{Now: func() time.Time { return time.Now().Add(ahead) }})["clock"]
-	assert.Equal(t, doctor.Fail, check.Verdict)
-	said := regexp.MustCompile(`^this host is (\S+) ahead of the server, give or take (\S+)$`).FindStringSubmatch(check.Found)
-	require.NotNil(t, said, check.Found)
-	off, err := time.ParseDuration(said[1])
-	require.NoError(t, err)
-	within, err := time.ParseDuration(said[2])
-	require.NoError(t, err)
-	const rounding = 10 * time.Microsecond // of both
-	assert.InDelta(t, ahead, off, float64(within+rounding), check.Found)
-}
-
 func TestMisconfiguredServers(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
-	ms := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
+	ms := func(d time.Duration) any { return time.Now().Add(d).UnixMilli() }
+	seconds := time.Now().Unix() + 60
+	type command = []any
 	for _, c := range []struct {
-		name string
-		make func(t *testing.T) (url string, opts doctor.Options)
-		id   string
-		want doctor.Verdict
-		says string
+		name   string
+		server string  // its arguments
+		joe    string  // the rights of a user, whom doctor connects as
+		do     command // beforehand
+		match  string
+		id     string
+		want   doctor.Verdict
+		says   string
 	}{
-		{"evicts any key", func(t *testing.T) (string, doctor.Options) {
-			return redistest.Real(t, "--maxmemory", "50mb", "--maxmemory-policy", "allkeys-lru").URL(), doctor.Options{}
-		}, "eviction", doctor.Fail, "allkeys-lru"},
-		{"evicts keys with a TTL", func(t *testing.T) (string, doctor.Options) {
-			return redistest.Real(t, "--maxmemory", "50mb", "--maxmemory-policy", "volatile-ttl").URL(), doctor.Options{}
-		}, "eviction", doctor.Fail, "volatile-ttl"},
-		{"no right to scripts", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "&*", "+@all", "-eval", "-evalsha")
-			return "redis://joe:pw@" + s.Addr, doctor.Options{}
-		}, "scripting", doctor.Fail, "NOPERM"},
-		{"no right to count listeners", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "&*", "+@all", "-pubsub")
-			return "redis://joe:pw@" + s.Addr, doctor.Options{}
-		}, "rights-modern", doctor.Warn, "pubsub|numsub"},
-		{"no right to the guard", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "&*", "+@all")
-			return "redis://joe:pw@" + s.Addr, doctor.Options{Match: "lock:*"}
-		}, "rights-compat-Namespace-bridge", doctor.Fail, "{lock:lockmigrate-doctor}:guard"},
-		{"no right to the queue", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "&*", "+@all")
-			return "redis://joe:pw@" + s.Addr, doctor.Options{Match: "lock:*"}
-		}, "rights-modern", doctor.Fail, "{lock:lockmigrate-doctor}:queue"},
-		{"no right to the counter, of another user", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "~{lock:*}:queue", "&*", "+@all")
-			return s.URL(), doctor.Options{Match: "lock:*", User: "joe", Uses: []string{"modern FenceTTL"}}
-		}, "rights-modern-FenceTTL", doctor.Fail, "{lock:lockmigrate-doctor}:fence"},
-		{"EVALSHA renamed away", func(t *testing.T) (string, doctor.Options) {
-			return redistest.Real(t, "--rename-command", "EVALSHA", "").URL(), doctor.Options{}
-		}, "scripting", doctor.Fail, "EVALSHA"},
-		{"a command renamed away", func(t *testing.T) (string, doctor.Options) {
-			return redistest.Real(t, "--rename-command", "GETSET", "").URL(), doctor.Options{}
-		}, "commands", doctor.Fail, "GETSET"},
-		{"a replica", func(t *testing.T) (string, doctor.Options) {
-			master := redistest.Real(t)
-			host, port, _ := net.SplitHostPort(master.Addr)
-			return redistest.Real(t, "--replicaof", host+" "+port).URL(), doctor.Options{}
-		}, "role", doctor.Fail, "read-only replica"},
-		{"fewer replicas than writes need", func(t *testing.T) (string, doctor.Options) {
-			return redistest.Real(t, "--min-replicas-to-write", "1").URL(), doctor.Options{}
-		}, "replication", doctor.Fail, "NOREPLICAS"},
-		{"a bridge value without its TTL", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("SET", "lock:order:1", "7000000000000000001")
-			return s.URL(), doctor.Options{}
-		}, "tokens-without-ttl", doctor.Warn, "lock:order:1"},
-		{"a bridge value is not over", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("SET", "lock:order:1", "7000000000000000001")
-			return s.URL(), doctor.Options{}
-		}, "ghosts", doctor.Pass, "none"},
-		{"two dialects on one key", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("SET", "lock:order:1", ms(time.Minute))
-			s.Do("SET", "lock:order:2", fmt.Sprint(time.Now().Unix()+60))
-			return s.URL(), doctor.Options{}
-		}, "dialects", doctor.Fail, "redis-doc"},
-		{"clients that overwrite a holder", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("SETEX", "qo_tasks.add_a-1", 60, time.Now().Unix()+60)
-			return s.URL(), doctor.Options{}
-		}, "dialects", doctor.Fail, "blind-set"},
-		{"either of two dialects", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("SET", "lock:py", fmt.Sprint(time.Now().Unix()+60)+".25")
-			return s.URL(), doctor.Options{}
-		}, "dialects", doctor.Pass, "redispy-float or redis-objects"},
-		{"a token of 16 letters and digits", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("SETNX", "lock:laravel", "q8ZK3mPx0aVbT7Ld")
-			return s.URL(), doctor.Options{}
-		}, "tokens-without-ttl", doctor.Warn, "lock:laravel"},
-		{"a token on a key of another name", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("SETNX", "laravel_cache:job", "q8ZK3mPx0aVbT7Ld")
-			return s.URL(), doctor.Options{}
-		}, "tokens-without-ttl", doctor.Warn, "1 random texts"},
-		{"ghosts", func(t *testing.T) (string, doctor.Options) {
-			s := redistest.Real(t)
-			s.Do("SET", "lock:dead", ms(-48*time.Hour))
-			return s.URL(), doctor.Options{}
-		}, "ghosts", doctor.Warn, "lock:dead"},
-		{"a node of a cluster", func(t *testing.T) (string, doctor.Options) {
-			return redistest.Real(t, "--cluster-enabled", "yes").URL(), doctor.Options{}
-		}, "cluster-mode", doctor.Fail, "cluster"},
+		{"evicts any key", "--maxmemory 50mb --maxmemory-policy allkeys-lru", "", nil, "", "eviction", doctor.Fail, "allkeys-lru"},
+		{"evicts keys with a TTL", "--maxmemory 50mb --maxmemory-policy volatile-ttl", "", nil, "", "eviction", doctor.Fail, "volatile-ttl"},
+		{"no right to scripts", "", "~* &* +@all -eval -evalsha", nil, "", "scripting", doctor.Fail, "NOPERM"},
+		{"no right to count listeners", "", "~* &* +@all -pubsub", nil, "", "rights-modern", doctor.Warn, "pubsub|numsub"},
+		{"no right to the guard", "", "~lock:* &* +@all", nil, "lock:*", "rights-compat-Namespace-bridge", doctor.Fail, "{lock:lockmigrate-doctor}:guard"},
+		{"no right to the queue", "", "~lock:* &* +@all", nil, "lock:*", "rights-modern", doctor.Fail, "{lock:lockmigrate-doctor}:queue"},
+		{"EVALSHA renamed away", "--rename-command EVALSHA ''", "", nil, "", "scripting", doctor.Fail, "EVALSHA"},
+		{"a command renamed away", "--rename-command GETSET ''", "", nil, "", "commands", doctor.Fail, "GETSET"},
+		{"fewer replicas than writes need", "--min-replicas-to-write 1", "", nil, "", "replication", doctor.Fail, "NOREPLICAS"},
+		{"a node of a cluster", "--cluster-enabled yes", "", nil, "", "cluster-mode", doctor.Fail, "cluster"},
+		{"a replica", "--replicaof 127.0.0.1 1", "", nil, "", "role", doctor.Fail, "read-only replica"},
+		{"a bridge value without its TTL", "", "", command{"SET", "lock:order:1", "7000000000000000001"}, "", "tokens-without-ttl", doctor.Warn, "lock:order:1"},
+		{"a bridge value is not over", "", "", command{"SET", "lock:order:1", "7000000000000000001"}, "", "ghosts", doctor.Pass, "none"},
+		{"two dialects on one key", "", "", command{"MSET", "lock:order:1", ms(time.Minute), "lock:order:2", seconds}, "", "dialects", doctor.Fail, "redis-doc"},
+		{"clients that overwrite a holder", "", "", command{"SETEX", "qo_tasks.add_a-1", 60, seconds}, "", "dialects", doctor.Fail, "blind-set"},
+		{"either of two dialects", "", "", command{"SET", "lock:py", fmt.Sprint(seconds, ".25")}, "", "dialects", doctor.Pass, "redispy-float or redis-objects"},
+		{"a token of 16 letters and digits", "", "", command{"SETNX", "lock:laravel", "q8ZK3mPx0aVbT7Ld"}, "", "tokens-without-ttl", doctor.Warn, "lock:laravel"},
+		{"a token on a key of another name", "", "", command{"SETNX", "laravel_cache:job", "q8ZK3mPx0aVbT7Ld"}, "", "tokens-without-ttl", doctor.Warn, "1 random texts"},
+		{"ghosts", "", "", command{"SET", "lock:dead", ms(-48 * time.Hour)}, "", "ghosts", doctor.Warn, "lock:dead"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			url, opts := c.make(t)
-			checks := examine(t, url, opts)
-			assert.Equal(t, c.want, checks[c.id].Verdict)
-			assert.Contains(t, checks[c.id].Found, c.says)
+			var args []string
+			for word := range strings.FieldsSeq(c.server) {
+				args = append(args, strings.Trim(word, "'"))
+			}
+			s := redistest.Real(t, args...)
+			url := s.URL()
+			if c.do != nil {
+				s.Do(c.do[0].(string), c.do[1:]...)
+			}
+			if c.joe != "" {
+				userOf(s, "joe", strings.Fields(c.joe))
+				url = "redis://joe:pw@" + s.Addr
+			}
+			check := examine(t, url, doctor.Options{Match: c.match})[c.id]
+			assert.Equal(t, c.want, check.Verdict)
+			assert.Contains(t, check.Found, c.says)
 		})
 	}
+	s := redistest.Real(t)
+	userOf(s, "joe", []string{"~lock:*", "~{lock:*}:queue", "&*", "+@all"})
+	check := examine(t, s.URL(), doctor.Options{Match: "lock:*", User: "joe", Uses: []string{"modern FenceTTL"}})["rights-modern-FenceTTL"]
+	assert.Equal(t, doctor.Fail, check.Verdict, "of another user")
+	assert.Contains(t, check.Found, "{lock:lockmigrate-doctor}:fence")
+}
+
+func userOf(s *redistest.Server, name string, rules []string) {
+	args := []any{"SETUSER", name, "reset", "on", ">pw"}
+	for _, w := range rules {
+		args = append(args, w)
+	}
+	s.Do("ACL", args...)
 }
 
 // TestEachRightIsTried takes one right after the other from a user, for every use of the lock packages, and
@@ -195,12 +137,8 @@ func TestEachRightIsTried(t *testing.T) {
 		use, ok := rights.Find(name)
 		require.True(t, ok)
 		id := "rights-" + strings.ReplaceAll(name, " ", "-")
-		look := func(without *rights.Right, more ...any) doctor.Check {
-			args := []any{"SETUSER", "joe", "reset", "on", ">pw"}
-			for _, w := range use.Rules([]string{"lock:*"}, without) {
-				args = append(args, w)
-			}
-			s.Do("ACL", append(append(args, "+info", "+scan", "+time"), more...)...)
+		look := func(without *rights.Right, more ...string) doctor.Check {
+			userOf(s, "joe", slices.Concat(use.Rules([]string{"lock:*"}, without), []string{"+info", "+scan", "+time"}, more))
 			return examine(t, "redis://joe:pw@"+s.Addr, doctor.Options{Match: "lock:*", Uses: []string{name}})[id]
 		}
 		whole := look(nil, "+acl|dryrun", "+acl|whoami")
@@ -261,55 +199,4 @@ func TestFitNeedsAnswers(t *testing.T) {
 	assert.Equal(t, doctor.Fit, outcome, list)
 	outcome, _ = doctor.Judge(nil)
 	assert.Equal(t, doctor.Inconclusive, outcome)
-}
-
-// TestOldServer puts a stub in place of a server of long ago, which knows INFO and little else.
-func TestOldServer(t *testing.T) {
-	listener, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer listener.Close()
-	go func() {
-		for {
-			conn, err := listener.Accept()
-			if err != nil {
-				return
-			}
-			go answerAsOld(conn)
-		}
-	}()
-	checks := examine(t, "redis://"+listener.Addr().String(), doctor.Options{})
-	assert.Equal(t, doctor.Fail, checks["version"].Verdict)
-	assert.Contains(t, checks["version"].Found, "2.6.9")
-	assert.Equal(t, doctor.Fail, checks["rights-legacy"].Verdict, "it knows none of the commands")
-	assert.Equal(t, doctor.Fail, checks["scripting"].Verdict)
-}
-
-func answerAsOld(conn net.Conn) {
-	defer conn.Close()
-	in := bufio.NewReader(conn)
-	for {
-		head, err := in.ReadString('\n')
-		if err != nil {
-			return
-		}
-		var n int
-		_, _ = fmt.Sscanf(head, "*%d", &n)
-		var words []string
-		for range n {
-			_, _ = in.ReadString('\n')
-			word, _ := in.ReadString('\n')
-			words = append(words, strings.ToUpper(strings.TrimSpace(word)))
-		}
-		reply := "-ERR unknown command\r\n"
-		if len(words) > 0 && words[0] == "PING" {
-			reply = "+PONG\r\n"
-		}
-		if len(words) > 0 && words[0] == "INFO" {
-			info := "redis_version:2.6.9\r\nrole:master\r\n"
-			reply = fmt.Sprintf("$%d\r\n%s\r\n", len(info), info)
-		}
-		if _, err := conn.Write([]byte(reply)); err != nil {
-			return
-		}
-	}
 }

@@ -3,19 +3,10 @@ package endpoint
 import (
 	"bufio"
 	"context"
-	"crypto/ecdsa"
-	"crypto/elliptic"
-	"crypto/rand"
 	"crypto/tls"
-	"crypto/x509"
-	"crypto/x509/pkix"
-	"encoding/pem"
 	"fmt"
-	"math/big"
 	"net"
-	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 	"time"
 
@@ -109,11 +100,6 @@ func TestDialWrongPassword(t *testing.T) {
 	}
 }
 
-func TestDialWithAPasswordThatTheServerDoesNotWant(t *testing.T) {
-	s := redistest.Real(t)
-	assert.EqualError(t, dialError(t, "redis://:hunter2@"+s.Addr, TLSFiles{}), "the server has no password, but the URL gives one")
-}
-
 // TestDialNeverShowsThePassword: old servers and proxies answer an AUTH they do not know with its words.
 func TestDialNeverShowsThePassword(t *testing.T) {
 	for reply, want := range map[string]string{
@@ -184,42 +170,42 @@ func TestExplain(t *testing.T) {
 }
 
 func TestDialTLS(t *testing.T) {
-	dir := t.TempDir()
-	serverPair := certificate(t, dir, "server", "127.0.0.1")
-	certificate(t, dir, "other", "192.0.2.1")
-	file := func(name string) string { return filepath.Join(dir, name) }
+	certs := redistest.NewCertificates(t)
+	pair, err := tls.LoadX509KeyPair(certs.ServerCert, certs.ServerKey)
+	require.NoError(t, err)
+	serve := func(addr string, config *tls.Config) string {
+		mini := miniredis.NewMiniRedis()
+		if config == nil {
+			require.NoError(t, mini.StartAddr(addr))
+		} else {
+			require.NoError(t, mini.StartAddrTLS(addr, config))
+		}
+		t.Cleanup(mini.Close)
+		return mini.Addr()
+	}
+	config := &tls.Config{Certificates: []tls.Certificate{pair}}
+	here, elsewhere, plain := serve("127.0.0.1:0", config), serve("127.0.0.2:0", config), serve("127.0.0.1:0", nil)
 
-	mini := miniredis.NewMiniRedis()
-	require.NoError(t, mini.StartTLS(&tls.Config{Certificates: []tls.Certificate{serverPair}}))
-	t.Cleanup(mini.Close)
-	plain := miniredis.NewMiniRedis()
-	require.NoError(t, plain.Start())
-	t.Cleanup(plain.Close)
-
-	for _, files := range []TLSFiles{{CA: file("server.crt")}, {Insecure: true}, {Insecure: true, Cert: file("other.crt"), Key: file("other.key")}} {
-		e, err := Parse("rediss://"+mini.Addr(), files)
+	for _, files := range []TLSFiles{{CA: certs.CA}, {Insecure: true}, {Insecure: true, Cert: certs.ClientCert, Key: certs.ClientKey}} {
+		e, err := Parse("rediss://"+here, files)
 		require.NoError(t, err)
 		conn, err := e.Dial(context.Background())
 		require.NoError(t, err)
 		_ = conn.Close()
-		raw, err := e.DialRaw(context.Background(), mini.Addr())
+		raw, err := e.DialRaw(context.Background(), here)
 		require.NoError(t, err)
 		_ = raw.Close()
 	}
 	to := "cannot connect to "
-	assert.EqualError(t, dialError(t, "rediss://"+mini.Addr(), TLSFiles{}), to+mini.Addr()+": its certificate is signed by an unknown authority")
-	assert.EqualError(t, dialError(t, "rediss://"+strings.Replace(mini.Addr(), "127.0.0.1", "localhost", 1), TLSFiles{CA: file("server.crt")}),
-		to+strings.Replace(mini.Addr(), "127.0.0.1", "localhost", 1)+": its certificate is for 127.0.0.1, not for localhost")
-	assert.EqualError(t, dialError(t, "rediss://"+plain.Addr(), TLSFiles{}), to+plain.Addr()+": it closed the connection within the TLS handshake")
+	assert.EqualError(t, dialError(t, "rediss://"+here, TLSFiles{}), to+here+": its certificate is signed by an unknown authority")
+	assert.EqualError(t, dialError(t, "rediss://"+elsewhere, TLSFiles{CA: certs.CA}), to+elsewhere+": its certificate is for localhost, 127.0.0.1, not for 127.0.0.2")
+	assert.EqualError(t, dialError(t, "rediss://"+plain, TLSFiles{}), to+plain+": it closed the connection within the TLS handshake")
 	notRedis := answer(t, "HTTP/1.1 400 Bad Request")
 	assert.EqualError(t, dialError(t, "rediss://"+notRedis, TLSFiles{}), to+notRedis+": it does not speak TLS")
 	assert.EqualError(t, dialError(t, "redis://"+notRedis, TLSFiles{}), to+notRedis+": it does not answer as a Redis server does")
-	assert.Contains(t, dialError(t, "redis://"+mini.Addr(), TLSFiles{}).Hint(), "rediss://")
-
-	wantsOurs := miniredis.NewMiniRedis()
-	require.NoError(t, wantsOurs.StartTLS(&tls.Config{Certificates: []tls.Certificate{serverPair}, ClientAuth: tls.RequireAnyClientCert}))
-	t.Cleanup(wantsOurs.Close)
-	assert.Contains(t, dialError(t, "rediss://"+wantsOurs.Addr(), TLSFiles{Insecure: true}).Hint(), "--tls-cert")
+	assert.Contains(t, dialError(t, "redis://"+here, TLSFiles{}).Hint(), "rediss://")
+	wantsOurs := serve("127.0.0.1:0", &tls.Config{Certificates: []tls.Certificate{pair}, ClientAuth: tls.RequireAnyClientCert})
+	assert.Contains(t, dialError(t, "rediss://"+wantsOurs, TLSFiles{Insecure: true}).Hint(), "--tls-cert")
 }
 
 // TestDialTLSOfRealServers: one without TLS waits for the end of what it takes for a line. One that wants a certificate of ours ends
@@ -237,41 +223,6 @@ func TestDialTLSOfRealServers(t *testing.T) {
 		assert.Contains(t, err.Hint(), "--tls-cert", err.Error())
 		assert.NotContains(t, err.Hint(), "rediss://", err.Error())
 	}
-}
-
-// certificate writes name.crt and name.key, signed by themselves.
-func certificate(t *testing.T, dir, name, ip string) tls.Certificate {
-	t.Helper()
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-	require.NoError(t, err)
-	form := &x509.Certificate{
-		SerialNumber: big.NewInt(1), Subject: pkix.Name{CommonName: name}, IPAddresses: []net.IP{net.ParseIP(ip)},
-		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour), IsCA: true, BasicConstraintsValid: true,
-	}
-	der, err := x509.CreateCertificate(rand.Reader, form, form, &key.PublicKey, key)
-	require.NoError(t, err)
-	keyDER, err := x509.MarshalPKCS8PrivateKey(key)
-	require.NoError(t, err)
-	crt := pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der})
-	secret := pem.EncodeToMemory(&pem.Block{Type: "PRIVATE KEY", Bytes: keyDER})
-	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".crt"), crt, 0o600))
-	require.NoError(t, os.WriteFile(filepath.Join(dir, name+".key"), secret, 0o600))
-	pair, err := tls.X509KeyPair(crt, secret)
-	require.NoError(t, err)
-	return pair
-}
-
-func TestReadOnlyReplica(t *testing.T) {
-	master := redistest.Real(t)
-	host, port, _ := net.SplitHostPort(master.Addr)
-	replica := redistest.Real(t, "--replicaof", host+" "+port)
-	e, err := Parse(replica.URL(), TLSFiles{})
-	require.NoError(t, err)
-	conn, err := e.Dial(context.Background())
-	require.NoError(t, err, "a replica can be read")
-	defer conn.Close()
-	_, err = conn.Do("SET", "k", "v")
-	assert.EqualError(t, Explain(err), "the server is a read-only replica")
 }
 
 func TestDialUnix(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -66,17 +65,4 @@ func TestLocksOverAClusterWithTLSAndAnACLUser(t *testing.T) {
 func TestLocksOverSentinels(t *testing.T) {
 	g := redistest.NewSentinels(t, 1, 1)
 	hold(t, g.URL(), TLSFiles{})
-}
-
-func TestLocksOverOneServer(t *testing.T) {
-	s := redistest.Real(t, "--requirepass", "secret")
-	hold(t, s.URL(), TLSFiles{})
-}
-
-func TestLocksRefuseNothingParsed(t *testing.T) {
-	e, err := Parse("redis+cluster://127.0.0.1:1", TLSFiles{})
-	require.NoError(t, err)
-	pool, err := e.Locks()
-	require.NoError(t, err)
-	assert.NoError(t, pool.Close())
 }

@@ -172,17 +172,6 @@ func TestOverByBothClocks(t *testing.T) {
 	assert.EqualValues(t, 1, s.Do("EXISTS", "lock:a"))
 }
 
-// TestDiedMinutesAgo: a client that died some minutes ago is not hidden, whatever GhostAfter says.
-func TestDiedMinutesAgo(t *testing.T) {
-	s := redistest.Real(t)
-	s.Do("SET", "lock:dead", fmt.Sprint(time.Now().Add(-3*time.Minute).UnixMilli()))
-	summary, found := run(t, s, sweep.Options{GhostAfter: 5 * time.Minute})
-	assert.Equal(t, sweep.Left, found["lock:dead"].Result)
-	assert.Len(t, summary.Left, 1)
-	_, found = run(t, s, sweep.Options{GhostAfter: time.Minute})
-	assert.Equal(t, sweep.Planned, found["lock:dead"].Result)
-}
-
 // TestUncertainHashes gives no hash of an application a TTL, also where --tokens asks for more.
 func TestUncertainHashes(t *testing.T) {
 	s := redistest.Real(t)
