@@ -88,33 +88,32 @@ func legacyTurns(dialect legacy.Dialect, policy legacy.ReleasePolicy, clock bool
 	}
 }
 
+// pair lets two Lockers take turns.
+func pair(s *stand, open func() (lockmigrate.Locker, error)) error {
+	first, err := open()
+	if err != nil {
+		return err
+	}
+	defer first.Close()
+	second, err := open()
+	if err != nil {
+		return err
+	}
+	defer second.Close()
+	return turns(s, first.Acquire, second.Acquire)
+}
+
 func modernTurns(opts modern.Options) func(s *stand) error {
 	return func(s *stand) error {
 		opts.TTL, opts.Poll, opts.ReplyTimeout = 6*time.Second, 20*time.Millisecond, 2*time.Second // replicas have half of it
-		var lockers [2]lockmigrate.Locker
-		for i := range lockers {
-			l, err := modern.New(s.pool, opts)
-			if err != nil {
-				return err
-			}
-			defer l.Close()
-			lockers[i] = l
-		}
-		return turns(s, lockers[0].Acquire, lockers[1].Acquire)
+		return pair(s, func() (lockmigrate.Locker, error) { return modern.New(s.pool, opts) })
 	}
 }
 
 func redissonTurns(s *stand) error {
-	var lockers [2]lockmigrate.Locker
-	for i := range lockers {
-		l, err := redisson.New(s.pool, modern.Options{TTL: 2 * time.Second, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})
-		if err != nil {
-			return err
-		}
-		defer l.Close()
-		lockers[i] = l
-	}
-	return turns(s, lockers[0].Acquire, lockers[1].Acquire)
+	return pair(s, func() (lockmigrate.Locker, error) {
+		return redisson.New(s.pool, modern.Options{TTL: 2 * time.Second, Poll: 20 * time.Millisecond, ReplyTimeout: time.Second})
+	})
 }
 
 func quorumTurns(s *stand) error {

@@ -183,12 +183,7 @@ func TestBrowser(t *testing.T) {
 func TestCollector(t *testing.T) {
 	s := redistest.Real(t)
 	s.Do("SET", "lock:dead", fmt.Sprint(time.Now().Add(-48*time.Hour).UnixMilli()))
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	c := serve.NewCollector(end, serve.Options{Burst: time.Minute, Every: time.Minute, CensusEvery: time.Minute, Look: 100 * time.Millisecond, Match: []string{"lock:*"}})
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); c.Run(ctx) }()
+	c, stop := collect(t, s.URL(), serve.Options{Burst: time.Minute, Every: time.Minute, CensusEvery: time.Minute, Match: []string{"lock:*"}})
 	conn := s.Conn()
 	assert.Eventually(t, func() bool {
 		_, _ = conn.Do("SETNX", "lock:a", fmt.Sprint(time.Now().Add(30*time.Second).UnixMilli()+1))
@@ -204,20 +199,13 @@ func TestCollector(t *testing.T) {
 	assert.Eventually(t, func() bool { return c.State().Error != "" }, 10*time.Second, 20*time.Millisecond, "a server that is gone is said to be")
 	began := time.Now()
 	stop()
-	<-done
 	assert.Less(t, time.Since(began), time.Second)
 }
 
 // TestAHostOfACluster locks keys of two masters from one host: with rows by host its acquisitions are one row, of both.
 func TestAHostOfACluster(t *testing.T) {
 	cluster := redistest.NewCluster(t, 2, 0)
-	end, err := endpoint.Parse(cluster.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	c := serve.NewCollector(end, serve.Options{Group: observe.ByHost, Burst: time.Minute, Every: time.Minute, Look: 50 * time.Millisecond})
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() { defer close(done); c.Run(ctx) }()
-	defer func() { stop(); <-done }()
+	c, _ := collect(t, cluster.URL(), serve.Options{Group: observe.ByHost, Burst: time.Minute, Every: time.Minute})
 	redistest.Await(t, "MONITOR on every master", 20*time.Second, func() bool { return c.State().Monitor == "on" })
 	const keys = 40
 	for i := range keys {
@@ -233,17 +221,18 @@ func TestAHostOfACluster(t *testing.T) {
 }
 
 // collect runs a collector on a server until the test ends.
-func collect(t *testing.T, url string, opts serve.Options) *serve.Collector {
+func collect(t *testing.T, url string, opts serve.Options) (c *serve.Collector, stop func()) {
 	t.Helper()
 	end, err := endpoint.Parse(url, endpoint.TLSFiles{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(context.Background())
-	opts.Look = 120 * time.Millisecond
-	c := serve.NewCollector(end, opts)
+	opts.Look = 100 * time.Millisecond
+	c = serve.NewCollector(end, opts)
 	done := make(chan struct{})
 	go func() { defer close(done); c.Run(ctx) }()
-	t.Cleanup(func() { cancel(); <-done })
-	return c
+	stop = func() { cancel(); <-done }
+	t.Cleanup(stop)
+	return c, stop
 }
 
 // TestCountsWhileAMasterIsDown: a denied command on another master is counted, as it happens, and nothing that ran before or
@@ -251,7 +240,7 @@ func collect(t *testing.T, url string, opts serve.Options) *serve.Collector {
 func TestCountsWhileAMasterIsDown(t *testing.T) {
 	cluster := redistest.NewCluster(t, 2, 0)
 	there, back := cluster.Masters[0], cluster.Masters[1]
-	c := collect(t, cluster.URL(), serve.Options{})
+	c, _ := collect(t, cluster.URL(), serve.Options{})
 	counted := func(n float64) {
 		t.Helper()
 		redistest.Await(t, fmt.Sprint(n, " calls"), 10*time.Second, func() bool { return c.State().Totals["setnx"] == n })
@@ -286,7 +275,7 @@ func TestNamespaceThatCannotBeRead(t *testing.T) {
 	name, err := redistest.InStage(s.Pool(), stages.Bridge, "", time.Second)
 	require.NoError(t, err)
 	s.Do("ACL", "SETUSER", "few", "on", ">pw", "~*", "&*", "+@all")
-	c := collect(t, "redis://few:pw@"+s.Addr, serve.Options{Namespace: name})
+	c, _ := collect(t, "redis://few:pw@"+s.Addr, serve.Options{Namespace: name})
 	redistest.Await(t, "the stage", 10*time.Second, func() bool { return c.State().Namespace != nil })
 	s.Do("ACL", "SETUSER", "few", "resetkeys", "~lock:*")
 	redistest.Await(t, "the page to say so", 10*time.Second, func() bool { return c.State().Error != "" })
@@ -308,16 +297,10 @@ func TestMetricsSayWhatWasLookedAt(t *testing.T) {
 	s.Do("SET", "lock:a", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
 	s.Do("ACL", "SETUSER", "few", "on", ">pw", "~other:*", "&*", "+@all", "-monitor")
 	metrics := func(url string, burst time.Duration, until func(serve.State) bool) (string, serve.State) {
-		end, err := endpoint.Parse(url, endpoint.TLSFiles{})
-		require.NoError(t, err)
-		ctx, cancel := context.WithCancel(context.Background())
-		c := serve.NewCollector(end, serve.Options{Burst: burst, Every: burst, CensusEvery: 50 * time.Millisecond, Look: 50 * time.Millisecond})
-		done := make(chan struct{})
-		go func() { defer close(done); c.Run(ctx) }()
+		c, stop := collect(t, url, serve.Options{Burst: burst, Every: burst, CensusEvery: 50 * time.Millisecond})
 		redistest.Await(t, "the page", 20*time.Second, func() bool { return until(c.State()) })
 		state := c.State()
-		cancel()
-		<-done
+		stop()
 		var b strings.Builder
 		require.NoError(t, serve.WriteMetrics(&b, state))
 		return b.String(), state
