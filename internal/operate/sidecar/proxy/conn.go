@@ -33,7 +33,10 @@ type conn struct {
 	framer   framer
 	in       buffer
 	out      []byte // what goes up, when it is not what came
+	send     []byte // a part of out or in, on its way up
+	taken    int    // bytes of in that are done with when it is gone
 	holding  bool   // the Rewriter holds the first request of in
+	apart    bool   // that request waits until all before it are answered
 	ended    atomic.Bool
 	endedBy  atomic.Int32 // the first of the sides below; 0 while it lasts
 	began    time.Time
@@ -94,20 +97,32 @@ func (c *conn) copyReplies() {
 		c.tell()
 	}()
 	var b buffer
-	from, held := newSource(c.up), 0 // b[:held] is counted, and the rest of b may be a NOSCRIPT
+	from, to, counted := newSource(c.up, c.server.ends), newSink(c.down), 0 // b[:counted] is counted, and the rest of b may be a NOSCRIPT
+	defer func() { c.server.ends.forget(from.id) }()
+	quick := func() bool {
+		if c.late() {
+			return false
+		}
+		if counted = c.count(&b, counted); counted < b.n {
+			return true
+		}
+		b.drop(to.try(b.bytes()))
+		counted = b.n
+		return b.n == 0 && c.replies.body < splicedFrom
+	}
 	var err error
 	for err == nil {
-		err = from.read(&b)
-		if late := c.bound.Load(); late != nil && c.answered.Load() < late.last && time.Now().After(late.at) {
+		err = from.read(&b, quick)
+		if c.late() {
 			c.endBy(notTheClient)
 			reset(c.up)
 			reset(c.down)
 			return
 		}
-		if held = c.count(&b, held); held < b.n && err == nil {
+		if counted = c.count(&b, counted); counted < b.n && err == nil {
 			continue
 		}
-		if held = 0; b.n > 0 {
+		if counted = 0; b.n > 0 {
 			if _, failed := c.down.Write(b.bytes()); failed != nil {
 				c.endBy(theClient)
 				reset(c.up) // the client is gone
@@ -120,6 +135,9 @@ func (c *conn) copyReplies() {
 			b.rest()
 			n, failed := io.CopyN(c.down, c.up, c.replies.body-1) // its last byte is seen
 			c.replies.body -= n
+			if from.onlyEnded(failed) {
+				continue
+			}
 			if err = failed; failed != nil && !errors.Is(failed, io.EOF) {
 				reset(c.up)
 			}
@@ -193,14 +211,27 @@ func (c *conn) atRest() bool {
 
 // requests passes on what the client sends until it ends. An error cuts the connection.
 func (c *conn) requests() error {
-	from := newSource(c.down)
-	full := false // the server takes nothing more
+	from, to := newSource(c.down, c.server.ends), newSink(c.up)
+	defer func() { c.server.ends.forget(from.id) }()
+	var failed error
+	full := false   // the server takes nothing more
+	framed := false // what was read has been looked at
+	quick := func() bool {
+		if framed = !full && !c.server.leaving.Load() && c.settled(); !framed {
+			return false
+		}
+		if failed = c.frame(); failed == nil {
+			c.sent(to.try(c.send))
+		}
+		return failed == nil && len(c.send) == 0 && !c.framer.broken && !c.holding && !c.apart && !c.splices()
+	}
 	for {
 		if !full && c.server.leaving.Load() {
 			full = c.leave()
 		}
-		err := c.wait(from)
-		if !c.settled() {
+		framed = false
+		err := c.wait(from, quick)
+		if !framed && !c.settled() {
 			c.await(c.settled)
 		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -208,7 +239,7 @@ func (c *conn) requests() error {
 		}
 		if full {
 			c.in.n = 0
-		} else if failed := c.pass(); errors.Is(failed, errCut) {
+		} else if failed = c.pass(framed, failed); errors.Is(failed, errCut) {
 			c.endBy(notTheClient)
 			reset(c.up)
 			reset(c.down)
@@ -237,9 +268,9 @@ func (c *conn) requests() error {
 }
 
 // wait reads more. When a request is held, it also ends when the hold is over.
-func (c *conn) wait(from *source) error {
+func (c *conn) wait(from *source, quick func() bool) error {
 	if !c.holding {
-		return from.read(&c.in)
+		return from.read(&c.in, quick)
 	}
 	_ = c.down.SetReadDeadline(time.Now().Add(c.client.Patience))
 	over, watching := make(chan struct{}), make(chan struct{})
@@ -251,7 +282,7 @@ func (c *conn) wait(from *source) error {
 		case <-over:
 		}
 	}()
-	err := from.read(&c.in)
+	err := from.read(&c.in, nil)
 	close(over)
 	<-watching
 	c.readOn()
@@ -284,8 +315,32 @@ func (c *conn) leave() bool {
 	return true
 }
 
-// pass sends what of c.in can go, and keeps the rest.
-func (c *conn) pass() error {
+// pass sends what of c.in can go, unless it has been framed before, and keeps the rest.
+func (c *conn) pass(framed bool, err error) error {
+	for {
+		if !framed {
+			err = c.frame()
+		}
+		if err == nil && len(c.send) > 0 {
+			_, err = c.up.Write(c.send)
+			c.sent(len(c.send))
+		}
+		if err != nil || !c.apart {
+			break
+		}
+		if c.await(c.atRest); c.ended.Load() {
+			return net.ErrClosed
+		}
+		framed = false
+	}
+	if err == nil && c.splices() {
+		err = c.spliceWord()
+	}
+	return err
+}
+
+// frame finds what of c.in can go, and what goes in its place.
+func (c *conn) frame() error {
 	b := c.in.bytes()
 	c.out = c.out[:0]
 	from, i := 0, 0 // b[from:i] passes and is not sent yet
@@ -304,18 +359,14 @@ func (c *conn) pass() error {
 			kept := len(c.out)
 			c.out = append(c.out, b[from:i]...)
 			begin := len(c.out)
-			verdict, out := c.ask(begin, i+length < len(b))
-			if verdict == Apart {
-				if err := c.rest(); err != nil {
-					return err
-				}
-				kept, begin, from = 0, 0, i
-				verdict, out = c.ask(0, false)
+			again := c.apart // all before it are answered
+			verdict, out := c.ask(begin, i+length < len(b) && !again)
+			c.apart = verdict == Apart
+			if verdict == Cut || c.apart && again {
+				return errRefused
 			}
 			switch verdict {
-			case Apart, Cut:
-				return errRefused
-			case Hold:
+			case Apart, Hold:
 				c.out = c.out[:begin]
 				from, done = i, true
 			case Pass:
@@ -331,37 +382,38 @@ func (c *conn) pass() error {
 			c.limit()
 		}
 	}
-	var err error
-	switch {
-	case len(c.out) > 0:
+	c.send, c.taken = b[from:i], i
+	if len(c.out) > 0 {
 		c.out = append(c.out, b[from:i]...)
-		_, err = c.up.Write(c.out)
-	case i > 0:
-		_, err = c.up.Write(b[from:i])
+		c.send = c.out
+	}
+	c.sent(0)
+	return nil
+}
+
+// sent notes how much of c.send the server has taken.
+func (c *conn) sent(n int) {
+	if c.send = c.send[n:]; len(c.send) > 0 {
+		return
 	}
 	if cap(c.out) > 4<<10 {
 		c.out = nil
 	}
-	if c.in.drop(i); c.in.n == 0 {
+	c.in.drop(c.taken)
+	if c.taken = 0; c.in.n == 0 {
 		clear(c.framer.words[:cap(c.framer.words)]) // they keep the memory alive that they are parts of
 	}
-	if err == nil && c.in.n == 0 && c.framer.body >= splicedFrom && plain(c.up, c.down) {
-		err = c.spliceWord()
-	}
-	return err
 }
 
-// rest sends what stands in c.out, and waits until all of it is answered.
-func (c *conn) rest() error {
-	if _, err := c.up.Write(c.out); err != nil {
-		return err
-	}
-	c.out = c.out[:0]
-	c.await(c.atRest)
-	if c.ended.Load() {
-		return net.ErrClosed
-	}
-	return nil
+// splices tells that the kernel can move the rest of a long word.
+func (c *conn) splices() bool {
+	return c.in.n == 0 && c.framer.body >= splicedFrom && plain(c.up, c.down)
+}
+
+// late tells that replies come after their bound.
+func (c *conn) late() bool {
+	bound := c.bound.Load()
+	return bound != nil && c.answered.Load() < bound.last && time.Now().After(bound.at)
 }
 
 // limit notes until when the request that was asked about last may be answered, and those before it that have a bound.
@@ -410,7 +462,7 @@ func (c *conn) spliceWord() error {
 	c.in.rest()
 	n, err := io.CopyN(c.up, c.down, c.framer.body)
 	c.framer.body -= n
-	if errors.Is(err, io.EOF) { // the next read finds it again
+	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) { // the next read finds it again
 		return nil
 	}
 	return err

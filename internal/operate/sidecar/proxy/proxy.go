@@ -49,6 +49,7 @@ type Options struct {
 type Server struct {
 	opts  Options
 	doors []*door
+	ends  *ends
 	most  int // clients at once, two descriptors each
 
 	mu        sync.Mutex
@@ -85,6 +86,11 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	began := make(chan error, 1)
 	var background sync.WaitGroup
+	s.ends = newEnds()
+	var ends sync.WaitGroup
+	ends.Go(s.ends.run)
+	defer ends.Wait()
+	defer s.ends.close()
 	background.Go(func() { s.watch(watching, began) })
 	err := <-began
 	if err == nil {
@@ -254,16 +260,20 @@ func (s *Server) Addresses() (addrs []string) {
 // CutAll ends all connections, as when the server has become another one.
 func (s *Server) CutAll(why string) {
 	s.mu.Lock()
-	defer s.mu.Unlock()
-	if len(s.conns) > 0 {
-		s.opts.Log.Warn("ending connections", "connections", len(s.conns), "reason", why)
-	}
+	var sockets []net.Conn
 	for c := range s.conns {
 		c.endBy(notTheClient)
-		_ = socket(c.down).Close()
+		sockets = append(sockets, socket(c.down))
 		if c.up != nil {
-			_ = socket(c.up).Close()
+			sockets = append(sockets, socket(c.up))
 		}
+	}
+	s.mu.Unlock()
+	if len(sockets) > 0 {
+		s.opts.Log.Warn("ending connections", "connections", (len(sockets)+1)/2, "reason", why)
+	}
+	for _, c := range sockets {
+		go func() { _ = c.Close() }() // it waits for what uses the socket
 	}
 }
 

@@ -1,21 +1,35 @@
-//go:build !unix
+//go:build !linux
 
 package proxy
 
-import (
-	"math"
-	"net"
-)
+import "net"
 
 // source reads a connection.
 type source struct {
 	conn net.Conn
 	tls  encrypted
+	id   int64
 }
 
-func newSource(conn net.Conn) *source { return &source{conn: conn} }
+func newSource(conn net.Conn, _ *ends) *source { return &source{conn: conn} }
 
 // read appends what comes to a buffer. It returns io.EOF at the end.
-func (s *source) read(to *buffer) error { return s.tls.read(s.conn, to) }
+func (s *source) read(to *buffer, _ func() bool) error { return s.tls.read(s.conn, to) }
 
-func descriptorsAtMost() int { return math.MaxInt32 }
+func (s *source) onlyEnded(error) bool { return false }
+
+type sink struct{}
+
+func newSink(net.Conn) *sink { return nil }
+
+func (*sink) try([]byte) int { return 0 }
+
+type ends struct{}
+
+func newEnds() *ends { return nil }
+
+func (*ends) run() {}
+
+func (*ends) close() {}
+
+func (*ends) forget(int64) {}

@@ -1,0 +1,7 @@
+//go:build !unix
+
+package proxy
+
+import "math"
+
+func descriptorsAtMost() int { return math.MaxInt32 }
