@@ -5,32 +5,42 @@ import (
 	"time"
 )
 
-// samples keeps a bounded, evenly thinned choice of durations.
-type samples struct {
-	kept   []time.Duration
-	n      int64
+// thinned keeps a bounded choice of what it is given, each of a stride of it.
+type thinned[T any] struct {
+	kept   []T
+	n      int64 // that were given
 	stride int64
-	most   time.Duration
-	sum    time.Duration
+}
+
+// keep takes in one more, and keeps so many at most.
+func (s *thinned[T]) keep(x T, most int) {
+	s.stride = max(s.stride, 1)
+	if s.n%s.stride == 0 {
+		if len(s.kept) == most {
+			for i := range most / 2 {
+				s.kept[i] = s.kept[2*i]
+			}
+			s.kept = s.kept[:most/2]
+			s.stride *= 2
+		}
+		s.kept = append(s.kept, x)
+	}
+	s.n++
+}
+
+// samples are durations.
+type samples struct {
+	thinned[time.Duration]
+	most time.Duration
+	sum  time.Duration
 }
 
 const maxSamples = 256
 
 func (s *samples) add(d time.Duration) {
-	s.stride = max(s.stride, 1)
 	s.most = max(s.most, d)
 	s.sum += d
-	if s.n%s.stride == 0 {
-		if len(s.kept) == maxSamples {
-			for i := range maxSamples / 2 {
-				s.kept[i] = s.kept[2*i]
-			}
-			s.kept = s.kept[:maxSamples/2]
-			s.stride *= 2
-		}
-		s.kept = append(s.kept, d)
-	}
-	s.n++
+	s.keep(d, maxSamples)
 }
 
 // at returns the value below which a share of the samples lies, 0 for none.

@@ -79,7 +79,7 @@ var rewrite = flag.Bool("rewrite", false, "write what is told into testdata")
 //	wait 40ms, at 9s                              time passes; at counts from the beginning
 //	repeat 5 ... end
 //	learn KEY VALUE                               a read of ours
-//	report, profile, events                       what is told follows behind ----
+//	report, profile, events, record               what is told follows behind ----; record is what stage init would write
 //
 // In a command @30s is the client's time in 30 s in milliseconds, @s30s in seconds, @ns30s in nanoseconds, @f30s a float, and %NAME the digest of a script.
 func TestScripts(t *testing.T) {
@@ -114,7 +114,7 @@ func (p *player) play(lines []string) {
 		p.out.WriteString(lines[i] + "\n")
 		switch words := strings.Fields(line); {
 		case line == "" || words[0] == "#":
-		case words[0] == "report" || words[0] == "profile" || words[0] == "events":
+		case slices.Contains([]string{"report", "profile", "events", "record"}, words[0]):
 			p.out.WriteString("----\n" + p.told(words[0]))
 			for i+1 < len(lines) && lines[i+1] != "" { // what was told before
 				i++
@@ -190,9 +190,16 @@ func (p *player) told(what string) string {
 		}
 	}
 	r := p.report()
-	if what == "profile" {
+	switch what {
+	case "profile":
 		p.profiled(&b, some)
 		return b.String()
+	case "record":
+		if old, err := p.o.Profile().OldClients(); err != nil {
+			return err.Error() + "\n"
+		} else {
+			return strings.Join(old.Why, "\n") + "\n"
+		}
 	}
 	for _, e := range r.Events {
 		if what == "events" {
@@ -207,6 +214,9 @@ func (p *player) told(what string) string {
 		some("or", c.DialectOr)
 		if c.LeaseMS != nil {
 			fmt.Fprintf(&b, " lease %.0f %s", *c.LeaseMS, c.LeaseFrom)
+			if c.LeaseMostMS-c.LeaseLeastMS > 100 {
+				some("between", fmt.Sprintf("%.0f and %.0f", c.LeaseLeastMS, c.LeaseMostMS))
+			}
 		}
 		if c.SkewMS != nil {
 			fmt.Fprintf(&b, " skew %+.0f", *c.SkewMS)

@@ -1,7 +1,6 @@
 package observe
 
 import (
-	"math"
 	"slices"
 	"strings"
 	"time"
@@ -201,47 +200,4 @@ func (lk *lock) gather() {
 		kept = append(kept, u)
 	}
 	lk.users = kept
-}
-
-// reading is the largest sample, offset + lease + extra - delay, of a stretch of time, and the next.
-type reading struct {
-	from, at   protocol.Instant // of the stretch, and of the largest
-	most, next time.Duration
-	n          int64
-}
-
-const (
-	mostReadings = 32
-	firstStretch = 5 * time.Second
-)
-
-// read takes in a sample for the drift. When there are too many stretches each becomes twice as long.
-func (s *leads) read(at protocol.Instant, x time.Duration) {
-	if s.stretch == 0 {
-		s.stretch = firstStretch
-	}
-	s.readings = gathered(s.readings, reading{from: at, at: at, most: x, next: math.MinInt64, n: 1}, s.stretch)
-	if len(s.readings) <= mostReadings {
-		return
-	}
-	s.stretch *= 2
-	kept := s.readings[:0]
-	for _, r := range s.readings {
-		kept = gathered(kept, r, s.stretch)
-	}
-	s.readings = kept
-}
-
-// gathered puts a reading behind others, or joins it with the last where both are of one stretch.
-func gathered(all []reading, r reading, stretch time.Duration) []reading {
-	if len(all) == 0 || r.from.Sub(all[len(all)-1].from) >= stretch {
-		return append(all, r)
-	}
-	last := &all[len(all)-1]
-	last.next = max(min(last.most, r.most), last.next, r.next)
-	if r.most > last.most {
-		last.most, last.at = r.most, r.at
-	}
-	last.n += r.n
-	return all
 }

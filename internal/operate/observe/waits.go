@@ -21,6 +21,35 @@ const nearBounds = 50 * time.Millisecond
 // longestPause is how long after the begin of a window a GETSET may still belong to a GET before it.
 const longestPause = 10 * time.Second
 
+// bounds are of a duration.
+type bounds struct{ low, high time.Duration }
+
+const forever = 1 << 61
+
+// unbounded are no bounds.
+var unbounded = bounds{-forever, forever}
+
+// and is what holds by both.
+func (b bounds) and(o bounds) bounds { return bounds{max(b.low, o.low), min(b.high, o.high)} }
+
+func (b bounds) has(d time.Duration) bool { return d >= b.low && d <= b.high }
+
+// narrow tells that both are so near to each other that the lease is known.
+func (b bounds) narrow() bool {
+	return b.high < forever && b.high-b.low <= max(nearBounds, b.high/50)
+}
+
+// middle lies halfway between two bounds; of one bound it is that.
+func (b bounds) middle() time.Duration {
+	switch {
+	case b.high == forever:
+		return max(b.low, 0)
+	case b.low <= 0:
+		return b.high
+	}
+	return ((b.low + b.high) / 2).Round(time.Millisecond)
+}
+
 // waited takes in that a waiter has read an expiry and not taken it over: its next command on the key was another try.
 func (o *Observer) waited(c *client, lk *lock, a *attempt) {
 	s := o.leads[writer{c, lk.family, false}]

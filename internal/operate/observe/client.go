@@ -1,0 +1,200 @@
+package observe
+
+import (
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// Peer is what CLIENT LIST says about a connection.
+type Peer struct {
+	Name, User, Lib string
+}
+
+// client is one connection.
+type client struct {
+	o        *Observer
+	addr     string
+	votes    map[vote]int64
+	commands int64
+	first    protocol.Instant // of its commands that use a lock
+	last     protocol.Instant // of all
+	before   protocol.Instant // of its command before
+
+	attempts    map[traffic.Key]*attempt
+	uses        map[string]*use // by family
+	databases   []int           // of its keys, rising
+	poll        samples
+	acquired    int64
+	released    int64
+	tries       int64
+	getRelease  int64 // releases that looked before they deleted
+	blindDelete int64
+	textTwice   int64 // takeovers with a float that it had sent before
+	textAnew    int64 // and with one that it made anew
+	watched     traffic.Key
+	ttl         time.Duration // of the last lock that it set one for
+	sidecar     string        // the name of its sidecar, empty for none
+
+	sent       map[string]int64  // what it sent to locks, by command: SETNX, GETSET, SET NX, SET GET, SET, SETEX
+	wins       int64             // acquisitions by SETNX or SET NX without a TTL
+	expired    int64             // those that an EXPIRE followed
+	failures   int64             // tries that found the key taken
+	readAfter  int64             // failed tries after which it read the value
+	blindSets  int64             // SETs of an expiry on a key that it had just read
+	blindNames bool              // it writes seconds on keys that are named as blind setters name them
+	timeToken  *protocol.Dialect // of the times that it wrote by SET NX with a TTL
+	pause      samples           // from the GET to the GETSET or SET of a takeover
+	got        got
+}
+
+// got is the last GET of a connection.
+type got struct {
+	db    int
+	key   []byte // reused
+	value []byte
+	at    protocol.Instant
+	known bool
+	there bool
+}
+
+func (g *got) remember(l *traffic.Command, e traffic.Effect) {
+	g.db, g.at, g.known, g.there = l.DB, l.At, e.OldKnown, e.There
+	g.key, g.value = append(g.key[:0], e.Key.Name...), append(g.value[:0], e.Old[:min(len(e.Old), census.Peek)]...)
+}
+
+// reads tells that a connection's last GET was of this key, not long before.
+func (c *client) reads(id traffic.Key, at protocol.Instant) bool {
+	return c.got.at != 0 && at.Sub(c.got.at) < time.Minute && c.got.db == id.DB && string(c.got.key) == id.Name
+}
+
+// increment counts one more, also in a map that is not made yet.
+func increment[K comparable](counts *map[K]int64, of K) {
+	if *counts == nil {
+		*counts = map[K]int64{}
+	}
+	(*counts)[of]++
+}
+
+// vote is what one command makes a client look like.
+type vote struct{ kind, dialect string }
+
+// attempt is one client wanting one key.
+type attempt struct {
+	first, last protocol.Instant // of the tries
+	failed      bool             // the last try did
+	pending     bool             // its outcome is not known yet
+	noTTL       bool             // the last try was without a TTL
+	wrote       string           // the last try's or takeover's value
+	read        string           // what the GET after it found
+	readThere   bool
+	readKnown   bool
+	left        bool // a GET before the release told that the key was lost
+	looked      bool // a GET came after the last try
+	waiting     bool // nothing came after that GET, which found a value
+	lookedAt    protocol.Instant
+	before      protocol.Instant // of its connection's command before the last try
+}
+
+// hold is one client having one key.
+type hold struct {
+	c          *client
+	at         protocol.Instant // acquired, or renewed last
+	began      protocol.Instant // acquired
+	ttl        time.Duration    // 0: none was seen
+	value      string
+	form       form
+	how        string
+	ended      protocol.Instant // 0 while it may believe to hold
+	bySetNX    bool             // taken by SETNX, or SET NX without a TTL
+	expiring   bool             // an EXPIRE followed
+	lost       string           // what took the key away, while it may believe to hold
+	lostAt     protocol.Instant
+	successors []*hold
+}
+
+// lock is one key that locks use.
+type lock struct {
+	id     traffic.Key
+	family string
+	holder *hold   // whose acquisition was the last, if it has not ended
+	past   []*hold // lost the key, but may not know
+	unit   string  // the dialect that wrote last
+	odd    map[string]bool
+	users  []user
+	full   bool  // gather does not help
+	more   int64 // uses by connections beyond mostUsers
+}
+
+const maxPast = 16
+
+// client finds the client of a line; nil when there are too many.
+func (o *Observer) client(l *traffic.Command) *client {
+	c := o.clients[l.Addr]
+	if c == nil && len(o.clients) >= o.opts.MaxClients && o.counts.Crowded%1000 == 0 {
+		o.forgetIdle()
+	}
+	if c == nil && len(o.clients) >= o.opts.MaxClients {
+		o.counts.Crowded++
+	} else if c == nil {
+		addr := strings.Clone(l.Addr)
+		c = &client{o: o, addr: addr, votes: map[vote]int64{}, attempts: map[traffic.Key]*attempt{}, uses: map[string]*use{}}
+		o.clients[addr] = c
+	}
+	return c
+}
+
+// forgetIdle makes room: clients that have used no lock need not be remembered.
+func (o *Observer) forgetIdle() {
+	for addr, c := range o.clients {
+		if len(c.votes) == 0 && c.acquired == 0 && c.released == 0 && len(c.attempts) == 0 {
+			delete(o.clients, addr)
+		}
+	}
+}
+
+// rowName is the name of the row that a connection belongs to.
+func (o *Observer) rowName(c *client) string {
+	switch name := o.names[c.addr].Name; {
+	case o.opts.Group == ByHost:
+		return hostOf(c.addr)
+	case o.opts.Group == ByName && name != "":
+		return name
+	case o.opts.Group == ByName && c.sidecar != "":
+		return "sidecar:" + c.sidecar
+	}
+	return c.addr
+}
+
+// same tells whether two connections are one party under the grouping.
+func (o *Observer) same(a, b *client) bool {
+	return a == b || o.opts.Group != ByAddr && o.rowName(a) == o.rowName(b)
+}
+
+func (c *client) attempt(id traffic.Key) *attempt {
+	a := c.attempts[id]
+	if a == nil {
+		if len(c.attempts) > 256 { // keys with an id in their name: forget the attempts that are over
+			for k := range c.attempts {
+				delete(c.attempts, k)
+			}
+		}
+		a = &attempt{}
+		c.attempts[traffic.Key{DB: id.DB, Name: strings.Clone(id.Name)}] = a
+	}
+	return a
+}
+
+// hostOf returns the host of an address: what is the same for all connections of one machine.
+func hostOf(addr string) string {
+	if strings.HasPrefix(addr, "unix:") {
+		return addr
+	}
+	if i := strings.LastIndexByte(addr, ':'); i > 0 {
+		return strings.Trim(addr[:i], "[]")
+	}
+	return addr
+}
