@@ -48,8 +48,8 @@ type master struct {
 	savedAt time.Time // the last state
 
 	recent   map[string]listed // by address, when the last look was attributed
-	adrift   []touch           // of an address that no list has had yet
-	touchers map[from]*toucher
+	adrift   []unlisted
+	touchers map[from]*deeds
 
 	table    traffic.Table
 	commands map[string]*Command
@@ -57,7 +57,7 @@ type master struct {
 
 	mu     sync.Mutex
 	seen   int64            // commands of legacy clients in MONITOR
-	traces map[place]*trace // in MONITOR
+	traces map[place]*deeds // in MONITOR: what nothing explains
 	stale  bool             // a trace has no name yet
 }
 
@@ -78,14 +78,6 @@ type place struct {
 	db   int
 }
 
-// trace is what MONITOR showed of one client that nothing explains.
-type trace struct {
-	name, user, dialect string
-	legacy              bool
-	forms               map[string]int64
-	keys                []string
-}
-
 const (
 	mostTraces = 1000 // clients that are remembered
 	mostKeys   = 10   // of each
@@ -98,7 +90,7 @@ func newMaster(ctx context.Context, q *inquiry, addr string) (*master, error) {
 		return nil, err
 	}
 	m := &master{
-		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{Server: addr}, traces: map[place]*trace{}, commands: map[string]*Command{}, waiting: map[string]int64{}, touchers: map[from]*toucher{},
+		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{Server: addr}, traces: map[place]*deeds{}, commands: map[string]*Command{}, waiting: map[string]int64{}, touchers: map[from]*deeds{},
 		facts: Master{Addr: addr, CountsDenied: true, LogRead: true},
 	}
 	if m.table, err = traffic.ReadTable(ctx, conn); err != nil {

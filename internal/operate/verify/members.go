@@ -22,44 +22,27 @@ import (
 // the first list or in the second; where these are two, both must be members'. One that is in neither, nor in the list after, came
 // and went unseen: it is nobody's. No name counts, neither of a client nor of a user.
 
-// touch is what one address did to lock keys between two marks.
-type touch struct {
-	place
-	form  string
-	keys  []string // the first of them
-	n     int64
-	again bool // it was in neither list, and the next one decides
-}
-
-// touches are those between two marks, by who did what.
-type touches map[how]*touch
-
-type how struct {
-	place
-	form string
-}
+// touches are what was done to lock keys between two marks, by the address that did it.
+type touches map[place]*deeds
 
 func (t *touches) add(at place, form, key string) {
-	is := (*t)[how{at, form}]
+	is := (*t)[at]
 	if is == nil {
 		if *t == nil {
 			*t = touches{}
 		}
 		at.addr = strings.Clone(at.addr) // it shares the line's memory
-		is = &touch{place: at, form: form}
-		(*t)[how{at, form}] = is
+		is = &deeds{}
+		(*t)[at] = is
 	}
-	is.n++
-	if len(is.keys) < mostKeys && !slices.Contains(is.keys, key) {
-		is.keys = append(is.keys, strings.Clone(key))
-	}
+	is.note(form, 1, strings.Clone(key))
 }
 
-// toucher is one connection that touched lock keys.
-type toucher struct {
-	name, user string
-	forms      map[string]int64
-	keys       []string
+// unlisted is what an address did that was in neither list; after the second time it is nobody's.
+type unlisted struct {
+	place
+	*deeds
+	again bool
 }
 
 // from is a connection at an address that used a database. One without an id was not in any list.
@@ -102,8 +85,8 @@ func (m *master) attribute(l *look) {
 	all := m.adrift
 	m.adrift = nil
 	if l.tap != nil {
-		for _, t := range l.tap.takeTouches(l.mark) {
-			all = append(all, *t)
+		for at, did := range l.tap.takeTouches(l.mark) {
+			all = append(all, unlisted{at, did, false})
 		}
 	}
 	for _, t := range all {
@@ -124,21 +107,18 @@ func (m *master) attribute(l *look) {
 	m.recent = l.clients
 }
 
-func (m *master) touched(t touch, by listed) {
+func (m *master) touched(t unlisted, by listed) {
 	at := from{t.place, by.id}
 	if m.touchers[at] == nil && len(m.touchers) >= mostTouchers {
 		at = from{}
 	}
 	is := m.touchers[at]
 	if is == nil {
-		is = &toucher{name: by.name, user: by.user, forms: map[string]int64{}}
+		is = &deeds{name: by.name, user: by.user}
 		m.touchers[at] = is
 	}
-	is.forms[t.form] += t.n
-	for _, key := range t.keys {
-		if len(is.keys) < mostKeys && !slices.Contains(is.keys, key) {
-			is.keys = append(is.keys, key)
-		}
+	for form, n := range t.forms {
+		is.note(form, n, t.keys...)
 	}
 }
 
@@ -154,12 +134,7 @@ func (m *master) strangers() (found []Client) {
 	m.facts.Members, m.facts.Unexplained = 0, 0
 	for _, at := range slices.SortedFunc(maps.Keys(m.touchers), order) {
 		is := m.touchers[at]
-		var n int64
-		var forms []string
-		for _, form := range slices.Sorted(maps.Keys(is.forms)) {
-			n += is.forms[form]
-			forms = append(forms, fmt.Sprintf("%s (%d)", form, is.forms[form]))
-		}
+		n := is.times()
 		if m.claimed(at) {
 			m.facts.Members += n
 			continue
@@ -174,8 +149,9 @@ func (m *master) strangers() (found []Client) {
 		case at.id == "":
 			why = "it was gone before anybody could look at it"
 		}
-		found = append(found, Client{Addr: at.addr, Name: is.name, User: is.user, DB: at.db, Keys: is.keys,
-			Evidence: fmt.Sprintf("MONITOR: it sent %s in database %d; %s", strings.Join(forms, ", "), at.db, why)})
+		c := is.client(at.place)
+		c.Evidence += "; " + why
+		found = append(found, c)
 	}
 	return found
 }

@@ -12,6 +12,44 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
 
+// deeds are what one client did to lock keys.
+type deeds struct {
+	name, user, dialect string
+	legacy              bool             // only a client of the old scheme does some of it
+	forms               map[string]int64 // how often in each form
+	keys                []string         // the first of them
+}
+
+// note takes in so many commands of a form.
+func (d *deeds) note(form string, n int64, keys ...string) {
+	if d.forms == nil {
+		d.forms = map[string]int64{}
+	}
+	d.forms[form] += n
+	for _, key := range keys {
+		if len(d.keys) < mostKeys && !slices.Contains(d.keys, key) {
+			d.keys = append(d.keys, key)
+		}
+	}
+}
+
+// times is how many commands they were.
+func (d *deeds) times() (n int64) {
+	for _, of := range d.forms {
+		n += of
+	}
+	return n
+}
+
+// client is who did them, for a certificate.
+func (d *deeds) client(at place) Client {
+	var forms []string
+	for _, form := range slices.Sorted(maps.Keys(d.forms)) {
+		forms = append(forms, fmt.Sprintf("%s (%d)", form, d.forms[form]))
+	}
+	return Client{Addr: at.addr, Name: d.name, User: d.user, DB: at.db, Dialect: d.dialect, Keys: d.keys, Evidence: fmt.Sprintf("MONITOR: it sent %s in database %d", strings.Join(forms, ", "), at.db)}
+}
+
 // saw notes a command that nothing explains. The reader of MONITOR calls it.
 func (m *master) saw(s sighting) {
 	m.mu.Lock()
@@ -23,16 +61,13 @@ func (m *master) saw(s sighting) {
 		if len(m.traces) >= mostTraces {
 			return
 		}
-		t = &trace{forms: map[string]int64{}}
+		t = &deeds{}
 		m.traces[at], m.stale = t, true
 	}
 	t.legacy = t.legacy || s.legacy && s.db == m.end.DB
-	t.forms[s.form]++
+	t.note(s.form, 1, s.key)
 	if s.dialect != "" {
 		t.dialect = s.dialect
-	}
-	if len(t.keys) < mostKeys && !slices.Contains(t.keys, s.key) {
-		t.keys = append(t.keys, s.key)
 	}
 }
 
@@ -71,16 +106,10 @@ func (m *master) found() (legacy, others []Client) {
 	defer m.mu.Unlock()
 	order := func(a, b place) int { return cmp.Or(strings.Compare(a.addr, b.addr), a.db-b.db) }
 	for _, at := range slices.SortedFunc(maps.Keys(m.traces), order) {
-		t := m.traces[at]
-		var forms []string
-		for _, form := range slices.Sorted(maps.Keys(t.forms)) {
-			forms = append(forms, fmt.Sprintf("%s (%d)", form, t.forms[form]))
-		}
-		c := Client{Addr: at.addr, Name: t.name, User: t.user, DB: at.db, Dialect: t.dialect, Keys: t.keys, Evidence: fmt.Sprintf("MONITOR: it sent %s in database %d", strings.Join(forms, ", "), at.db)}
-		if t.legacy {
-			legacy = append(legacy, c)
+		if t := m.traces[at]; t.legacy {
+			legacy = append(legacy, t.client(at))
 		} else {
-			others = append(others, c)
+			others = append(others, t.client(at))
 		}
 	}
 	for _, h := range m.hits {
