@@ -89,19 +89,10 @@ func resp(words ...string) string {
 }
 
 // pcap writes conversations as packets, cut at random places, sent twice now and then, and out of order where that is wanted.
-func pcap(t testing.TB, r *rand.Rand, ng bool, all ...conversation) []byte {
+func pcap(t testing.TB, r *rand.Rand, all ...conversation) []byte {
 	var out bytes.Buffer
-	var write func(info gopacket.CaptureInfo, data []byte) error
-	if ng {
-		w, err := pcapgo.NewNgWriter(&out, layers.LinkTypeEthernet)
-		require.NoError(t, err)
-		defer func() { require.NoError(t, w.Flush()) }()
-		write = w.WritePacket
-	} else {
-		w := pcapgo.NewWriter(&out)
-		require.NoError(t, w.WriteFileHeader(1<<18, layers.LinkTypeEthernet))
-		write = w.WritePacket
-	}
+	w := pcapgo.NewWriter(&out)
+	require.NoError(t, w.WriteFileHeader(1<<18, layers.LinkTypeEthernet))
 	at := time.Unix(1_700_000_000, 0)
 	packet := func(c *conversation, server, syn bool, seq uint32, data string) {
 		at = at.Add(time.Millisecond)
@@ -116,7 +107,7 @@ func pcap(t testing.TB, r *rand.Rand, ng bool, all ...conversation) []byte {
 		require.NoError(t, gopacket.SerializeLayers(buffer, gopacket.SerializeOptions{FixLengths: true, ComputeChecksums: true},
 			&layers.Ethernet{SrcMAC: net.HardwareAddr{1, 2, 3, 4, 5, 6}, DstMAC: net.HardwareAddr{1, 2, 3, 4, 5, 7}, EthernetType: layers.EthernetTypeIPv4}, ip, tcp, gopacket.Payload(data)))
 		raw := buffer.Bytes()
-		require.NoError(t, write(gopacket.CaptureInfo{Timestamp: at, CaptureLength: len(raw), Length: len(raw)}, raw))
+		require.NoError(t, w.WritePacket(gopacket.CaptureInfo{Timestamp: at, CaptureLength: len(raw), Length: len(raw)}, raw))
 	}
 	for i := range all {
 		c := &all[i]
@@ -161,9 +152,6 @@ func pcap(t testing.TB, r *rand.Rand, ng bool, all ...conversation) []byte {
 			}
 		}
 	}
-	if ng {
-		return nil
-	}
 	return out.Bytes()
 }
 
@@ -196,12 +184,12 @@ var wantTurn = []string{
 
 // TestCaptureInAnyPieces cuts, repeats and reorders the segments of a conversation: what is read stays the same.
 func TestCaptureInAnyPieces(t *testing.T) {
-	want, _, seen := events(t, pcap(t, nil, false, conversation{client: 4000, pieces: turn()}))
+	want, _, seen := events(t, pcap(t, nil, conversation{client: 4000, pieces: turn()}))
 	require.Equal(t, wantTurn, want)
 	require.Empty(t, seen.NotSeen())
 	for seed := range uint64(200) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		got, _, seen := events(t, pcap(t, r, false, conversation{client: 4000, pieces: turn(), reorder: seed%2 == 0}))
+		got, _, seen := events(t, pcap(t, r, conversation{client: 4000, pieces: turn(), reorder: seed%2 == 0}))
 		require.Equal(t, want, got, "seed %d", seed)
 		require.Empty(t, seen.NotSeen(), "seed %d", seed)
 	}
@@ -210,29 +198,29 @@ func TestCaptureInAnyPieces(t *testing.T) {
 // TestCaptureOfPartOfAConnection: a connection that began before the capture is read from its first whole command; a gap, TLS
 // and a port without Redis are named, and nothing is made up.
 func TestCaptureOfPartOfAConnection(t *testing.T) {
-	got, _, seen := events(t, pcap(t, nil, false, conversation{client: 4000, pieces: append([]piece{{server: true, bytes: "$5\r\nstale\r\n"}, {server: false, bytes: "half a command\r\n"}}, turn()...), midway: true}))
+	got, _, seen := events(t, pcap(t, nil, conversation{client: 4000, pieces: append([]piece{{server: true, bytes: "$5\r\nstale\r\n"}, {server: false, bytes: "half a command\r\n"}}, turn()...), midway: true}))
 	assert.Equal(t, wantTurn, got)
 	assert.Empty(t, seen.NotSeen())
 
-	got, _, seen = events(t, pcap(t, nil, false, conversation{client: 4000, pieces: turn()}, conversation{client: 4000, pieces: turn()}))
+	got, _, seen = events(t, pcap(t, nil, conversation{client: 4000, pieces: turn()}, conversation{client: 4000, pieces: turn()}))
 	assert.Equal(t, append(append([]string{}, wantTurn...), wantTurn...), got, "a port that is used again, though no end of its first connection is in the capture")
 	assert.Empty(t, seen.NotSeen())
 	assert.Equal(t, 2, seen.Connections)
 
 	gap := turn()
 	gap[3].lost = true
-	got, _, seen = events(t, pcap(t, nil, false, conversation{client: 4000, pieces: gap}))
+	got, _, seen = events(t, pcap(t, nil, conversation{client: 4000, pieces: gap}))
 	assert.Equal(t, wantTurn[:1], got, "what came before the gap")
 	assert.Equal(t, []string{"1 connections: a part of them is missing", "9 bytes of TCP are not in the capture"}, seen.NotSeen())
 
-	_, report, seen := events(t, pcap(t, nil, false, conversation{client: 4000, pieces: append([]piece{{server: false, bytes: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"}}, turn()...)}))
+	_, report, seen := events(t, pcap(t, nil, conversation{client: 4000, pieces: append([]piece{{server: false, bytes: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"}}, turn()...)}))
 	assert.Equal(t, []string{"1 connections: what they carry is not Redis's protocol, or TLS"}, seen.NotSeen())
 	assert.Empty(t, report.Clients)
 }
 
 // TestCaptureLearnsFromReplies: a reply says what stood on a key, also where a script or an unseen client changed it.
 func TestCaptureLearnsFromReplies(t *testing.T) {
-	got, report, _ := events(t, pcap(t, nil, false,
+	got, report, _ := events(t, pcap(t, nil,
 		conversation{client: 4000, pieces: []piece{{server: false, bytes: resp("SETNX", "lock:1", "1700000030000")}, {server: true, bytes: ":1\r\n"}}},
 		conversation{client: 4001, pieces: []piece{
 			{server: false, bytes: resp("EVAL", "return redis.call('DEL', KEYS[1])", "1", "lock:1")}, {server: true, bytes: ":1\r\n"},
@@ -250,7 +238,7 @@ func TestCaptureLearnsFromReplies(t *testing.T) {
 
 // FuzzCapture reads files that somebody else wrote.
 func FuzzCapture(f *testing.F) {
-	f.Add(pcap(f, nil, false, conversation{client: 4000, pieces: turn()}))
+	f.Add(pcap(f, nil, conversation{client: 4000, pieces: turn()}))
 	f.Add([]byte("\x0a\x0d\x0d\x0a\x1c\x00\x00\x00\x4d\x3c\x2b\x1a"))
 	f.Add([]byte("\xd4\xc3\xb2\xa1"))
 	f.Fuzz(func(t *testing.T, data []byte) {

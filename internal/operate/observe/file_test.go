@@ -1,15 +1,12 @@
 package observe
 
 import (
-	"context"
 	"fmt"
 	"os"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
@@ -26,43 +23,6 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
-}
-
-// TestFromFile reads a recorded stream whose keys are not known at the start.
-func TestFromFile(t *testing.T) {
-	recorded := `OK
-1700000000.000000 [0 10.0.0.1:1] "SETNX" "lock:a" "1700000030001"
-1700000000.000400 [0 10.0.0.1:1] "GET" "lock:a"
-1700000000.100000 [0 10.0.0.1:1] "SETNX" "lock:a" "1700000030101"
-1700000000.100400 [0 10.0.0.1:1] "GET" "lock:a"
-1700000000.150000 [0 10.0.0.2:1] "DEL" "lock:a"
-1700000000.200000 [0 10.0.0.1:1] "SETNX" "lock:a" "1700000030201"
-1700000000.210000 [0 10.0.0.3:1] "SETNX" "lock:a" "1700000035211"
-1700000000.210300 [0 10.0.0.3:1] "GET" "lock:a"
-1700000000.300000 [0 10.0.0.1:1] "DEL" "lock:a"
-garbage
-1700000000.310000 [0 10.0.0.3:1] "SETNX" "lock:a" "1700000035311"
-1700000000.320000 [0 10.0.0.4:1] "DEL" "lock:a"
-1700000000.330000 [0 10.0.0.4:1] "SETNX" "lock:a" "1700000030331"
-1700000000.340000 [0 10.0.0.3:1] "DEL" "lock:a"
-`
-	o := New(Options{})
-	require.NoError(t, ReadFile(context.Background(), strings.NewReader(recorded), o))
-	r := o.Report()
-	assert.EqualValues(t, 1, r.Garbled)
-	assert.EqualValues(t, 13, r.Commands)
-	rows := map[string]Row{}
-	for _, row := range r.Clients {
-		rows[row.Addr] = row
-	}
-	assert.EqualValues(t, 1, rows["10.0.0.1:1"].Acquired, "the first outcomes are settled by its own GET")
-	assert.EqualValues(t, 30_000, *rows["10.0.0.3:1"].LeaseMS)
-	assert.InDelta(t, 5000, *rows["10.0.0.3:1"].SkewMS, 5)
-	assert.Equal(t, map[string]int64{"stale-delete": 2}, r.Hazards)
-	require.Len(t, r.Overlaps, 1)
-	assert.Equal(t, "10.0.0.3:1", r.Overlaps[0].First.Addr)
-	assert.Equal(t, "10.0.0.4:1", r.Overlaps[0].Second.Addr)
-	assert.NoError(t, o.Profile().Validate())
 }
 
 func TestRoundLease(t *testing.T) {

@@ -31,7 +31,8 @@ func (r *recording) profile(t *testing.T, opts Options) profile.Profile {
 	o := New(opts)
 	o.Keys.Scanning(0)
 	o.Keys.Complete()
-	require.NoError(t, ReadFile(context.Background(), strings.NewReader(r.String()), o))
+	require.NoError(t, ReadFile(context.Background(), strings.NewReader("OK\n"+r.String()+"garbage\n"), o))
+	assert.EqualValues(t, 1, o.Report().Garbled)
 	p := o.Profile()
 	require.NoError(t, p.Validate())
 	return p

@@ -74,7 +74,7 @@ var rewrite = flag.Bool("rewrite", false, "write what is told into testdata")
 
 // TestScripts plays what clients of testdata do, and wants told what stands behind it. Lines are
 //
-//	new [group=host] [lease=30s] [match=PREFIX]   another server and observer
+//	new [group=host] [lease=30s] [match=PREFIX]   another server and observer; with unknown, nobody knows which keys there are
 //	ADDRESS COMMAND...                            a millisecond after the line before; lua is a script's command
 //	wait 40ms, at 9s                              time passes; at counts from the beginning
 //	repeat 5 ... end
@@ -160,6 +160,7 @@ func (p *player) do(words []string) {
 	switch words[0] {
 	case "new":
 		var o Options
+		known := true
 		for _, option := range words[1:] {
 			switch name, value, _ := strings.Cut(option, "="); name {
 			case "group":
@@ -168,9 +169,13 @@ func (p *player) do(words []string) {
 				o.Lease = duration(value)
 			case "match":
 				o.Match = func(key string) bool { return strings.HasPrefix(key, value) }
+			case "unknown":
+				known = false
 			}
 		}
-		p.tape = newTape(o)
+		if p.tape = newTape(o); !known {
+			p.tape = &tape{o: New(o), at: epoch}
+		}
 	case "wait":
 		p.wait(duration(words[1]))
 	case "at":
