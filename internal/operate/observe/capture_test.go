@@ -16,12 +16,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/gopacket/gopacket"
 	"github.com/gopacket/gopacket/layers"
 	"github.com/gopacket/gopacket/pcapgo"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
@@ -43,7 +45,17 @@ func tcpdump(t *testing.T, addr string) (stop func() string) {
 	}
 	go func() { _, _ = lines.WriteTo(io.Discard) }()
 	return func() string {
-		time.Sleep(1500 * time.Millisecond) // for what the kernel holds: it hands a block on once a second
+		// What the kernel holds comes in its order, and a block at a time: when the last of it is in the file, so is everything else.
+		conn, err := redis.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer conn.Close()
+		last := fmt.Sprint("the last packet ", time.Now().UnixNano())
+		_, err = conn.Do("ECHO", last)
+		require.NoError(t, err)
+		redistest.Await(t, last, 30*time.Second, func() bool {
+			seen, err := os.ReadFile(file)
+			return err == nil && bytes.Contains(seen, []byte(last))
+		})
 		_ = command.Process.Signal(syscall.SIGINT)
 		_ = command.Wait()
 		return file

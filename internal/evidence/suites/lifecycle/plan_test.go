@@ -95,6 +95,9 @@ var refusals = []string{
 	"LOADING Redis is loading the dataset in memory",
 }
 
+// shortestTTL is that of any lock of a sequence.
+const shortestTTL = 120 * time.Millisecond
+
 // planOf makes the sequence of a seed.
 func planOf(k kind, seed uint64) *plan {
 	h := fnv.New64()
@@ -102,7 +105,7 @@ func planOf(k kind, seed uint64) *plan {
 	g := rand.New(rand.NewPCG(seed, h.Sum64()))
 	ms := func(lo, hi int) time.Duration { return time.Duration(lo+g.IntN(hi-lo)) * time.Millisecond }
 	p := &plan{kind: k, seed: seed, key: fmt.Sprintf("%s:%d", k.name, seed), rough: g.IntN(10) < 6}
-	p.terms = terms{ttl: ms(120, 300), reply: 60 * time.Millisecond, name: fmt.Sprintf("%s-%d", k.name, seed)}
+	p.terms = terms{ttl: ms(int(shortestTTL.Milliseconds()), 300), reply: 60 * time.Millisecond, name: fmt.Sprintf("%s-%d", k.name, seed)}
 	clients := 2 + g.IntN(2)
 	if !p.rough {
 		p.terms.ttl, clients = 4*time.Second, 1

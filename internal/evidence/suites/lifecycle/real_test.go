@@ -72,6 +72,27 @@ return all`
 // compare runs the commands on the real server, and on a new one of a world with the same clock.
 func compare(t *testing.T, real *redistest.Server, what string, sent [][]string) {
 	sent = append(append([][]string{{"TIME"}}, sent...), []string{"EVAL", dump, "0"}, []string{"TIME"})
+	theirs := transaction(t, real, sent)
+	begin, end := timeOf(t, theirs[0]), timeOf(t, theirs[len(theirs)-1])
+	for end.Sub(begin) > shortestTTL/4 { // a claim is a third of it. A key whose time is over may be gone for a script that begins so late: that says nothing
+		theirs = transaction(t, real, sent)
+		begin, end = timeOf(t, theirs[0]), timeOf(t, theirs[len(theirs)-1])
+	}
+	world.Run(t, 0, func(w *world.World) {
+		s := w.Server()
+		s.KnowScripts()
+		s.Offset = time.Until(begin)
+		for i, words := range sent[:len(sent)-1] {
+			mine, theirs := plain(words, s.Do(boxed(words)...)), plain(words, theirs[i])
+			if i > 0 && !alike(mine, theirs, end.Sub(begin)+time.Millisecond) {
+				require.Equal(w, theirs, mine, "%s: command %d: %.300q", what, i, words)
+			}
+		}
+	})
+}
+
+// transaction runs the commands on an empty server, all at once.
+func transaction(t *testing.T, real *redistest.Server, sent [][]string) []any {
 	conn := real.Conn()
 	defer conn.Close()
 	for _, words := range append(append([][]string{{"FLUSHALL"}, {"MULTI"}}, sent...), []string{"EXEC"}) {
@@ -85,18 +106,7 @@ func compare(t *testing.T, real *redistest.Server, what string, sent [][]string)
 	theirs, err := redis.Values(conn.Receive())
 	require.NoError(t, err)
 	require.Len(t, theirs, len(sent))
-	begin, end := timeOf(t, theirs[0]), timeOf(t, theirs[len(theirs)-1])
-	world.Run(t, 0, func(w *world.World) {
-		s := w.Server()
-		s.KnowScripts()
-		s.Offset = time.Until(begin)
-		for i, words := range sent[:len(sent)-1] {
-			mine, theirs := plain(words, s.Do(boxed(words)...)), plain(words, theirs[i])
-			if i > 0 && !alike(mine, theirs, end.Sub(begin)+time.Millisecond) {
-				require.Equal(w, theirs, mine, "%s: command %d: %.300q", what, i, words)
-			}
-		}
-	})
+	return theirs
 }
 
 func timeOf(t *testing.T, reply any) time.Time {
