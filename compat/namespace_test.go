@@ -88,28 +88,6 @@ func TestAMemberWithAFixedNameComesBack(t *testing.T) {
 	})
 }
 
-// TestOptionsAreCheckedAgainstTheRecord: what the record says takes the place of a default before the options
-// are judged, and options that the record makes wrong are refused with the record's value.
-func TestOptionsAreCheckedAgainstTheRecord(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		namespaceOf(t, s, 3*time.Second)
-		fits, err := compat.New(s.Pool(), compat.Options{Namespace: "orders", Lease: 5 * time.Second})
-		require.NoError(t, err, "a lease of 5 s beside a record of 3 s:")
-		defer fits.Close()
-		k, err := fits.Acquire(within(t, 10*time.Second), "orders:1")
-		require.NoError(t, err)
-		release(t, k)
-
-		short, err := compat.New(s.Pool(), compat.Options{Namespace: "orders", Lease: 2 * time.Second})
-		require.NoError(t, err, "without the record nothing is wrong with it:")
-		defer short.Close()
-		_, err = short.Acquire(within(t, 10*time.Second), "orders:1")
-		if !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "ShortestLease 3s") {
-			t.Errorf("a lease shorter than the record's shortest: %v", err)
-		}
-	})
-}
-
 // TestTheRecordsFiguresBindMembers: what the record knows of the old clients holds for every member. An option may be more
 // careful; one that is bolder is refused, with both values; a correction of the record ends the refusal.
 func TestTheRecordsFiguresBindMembers(t *testing.T) {

@@ -195,21 +195,6 @@ func TestDisplacedHolderIsTold(t *testing.T) {
 	})
 }
 
-// TestReleaseTellsADisplacement that no renewal has seen.
-func TestReleaseTellsADisplacement(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		l := compat.Tune(newLocker(t, s, quick()), 900*time.Millisecond, 0)
-		k := acquire(t, l, "orders")
-		s.Do("SET", "orders", later(long))
-		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) {
-			t.Errorf("release: %v", err)
-		}
-		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) { // the same loss
-			t.Errorf("second release: %v", err)
-		}
-	})
-}
-
 // TestADisplacementBehindItsCallerIsToldInFull: the caller of Release leaves while the server has the command. The holder is
 // told, and also whose value stands there.
 func TestADisplacementBehindItsCallerIsToldInFull(t *testing.T) {

@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -106,35 +105,6 @@ func TestLateReplyIsNoLock(t *testing.T) {
 		_, err := newLocker(t, pool, legacy.Options{Lease: lease, ReplyTimeout: time.Minute}).TryAcquire(t.Context(), key)
 		assert.ErrorIs(t, err, lockmigrate.ErrLost)
 		assert.EqualValues(t, 0, s.Do("EXISTS", key), "given back")
-	})
-}
-
-func TestBadServers(t *testing.T) {
-	t.Run("unreachable", func(t *testing.T) {
-		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
-			return redis.DialContext(ctx, "tcp", "127.0.0.1:1")
-		}}
-		_, err := newLocker(t, pool, legacy.Options{}).Acquire(t.Context(), key)
-		assert.ErrorContains(t, err, "connection refused")
-		assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired, "nobody else holds it, as far as we know")
-	})
-	t.Run("read-only replica", func(t *testing.T) {
-		s := redistest.Real(t, "--replicaof", "127.0.0.1", "1")
-		_, err := newLocker(t, s.Pool(), legacy.Options{}).Acquire(t.Context(), key)
-		assert.ErrorContains(t, err, "READONLY")
-	})
-	t.Run("no password", func(t *testing.T) {
-		s := redistest.Real(t, "--requirepass", "secret")
-		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", s.Addr) }}
-		t.Cleanup(func() { _ = pool.Close() })
-		_, err := newLocker(t, pool, legacy.Options{}).Acquire(t.Context(), key)
-		assert.ErrorContains(t, err, "NOAUTH")
-	})
-	t.Run("no right to SETNX", func(t *testing.T) {
-		s := redistest.Real(t)
-		s.Do("ACL", "SETUSER", "default", "-setnx")
-		_, err := newLocker(t, s.Pool(), legacy.Options{}).Acquire(t.Context(), key)
-		assert.ErrorContains(t, err, "NOPERM")
 	})
 }
 

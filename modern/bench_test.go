@@ -10,7 +10,7 @@ import (
 )
 
 // TestAcquireReleaseAllocations holds what docs/benchmarks.md says: an uncontended lock costs no more
-// than twelve allocations. The line's test of the same kind has five for the commands alone.
+// than twelve allocations, five of them for the commands alone.
 func TestAcquireReleaseAllocations(t *testing.T) {
 	locker := newLocker(t, redistest.Real(t).Pool(), modern.Options{})
 	pair := func() {

@@ -109,26 +109,6 @@ func TestQuorumWaitsForItsServers(t *testing.T) {
 	assert.Less(t, time.Since(start), 30*time.Second)
 }
 
-func TestQuorumRenewsAndLoses(t *testing.T) {
-	all, pools := servers(t, 3, real)
-	const ttl = time.Second // a busy machine needs most of it for a renewal
-	q := newQuorum(t, pools, modern.Options{TTL: ttl})
-	lock, err := q.TryAcquire(t.Context(), key)
-	require.NoError(t, err)
-	all[0].Kill() // a minority
-	select {
-	case <-lock.Context().Done():
-		t.Fatal(context.Cause(lock.Context()))
-	case <-time.After(3 * ttl):
-	}
-	all[1].Kill() // the majority: lost by the deadline, though no server says so
-	late, start := redistest.NewLateness(t), time.Now()
-	<-lock.Context().Done()
-	assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
-	assert.Less(t, time.Since(start), ttl+700*time.Millisecond+late.Most())
-	assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
-}
-
 func TestQuorumValidates(t *testing.T) {
 	_, err := quorum.New(nil, modern.Options{})
 	assert.Error(t, err)

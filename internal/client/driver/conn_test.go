@@ -2,7 +2,6 @@ package driver
 
 import (
 	"context"
-	"strconv"
 	"testing"
 	"time"
 
@@ -83,34 +82,6 @@ func TestSilenceEndsTheConnectionAndTheNextCommandGetsAnother(t *testing.T) {
 			return err == nil
 		}, 10*time.Second, time.Millisecond)
 	})
-}
-
-func TestBatch(t *testing.T) {
-	s := redistest.Mini(t)
-	l := newConn(t, s, nil)
-	const n = 1000
-	commands := make([]protocol.Command, n)
-	for i := range commands {
-		commands[i] = protocol.Command{Op: protocol.SetToken, Key: "k" + strconv.Itoa(i/2), Value: "v", TTL: time.Minute}
-	}
-	results := make(chan protocol.ReplyKind, n)
-	l.Batch(t.Context(), commands, func(i int, reply protocol.Reply, err error) { results <- reply.Kind })
-	for i := range n {
-		want := protocol.Text
-		if i%2 == 1 {
-			want = protocol.Nil
-		}
-		require.Equal(t, want, <-results, i)
-	}
-	s.Mini.Close()
-	_, _ = l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "k"})
-	l.Batch(t.Context(), commands[:3], func(i int, reply protocol.Reply, err error) {
-		assert.Error(t, err)
-		results <- reply.Kind
-	})
-	for range 3 {
-		assert.Equal(t, protocol.Silence, <-results)
-	}
 }
 
 func TestClosedLine(t *testing.T) {

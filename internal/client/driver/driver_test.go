@@ -88,20 +88,6 @@ func TestAnAbandonedRunReachesItsVerdict(t *testing.T) {
 	assert.NotEmpty(t, s.Value("k"))
 }
 
-func TestALostConnectionIsReplacedForTheQuestionWhatBecame(t *testing.T) {
-	s := redistest.Mini(t)
-	pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(n int, _ string) redistest.Fate {
-		if n == 0 {
-			return redistest.LosesCommand
-		}
-		return redistest.Passes
-	}}
-	out, err := newDriver(pool).Advance(t.Context(), taking(), protocol.Reply{}, mustNotAbandon(t))
-	require.NoError(t, err)
-	assert.Equal(t, protocol.Acquired, out.Step.Verdict)
-	assert.Equal(t, "SETNX GET SETNX", pool.Commands())
-}
-
 // A lock can be given back over the pool after Close, with or without a context that ends.
 func TestAClosedDriverRunsOnItsCallers(t *testing.T) {
 	s := redistest.Mini(t)

@@ -320,33 +320,6 @@ func TestNothingIsMiscounted(t *testing.T) {
 	})
 }
 
-func TestKilledConnectionIsNoticed(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		l := open(t, s.Dial, nil)
-		for range 20 {
-			_, err := l.Request(t.Context(), wire.Plain("SET", "k", "v"))
-			require.NoError(t, err)
-			s.Do("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes")
-			eventually(t, "it noticed", func() bool { return l.only.link.Load() == nil })
-		}
-	})
-}
-
-// A command over the shared connection costs the boxes of its arguments: key, token and TTL for the one, key and
-// token for the other.
-func TestAllocations(t *testing.T) {
-	redistest.Unraced(t)
-	s := redistest.Real(t)
-	l := open(t, s.Dial, nil)
-	n := testing.AllocsPerRun(2000, func() {
-		_, err := l.Do(t.Context(), protocol.Command{Op: protocol.SetToken, Key: "key", Value: "token", TTL: time.Minute})
-		assert.NoError(t, err)
-		_, err = l.Do(t.Context(), protocol.Command{Op: protocol.CompareDel, Key: "key", Value: "token"})
-		assert.NoError(t, err)
-	})
-	assert.LessOrEqual(t, n, 5.0)
-}
-
 // silent is a machine that asks several times, whatever becomes of its questions.
 type silent struct {
 	t    *testing.T

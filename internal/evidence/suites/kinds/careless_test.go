@@ -91,7 +91,7 @@ func carelessTurn(t *testing.T, s *redistest.Server, k kind, n int64, fails func
 	}
 	c.n.Store(n)
 	turn(func(ctx context.Context) {
-		held, err := locker.try(ctx)
+		held, err := locker.try(ctx, key)
 		require.NoError(t, err)
 		defer func() { _ = held.Release(ctx) }()
 		_ = held.Renew(ctx)
@@ -144,7 +144,7 @@ func (p *onPool) Dial(ctx context.Context) (redis.Conn, error) {
 func TestANilContextIsRefused(t *testing.T) {
 	each(t, func(k kind) bool { return k.name != "modern, an owner's" }, terms{}, func(s *scene) { // context.WithValue refuses it there
 		var none context.Context
-		_, err := s.try(none)
+		_, err := s.try(none, key)
 		assert.ErrorContains(s, err, "the context is nil")
 		_, err = s.acquire(none, key)
 		assert.ErrorContains(s, err, "the context is nil")

@@ -17,11 +17,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/legacy"
-	"github.com/lockmigrate/lockmigrate/modern"
-	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 // names are keys that somebody chose in order to hurt.
@@ -46,21 +42,18 @@ var values = []string{
 	strings.Repeat("9", 1<<20), strings.Repeat("\xff", 1<<20),
 }
 
-// open makes a locker of each kind.
+// open makes a Locker of each kind that keeps its state in a way of its own, and returns what tries to acquire by it.
 func open(t *testing.T, s *redistest.Server) map[string]func(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	t.Helper()
-	old, err := legacy.New(s.Pool(), legacy.Options{Lease: time.Minute})
-	require.NoError(t, err)
-	bridge, err := compat.New(s.Pool(), compat.Options{TTL: 10 * time.Second})
-	require.NoError(t, err)
-	queue, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
-	require.NoError(t, err)
-	rlock, err := redisson.New(s.Pool(), modern.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { old.Close(); bridge.Close(); queue.Close(); rlock.Close() })
-	return map[string]func(ctx context.Context, key string) (lockmigrate.Lock, error){
-		"legacy": old.TryAcquire, "bridge": bridge.TryAcquire, "modern": queue.TryAcquire, "redisson": rlock.TryAcquire,
+	all := map[string]func(ctx context.Context, key string) (lockmigrate.Lock, error){}
+	for _, k := range kinds {
+		if short := map[string]string{"legacy": "legacy", "compat at stage bridge": "bridge", "modern, fenced": "modern", "redisson": "redisson"}[k.name]; short != "" {
+			l := k.open(t, []lockmigrate.Pool{s.Pool()}, terms{ttl: 10 * time.Second, server: s})
+			t.Cleanup(l.close)
+			all[short] = l.try
+		}
 	}
+	return all
 }
 
 // printable fails for text that a log or terminal could be hurt by.

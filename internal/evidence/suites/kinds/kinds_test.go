@@ -48,7 +48,7 @@ const (
 
 // locker is what the Lockers of all kinds can do.
 type locker struct {
-	try     func(ctx context.Context) (lockmigrate.Lock, error) // of key
+	try     func(ctx context.Context, key string) (lockmigrate.Lock, error)
 	acquire func(ctx context.Context, key string) (lockmigrate.Lock, error)
 	do      func(ctx context.Context, work func(context.Context) error) error
 	close   func()
@@ -185,7 +185,7 @@ func lockerOf(
 	do func(context.Context, string, func(context.Context) error) error, end func() error,
 ) locker {
 	return locker{
-		try:     func(ctx context.Context) (lockmigrate.Lock, error) { return try(ctx, key) },
+		try:     try,
 		acquire: acquire,
 		do:      func(ctx context.Context, work func(context.Context) error) error { return do(ctx, key, work) },
 		close:   func() { _ = end() },
@@ -346,7 +346,7 @@ func newScene(s *scene, c terms, dial func(ctx context.Context, db int) (redis.C
 // hold acquires.
 func (s *scene) hold() lockmigrate.Lock {
 	s.Helper()
-	k, err := s.try(s.Context())
+	k, err := s.try(s.Context(), key)
 	require.NoError(s, err)
 	return k
 }

@@ -46,7 +46,7 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 					return func() bool { return server.Do("ZCARD", protocol.QueueKey(key)) == n }
 				}
 				holds, leaves, stays, comes := open(), open(), open(), open()
-				lock, err := holds.try(s.Context())
+				lock, err := holds.try(s.Context(), key)
 				require.NoError(s, err)
 				ctx, leave := context.WithCancel(s.Context())
 				left := make(chan error, 1)
@@ -69,7 +69,7 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 				leave()
 				assert.ErrorIs(s, <-left, context.Canceled)
 				go func() { // a newcomer is told by the first reply, and wakes nobody
-					_, err := comes.try(s.Context())
+					_, err := comes.try(s.Context(), key)
 					assert.Error(s, err)
 				}()
 				select {
@@ -104,7 +104,7 @@ func TestARefusedGiveBackIsTriedAgain(t *testing.T) {
 		ctx, leave := context.WithCancel(s.Context())
 		left := make(chan error, 1)
 		go func() {
-			_, err := s.try(ctx)
+			_, err := s.try(ctx, key)
 			left <- err
 		}()
 		all := 1

@@ -319,7 +319,7 @@ func TestWhatACallerLeavesIsTold(t *testing.T) {
 		s.link.HalfOpen() // what is sent arrives, what is answered does not
 		ctx, cancel := context.WithTimeout(s.Context(), 50*time.Millisecond)
 		defer cancel()
-		_, err := s.try(ctx)
+		_, err := s.try(ctx, key)
 		require.Error(s, err)
 		time.Sleep(400 * time.Millisecond) // the reply timeout
 		s.link.Cut()
@@ -367,7 +367,7 @@ func TestCloseBesideCallers(t *testing.T) {
 				l.close()
 				over.Store(true)
 				all.Wait()
-				_, err := l.try(t.Context())
+				_, err := l.try(t.Context(), key)
 				assert.ErrorContains(t, err, "the Locker is closed")
 				if slices.Contains([]string{"modern, unfair", "redisson", "quorum"}, k.name) {
 					continue // their last command may come after its give-back: over a connection of its own, or to a third server
@@ -405,7 +405,7 @@ func TestCloseEndsTheWaitForAConnection(t *testing.T) {
 			}
 			ended := make(chan error, 2)
 			for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){
-				l.acquire, func(ctx context.Context, _ string) (lockmigrate.Lock, error) { return l.try(ctx) },
+				l.acquire, l.try,
 			} {
 				go func() {
 					_, err := acquire(context.Background(), key)

@@ -12,7 +12,6 @@ import (
 	"runtime"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -107,62 +106,4 @@ func TestMemoryOfWaiters(t *testing.T) {
 			t.Logf("%.1f MiB", float64(bytes)/(1<<20))
 		})
 	}
-}
-
-// TestATurnCostsTheSameHoweverManyWait: each Locker is a process to the server. A round trip is a read of a socket by the server.
-func TestATurnCostsTheSameHoweverManyWait(t *testing.T) {
-	for kind := range kinds {
-		t.Run(kind, func(t *testing.T) {
-			few, many := roundTrips(t, kind, 4), roundTrips(t, kind, 100)
-			t.Logf("round trips a turn: %.1f with 4, %.1f with 100", few, many)
-			assert.Less(t, many, few*1.3+0.5)
-		})
-	}
-}
-
-// roundTrips returns how many of them a turn costs when Lockers pass the key on. A turn is long enough that each waits for half a
-// second where there are a hundred.
-func roundTrips(t *testing.T, kind string, lockers int) float64 {
-	s := redistest.Real(t)
-	ctx, cancel := context.WithCancel(t.Context())
-	var all sync.WaitGroup
-	var mu sync.Mutex
-	turns := 0
-	count := func() int {
-		mu.Lock()
-		defer mu.Unlock()
-		return turns
-	}
-	for range lockers {
-		get, end := kinds[kind](s.Pool())
-		all.Go(func() {
-			defer end()
-			for ctx.Err() == nil {
-				k, err := get(ctx)
-				if err != nil {
-					continue
-				}
-				mu.Lock()
-				turns++
-				mu.Unlock()
-				time.Sleep(5 * time.Millisecond)
-				assert.NoError(t, k.Release(context.Background()))
-			}
-		})
-	}
-	redistest.Await(t, "everybody had a turn, or could have", time.Minute, func() bool { return count() > 2*lockers })
-	reads := func() int {
-		info, err := redis.String(s.Do("INFO", "stats"), nil)
-		require.NoError(t, err)
-		n := regexp.MustCompile(`total_reads_processed:(\d+)`).FindStringSubmatch(info)
-		require.NotNil(t, n)
-		v, _ := strconv.Atoi(n[1])
-		return v
-	}
-	from, before := count(), reads()
-	redistest.Await(t, "enough turns", time.Minute, func() bool { return count() >= from+400 })
-	to, after := count(), reads()
-	cancel()
-	all.Wait()
-	return float64(after-before) / float64(to-from)
 }
