@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"fmt"
+	"net"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -48,13 +49,13 @@ func TestCarelessCallers(t *testing.T) {
 	for _, k := range kinds {
 		for way, fails := range waysToFail {
 			t.Run(k.name+" "+way, func(t *testing.T) {
-				t.Parallel()
-				s := redistest.Real(t)
-				calls := int64(1)
-				for failed := true; failed; calls++ {
-					failed = carelessTurn(t, s, k, calls, fails)
-				}
-				assert.Greater(t, calls, int64(4), "calls on the caller's goroutine")
+				redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+					calls := int64(1)
+					for failed := true; failed; calls++ {
+						failed = carelessTurn(t, s, k, calls, fails)
+					}
+					assert.Greater(t, calls, int64(4), "calls on the caller's goroutine")
+				})
 			})
 		}
 	}
@@ -68,7 +69,8 @@ func carelessTurn(t *testing.T, s *redistest.Server, k kind, n int64, fails func
 	var pools []lockmigrate.Pool
 	for db := range 3 {
 		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
-			return redis.DialContext(ctx, "tcp", s.Addr, redis.DialDatabase(db))
+			wire := func(ctx context.Context, _, _ string) (net.Conn, error) { return s.Wire(ctx) }
+			return redis.DialContext(ctx, "tcp", "", redis.DialContextFunc(wire), redis.DialDatabase(db))
 		}}
 		t.Cleanup(func() { _ = pool.Close() })
 		pools = append(pools, &onPool{careless: c, own: pool})
