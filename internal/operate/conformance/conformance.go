@@ -22,12 +22,11 @@ var files embed.FS
 
 // Case is one thing that is tried. Its file has the level's number for its name, and fields of the same names before its steps.
 type Case struct {
-	ID     string `json:"case"`
-	Level  int    `json:"level"`
-	Claim  string `json:"claim"`           // of docs/protocol.md, or of docs/conformance.md
-	Needs  string `json:"needs,omitempty"` // of what a driver says that it can
-	server string // clocked: its wall clock can be set; pair: it has a replica
-	steps  []step
+	ID    string `json:"case"`
+	Level int    `json:"level"`
+	Claim string `json:"claim"`           // of docs/protocol.md, or of docs/conformance.md
+	Needs string `json:"needs,omitempty"` // of what a driver says that it can
+	steps []step
 }
 
 // step is one line: what is done, and what is expected.
@@ -64,7 +63,7 @@ func parse(level int, text string) (all []*Case) {
 		}
 		c := all[len(all)-1]
 		field, value, _ := strings.Cut(line, ": ")
-		if into := map[string]*string{"claim": &c.Claim, "needs": &c.Needs, "server": &c.server}[field]; into != nil {
+		if into := map[string]*string{"claim": &c.Claim, "needs": &c.Needs}[field]; into != nil {
 			*into = value
 			continue
 		}
@@ -133,7 +132,6 @@ var (
 // kit runs.
 type kit struct {
 	Options
-	cc    string // a C compiler; empty for none
 	hello Hello
 
 	mu   sync.Mutex
@@ -148,7 +146,6 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	if k.Server, err = exec.LookPath(o.Server); err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrNoServer, err)
 	}
-	k.cc, _ = exec.LookPath("cc")
 	version, err := exec.CommandContext(ctx, k.Server, "--version").Output()
 	if err != nil {
 		return nil, fmt.Errorf("%w: %s --version: %w", ErrNoServer, k.Server, err)

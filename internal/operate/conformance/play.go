@@ -36,14 +36,15 @@ var errNotTried = errors.New("not tried")
 // play is a case that is played, on servers of its own.
 type play struct {
 	*kit
-	c       *Case
-	dir     string
-	environ []string      // of servers
-	offset  time.Duration // of the server's clock from ours
-	servers []*server     // the first one is the master
-	record  stages.Record
-	actors  map[string]*actor
-	load    *load
+	c        *Case
+	dir      string
+	servers  []*server                     // the first one is the master
+	operator *link.Link                    // to the master, for the record
+	offset   time.Duration                 // of the server's clock from ours
+	rewrite  func(words []string) []string // what the offset makes of commands; nil for none
+	record   stages.Record
+	actors   map[string]*actor
+	load     *load
 }
 
 // actor is somebody who locks.
@@ -77,22 +78,13 @@ func (p *play) run(ctx context.Context) (failed *step, seen string, err error) {
 	if p.dir, err = os.MkdirTemp("", "conformance"); err != nil {
 		return nil, "", err
 	}
-	if p.c.server == "clocked" {
-		if err := p.preload(); err != nil {
-			return nil, "", err
-		}
-	}
 	master, err := p.start(ctx)
 	if err != nil {
 		return nil, "", err
 	}
 	p.servers = []*server{master}
-	if p.c.server == "pair" {
-		replica, err := p.start(ctx, "--slaveof", "127.0.0.1", strings.TrimPrefix(master.addr, "127.0.0.1:"))
-		if err != nil {
-			return nil, "", err
-		}
-		p.servers = append(p.servers, replica)
+	if p.operator, err = link.Start(master.addr, true); err != nil {
+		return nil, "", err
 	}
 	for i := range p.c.steps {
 		s := p.c.steps[i]
@@ -140,6 +132,9 @@ func (p *play) end() {
 			_ = a.client.close(ctx)
 		}
 		a.link.Close()
+	}
+	if p.operator != nil {
+		p.operator.Close()
 	}
 	for _, s := range p.servers {
 		s.kill()
@@ -237,6 +232,7 @@ func (p *play) do(ctx context.Context, verb string, args []string) (string, erro
 			return "", err
 		}
 		a.link.Before(a.note)
+		a.link.Rewrite(p.rewrite)
 		p.actors[args[0]] = a
 	}
 	v := byActor[verb]
@@ -266,7 +262,10 @@ func (p *play) initRecord(ctx context.Context, args []string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	return outcome(p.store().Init(ctx, p.record)), nil
+	if err := p.store().Init(ctx, p.record); err != nil {
+		return "", fmt.Errorf("%w: %w", errNotTried, err)
+	}
+	return "ok", nil
 }
 
 func outcome(err error) string {
@@ -290,7 +289,7 @@ func options(args []string) map[string]string {
 // store is the record's, for the operator.
 func (p *play) store() *stages.Store {
 	return &stages.Store{Namespace: namespace, ReplyTimeout: 2 * time.Second, Pool: &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", p.servers[0].addr)
+		return redis.DialContext(ctx, "tcp", p.operator.Addr)
 	}}}
 }
 

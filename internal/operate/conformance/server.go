@@ -2,43 +2,44 @@ package conformance
 
 import (
 	"context"
-	"encoding/binary"
+	"crypto/sha1" // EVALSHA's own digest, not a protection
+	"encoding/hex"
 	"fmt"
 	"math/rand/v2"
 	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
-	"strings"
+	"slices"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/link"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // server is a redis-server of one case.
 type server struct {
-	addr string
-	cmd  *exec.Cmd
-	said tail
+	addr  string
+	cmd   *exec.Cmd
+	said  tail
+	ended chan struct{}
 }
 
 // start starts a server with nothing in it, and waits until it answers.
 func (p *play) start(ctx context.Context, args ...string) (*server, error) {
 	var err error
 	for range 5 { // the port may be taken between the look and the start
-		s := &server{}
+		s := &server{ended: make(chan struct{})}
 		if s.addr, err = freeAddr(); err != nil {
 			return nil, err
 		}
 		_, port, _ := net.SplitHostPort(s.addr)
 		s.cmd = exec.Command(p.Server, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0", "--dir", p.dir}, args...)...)
-		s.cmd.Env, s.cmd.Stdout, s.cmd.Stderr = append(os.Environ(), p.environ...), &s.said, &s.said
+		s.cmd.Stdout, s.cmd.Stderr = &s.said, &s.said
 		ownGroup(s.cmd)
 		if err = s.cmd.Start(); err != nil {
 			return nil, fmt.Errorf("%w: start %s: %w", errNotTried, p.Server, err)
 		}
+		go func() { _ = s.cmd.Wait(); close(s.ended) }()
 		if err = s.answers(ctx); err == nil {
 			return s, nil
 		}
@@ -51,16 +52,27 @@ func (p *play) start(ctx context.Context, args ...string) (*server, error) {
 func (s *server) answers(ctx context.Context) error {
 	for end := time.Now().Add(10 * time.Second); ; {
 		_, err := s.do(ctx, "PING")
-		if err == nil || time.Now().After(end) || ctx.Err() != nil {
+		if err == nil || time.Now().After(end) || ctx.Err() != nil || s.gone() {
 			return err
 		}
 		time.Sleep(5 * time.Millisecond) // of another process there is nothing to be notified by
 	}
 }
 
+func (s *server) gone() bool {
+	select {
+	case <-s.ended:
+		return true
+	default:
+		return false
+	}
+}
+
 func (s *server) kill() {
-	_ = signal(s.cmd, sigKill)
-	_ = s.cmd.Wait()
+	if !s.gone() {
+		_ = signal(s.cmd, sigKill)
+	}
+	<-s.ended
 }
 
 // do runs a command on a connection of its own.
@@ -84,30 +96,44 @@ func freeAddr() (string, error) {
 	return "", fmt.Errorf("%w: no free port", errNotTried)
 }
 
-// preload makes the library of link.ClockSource, and the file of its offset.
-func (p *play) preload() error {
-	if p.cc == "" {
-		return fmt.Errorf("%w: it needs a C compiler (cc), which stands before the server's clock", errNotTried)
+// setClock moves the server's wall clock, as TIME and scripts read it, to so far from ours. What an actor sends is changed on its way: TIME becomes a
+// script, and each script begins with a TIME of its own. No program's clock is touched, so it works with each server.
+func (p *play) setClock(offset time.Duration) {
+	p.offset = offset
+	before := fmt.Sprintf(`local redis = setmetatable({call = function(...)
+		local reply = redis.call(...)
+		if ... == 'TIME' then reply[1] = string.format('%%.0f', reply[1] + %.0f) end
+		return reply
+	end}, {__index = redis}) `, offset.Seconds())
+	rewrite := func(words []string) []string {
+		switch {
+		case words[0] == "TIME":
+			return []string{"EVAL", before + "return redis.call('TIME')", "0"}
+		case words[0] == "EVAL" && len(words) > 1, words[0] == "SCRIPT" && len(words) == 3:
+			words, last := slices.Clone(words), 1
+			if words[0] == "SCRIPT" { // LOAD
+				last = 2
+			}
+			words[last] = before + words[last]
+			return words
+		case words[0] == "EVALSHA" && len(words) > 1:
+			for _, s := range scripts.All() {
+				for _, text := range []string{s.Source, s.Bare()} {
+					if digest(text) == words[1] {
+						words = slices.Clone(words)
+						words[1] = digest(before + text)
+						return words
+					}
+				}
+			}
+		}
+		return words
 	}
-	source, library := filepath.Join(p.dir, "clock.c"), filepath.Join(p.dir, "clock.so")
-	if err := os.WriteFile(source, []byte(link.ClockSource), 0o600); err != nil {
-		return err
+	p.operator.Rewrite(rewrite)
+	for _, a := range p.actors {
+		a.link.Rewrite(rewrite)
 	}
-	if out, err := exec.Command(p.cc, "-O1", "-shared", "-fPIC", "-o", library, source).CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: compile the clock: %w: %s", errNotTried, err, strings.TrimSpace(string(out)))
-	}
-	p.environ = []string{"LD_PRELOAD=" + library, "LOCKMIGRATE_CLOCK=" + filepath.Join(p.dir, "offset")}
-	return p.setClock(0)
+	p.rewrite = rewrite
 }
 
-// setClock moves the server's wall clock to so far from ours.
-func (p *play) setClock(offset time.Duration) error {
-	p.offset = offset
-	f, err := os.OpenFile(filepath.Join(p.dir, "offset"), os.O_WRONLY|os.O_CREATE, 0o600)
-	if err != nil {
-		return err
-	}
-	defer f.Close()
-	_, err = f.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(offset)), 0)
-	return err
-}
+func digest(text string) string { sum := sha1.Sum([]byte(text)); return hex.EncodeToString(sum[:]) }

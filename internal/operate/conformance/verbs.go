@@ -75,7 +75,15 @@ var onServer = map[string]func(p *play, ctx context.Context, args []string) (str
 	},
 	"clock": func(p *play, _ context.Context, args []string) (string, error) {
 		d, err := time.ParseDuration(args[0])
-		return "ok", errors.Join(err, p.setClock(d))
+		p.setClock(d)
+		return "ok", err
+	},
+	"replica": func(p *play, ctx context.Context, _ []string) (string, error) {
+		replica, err := p.start(ctx, "--slaveof", "127.0.0.1", strings.TrimPrefix(p.servers[0].addr, "127.0.0.1:"))
+		if err == nil {
+			p.servers = append(p.servers, replica)
+		}
+		return "ok", err
 	},
 	"stage": func(p *play, ctx context.Context, args []string) (string, error) { // the operator moves the record
 		to, err := stages.Parse(args[0])
@@ -139,6 +147,7 @@ func (p *play) redis(ctx context.Context, args []string) (string, error) {
 func (p *play) replace(s *server) {
 	p.servers[0].kill()
 	p.servers[0] = s
+	p.operator.Retarget(s.addr)
 	for _, a := range p.actors {
 		a.link.Retarget(s.addr)
 		a.link.Cut()

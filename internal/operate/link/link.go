@@ -1,9 +1,8 @@
-// Package link is what stands between a client and a server that conformance and the tests want to fail: a network path, and a clock.
+// Package link is a network path in this process that fails in the ways that networks do. Conformance and the tests put one before a server.
 package link
 
 import (
 	"bufio"
-	_ "embed"
 	"fmt"
 	"io"
 	"net"
@@ -12,12 +11,6 @@ import (
 	"sync"
 	"time"
 )
-
-// ClockSource is C: it stands before libc for the wall clock alone, and adds the nanoseconds that the file of $LOCKMIGRATE_CLOCK holds.
-// libfaketime cannot do it: its locks and jemalloc's, which redis-server is linked with, wait for each other.
-//
-//go:embed preload/clock.c
-var ClockSource string
 
 // Link forwards bytes and knows nothing of Redis, but for one of commands: that sees every command before the server does.
 type Link struct {
@@ -33,6 +26,7 @@ type Link struct {
 	state   linkState
 	changed chan struct{} // closed when the state changes
 	before  func(words []string)
+	rewrite func(words []string) []string
 }
 
 type linkState struct {
@@ -69,6 +63,13 @@ func (l *Link) Before(f func(words []string)) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.before = f
+}
+
+// Rewrite sets a function that puts other words in the place of a command's, or the same. It is for a link of commands.
+func (l *Link) Rewrite(f func(words []string) []string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.rewrite = f
 }
 
 // Retarget sends new connections elsewhere, as a name that now stands for another server does.
@@ -213,11 +214,20 @@ func (l *Link) requests(client, server net.Conn) {
 			return
 		}
 		l.mu.Lock()
-		before := l.before
+		before, rewrite := l.before, l.rewrite
 		l.mu.Unlock()
-		if before != nil && len(words) > 0 {
+		if len(words) > 0 {
 			words[0] = strings.ToUpper(words[0])
+		}
+		if before != nil && len(words) > 0 {
 			before(words)
+		}
+		if rewrite != nil && len(words) > 0 {
+			words = rewrite(words)
+			raw = fmt.Appendf(nil, "*%d\r\n", len(words))
+			for _, w := range words {
+				raw = fmt.Appendf(raw, "$%d\r\n%s\r\n", len(w), w)
+			}
 		}
 		l.pass(len(raw), true)
 		if _, err := server.Write(raw); err != nil {

@@ -154,20 +154,20 @@ func TestWrongImplementationsFailAtTheirCase(t *testing.T) {
 	running.Wait()
 }
 
-// Without a C compiler nobody can set the server's clock. A case that was not tried is no pass, and its level is not passed.
+// A server that does not start is no pass: no level is passed without its cases.
 func TestWhatCannotBeTriedIsNotPassed(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	driver, err := golang()
 	require.NoError(t, err)
-	server, err := exec.LookPath("redis-server")
+	server := filepath.Join(t.TempDir(), "server")
+	require.NoError(t, os.WriteFile(server, []byte("#!/bin/sh\n[ $1 = --version ] && echo a server\n"), 0o700))
+	r, err := conformance.Run(context.Background(), conformance.Options{Command: []string{driver}, Server: server, Levels: []int{3}})
 	require.NoError(t, err)
-	t.Setenv("PATH", t.TempDir())
-	r, err := conformance.Run(context.Background(), conformance.Options{Command: []string{driver}, Server: server, Levels: []int{4}, Cases: []string{"clock-ahead", "lost-release"}})
-	require.NoError(t, err)
-	assert.Equal(t, conformance.NotTried, r.Cases[1].Result)
-	assert.Contains(t, r.Cases[1].Seen, "C compiler")
+	for _, c := range r.Cases {
+		assert.Equal(t, conformance.NotTried, c.Result, c.ID)
+	}
 	for _, l := range r.Levels {
-		assert.NotEqual(t, conformance.Passed, l.Result)
+		assert.Equal(t, conformance.NotTried, l.Result)
 	}
 }
 
