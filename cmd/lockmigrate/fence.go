@@ -176,12 +176,12 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 	var record func(fence.Entry) error
 	keeps := ""
 	if flags.remove == "" {
-		journal, err := fence.OpenJournal(flags.journal)
+		kept, err := openJournal[fence.Entry](flags.journal)
 		if err != nil {
-			return failedError("name a file that can be written with --journal", "%w", err)
+			return err
 		}
-		defer journal.Close()
-		record = journal.Write
+		defer kept.Close()
+		record = func(e fence.Entry) error { return cmp.Or(kept.Write(e), kept.Sync()) }
 		keeps = fmt.Sprintf("\"lockmigrate fence --remove %s --execute\" restores the former rights", terminal.Quoted(flags.journal))
 	}
 	for i := range all {
@@ -222,13 +222,13 @@ func stopped(ctx context.Context, end *endpoint.Endpoint, opts fence.Options) (n
 	unknown := func(what string, err error) {
 		notes = append(notes, fmt.Sprintf("%s (%v): a member at stage legacy would be stopped, and nobody can tell here", what, endpoint.Explain(err)))
 	}
-	names, err := (&stages.Store{Pool: pool, ReplyTimeout: stageReplyTimeout}).Names(ctx)
+	names, err := storeOf(pool, "").Names(ctx)
 	if err != nil {
 		unknown("the namespaces cannot be read", err)
 	}
 	var who []string
 	for _, name := range names {
-		view, err := (&stages.Store{Pool: pool, Namespace: name, ReplyTimeout: stageReplyTimeout}).Show(ctx)
+		view, err := storeOf(pool, name).Show(ctx)
 		if err != nil {
 			unknown("namespace "+name+" cannot be read", err)
 			continue

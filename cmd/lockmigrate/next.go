@@ -106,13 +106,7 @@ func (s *standing) toNew(on *step, back string) {
 	name, old := s.namespace, s.view.Record.Handover.Old
 	stated := fmt.Sprintf("lockmigrate stage advance --namespace %s --to new --force \"\" --wait --execute", name)
 	shown := func(m stages.Member) bool { return len(m.Info.Connections) > 0 }
-	for i, c := range s.seen {
-		if i == mostClients {
-			on.InWay = append(on.InWay, fmt.Sprintf("and %d more: %s names them", len(s.seen)-i, s.certificate))
-			break
-		}
-		on.InWay = append(on.InWay, "no member: "+c.String())
-	}
+	s.named(on, func(c verify.Client) string { return "no member: " + c.String() })
 	on.Costs = append(on.Costs, "at stage new nobody keeps out a process that locks by Old alone; back by "+back)
 	switch {
 	case s.certificate != "" && s.certErr == nil:
@@ -177,37 +171,50 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 		return nil, err
 	}
 	s.view = &view
-	if view.Record.Handover != nil {
-		if to := view.Record.Stage + 1; stages.Valid(to) {
-			s.blockers, err = at.store.Move(ctx, view.Record.Epoch, to, false)
-		}
-		if s.certificate = newestCertificate(s.namespace); view.Record.Stage == stages.Both && s.certificate != "" {
-			_, s.certErr = restsOn(env.now(), view.Record, stages.New, stageFlags{evidence: s.certificate})
-			if c, err := verify.Load(s.certificate); err == nil && errors.Is(s.certErr, verify.ErrVerdict) {
-				s.seen = c.Evidence.Unexplained
-			}
-		}
-		return s, err
-	}
-	if s.keys, err = at.look(ctx, view.Record.Patterns); err != nil {
-		return nil, err
-	}
-	s.keysErr = s.keys.modernCan(view.Record.Patterns)
 	if to := view.Record.Stage + 1; stages.Valid(to) {
 		if s.blockers, err = at.store.Move(ctx, view.Record.Epoch, to, false); err != nil {
 			return nil, err
 		}
 	}
-	if view.Record.Stage == stages.Bridge {
-		if s.certificate = newestCertificate(s.namespace); s.certificate != "" {
-			_, s.certErr = restsOn(env.now(), view.Record, stages.Modern, stageFlags{evidence: s.certificate})
-			if c, err := verify.Load(s.certificate); err == nil && errors.Is(s.certErr, verify.ErrVerdict) && c.Verdict == verify.Seen {
-				s.seen = c.Evidence.Seen
-			}
-		}
+	if view.Record.Handover != nil {
+		s.certified(env.now(), stages.Both)
+		return s, nil
+	}
+	if s.keys, err = at.look(ctx, view.Record.Patterns); err != nil {
+		return nil, err
+	}
+	s.keysErr = s.keys.modernCan(view.Record.Patterns)
+	if s.certified(env.now(), stages.Bridge); view.Record.Stage == stages.Bridge {
 		s.unfinished(env.now(), view.Record)
 	}
 	return s, nil
+}
+
+// certified looks for the newest certificate at the stage that wants one, whether it supports the step, and whom it has seen if not.
+func (s *standing) certified(now time.Time, before stages.Stage) {
+	if s.certificate = newestCertificate(s.namespace); s.view.Record.Stage != before || s.certificate == "" {
+		return
+	}
+	_, s.certErr = restsOn(now, s.view.Record, before+1, stageFlags{evidence: s.certificate})
+	c, err := verify.Load(s.certificate)
+	switch {
+	case err != nil || !errors.Is(s.certErr, verify.ErrVerdict):
+	case before == stages.Both:
+		s.seen = c.Evidence.Unexplained
+	case c.Verdict == verify.Seen:
+		s.seen = c.Evidence.Seen
+	}
+}
+
+// named puts those whom a certificate has seen in the way, each as say has it.
+func (s *standing) named(on *step, say func(verify.Client) string) {
+	for i, c := range s.seen {
+		if i == mostClients {
+			on.InWay = append(on.InWay, fmt.Sprintf("and %d more: %s names them", len(s.seen)-i, s.certificate))
+			return
+		}
+		on.InWay = append(on.InWay, say(c))
+	}
 }
 
 // longestSaving is how long ago the state of a verify that runs may have been saved.
@@ -348,7 +355,7 @@ func (s *standing) toModern(on *step) {
 		on.Command = fmt.Sprintf("lockmigrate observe%s --for 10m", matchFlags(r.Patterns))
 		on.Read = "docs/runbook.md, step 4"
 	case s.saved != nil && s.certErr == nil && s.certificate != "": // an old state beside a newer certificate
-		s.certified(on)
+		s.toModernNow(on)
 	case s.saved != nil && s.running:
 		on.Do = fmt.Sprintf("a verify is looking (process %d on %s). Wait for its end; this says how far it is", s.saved.PID, s.saved.Host)
 		on.Command = "lockmigrate verify --ask " + stateName(certificateName(s.namespace))
@@ -361,13 +368,7 @@ func (s *standing) toModern(on *step) {
 		on.Read = "docs/runbook.md, step 5"
 	case len(s.seen) > 0:
 		on.InWay = append(on.InWay, s.certificate+" has seen old clients")
-		for i, c := range s.seen {
-			if i == mostClients {
-				on.InWay = append(on.InWay, fmt.Sprintf("and %d more: %s names them", len(s.seen)-i, s.certificate))
-				break
-			}
-			on.InWay = append(on.InWay, whatToDoAbout(c))
-		}
+		s.named(on, whatToDoAbout)
 		on.Do = "deal with each of them, and then look again"
 		on.Command = s.verify()
 		on.Read = "docs/runbook.md, step 4"
@@ -390,7 +391,7 @@ func (s *standing) toModern(on *step) {
 		on.Read = "docs/runbook.md, step 5"
 		on.Costs = []string{verifyCosts}
 	default:
-		s.certified(on)
+		s.toModernNow(on)
 	}
 }
 
@@ -437,8 +438,8 @@ func whatToDoAbout(c verify.Client) string {
 	return fmt.Sprintf("%s: %s. Restart this Go service, or stop it: lockmigrate stage shows it", who, c.Evidence)
 }
 
-// certified is stage bridge with a certificate that no old client is left.
-func (s *standing) certified(on *step) {
+// toModernNow is stage bridge with a certificate that no old client is left.
+func (s *standing) toModernNow(on *step) {
 	switch {
 	case s.keysErr != nil:
 		on.InWay = append(on.InWay, s.keysErr.Error())

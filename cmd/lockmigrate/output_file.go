@@ -6,6 +6,8 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/journal"
 )
 
 // writable refuses files that cannot be written, before the work of hours that is to go into them. An empty name is no file.
@@ -76,4 +78,13 @@ func writeFile(file string, write func(io.Writer) error) error {
 		return failedError("check the folder and the space on the disk", "%w", err)
 	}
 	return nil
+}
+
+// openJournal opens the file of --journal.
+func openJournal[E any](file string) (*journal.Journal[E], error) {
+	kept, err := journal.Open[E](file)
+	if err != nil {
+		return nil, failedError("name a file that can be written with --journal", "%w", err)
+	}
+	return kept, nil
 }

@@ -257,3 +257,29 @@ func TestNoNumberIsBelowZero(t *testing.T) {
 	_, stderr := expect(t, exitFailed, "observe", "--snapshot", "-1", "--redis", "redis://127.0.0.1:1")
 	assert.NotContains(t, stderr, "negative")
 }
+
+// TestDated: a ghost of another day than the report has its date.
+func TestDated(t *testing.T) {
+	report := time.Date(2026, 3, 5, 0, 10, 0, 0, time.UTC)
+	assert.Equal(t, "00:09:59.500000", dated(report, report.Add(-500*time.Millisecond)))
+	assert.Equal(t, "2026-03-04 23:59:00", dated(report, report.Add(-11*time.Minute)))
+	assert.Equal(t, "2025-03-05 00:10:00", dated(report, report.AddDate(-1, 0, 0)), "the same day of another year")
+	east := time.FixedZone("east", 8*3600)
+	assert.Equal(t, "00:09:00.000000", dated(report.In(east), report.Add(-time.Minute)), "both are read as UTC")
+}
+
+// TestFlagsOfTheSimulator: a fleet is described in one language, so the commands that do something with it have few flags.
+func TestFlagsOfTheSimulator(t *testing.T) {
+	env, _ := screenEnvironment(0, nil)
+	root, all := newRootCommand(env), 0
+	for _, name := range []string{"simulate", "forecast", "explore"} {
+		cmd, _, err := root.Find([]string{name})
+		require.NoError(t, err)
+		require.Equal(t, name, cmd.Name())
+		own := 0
+		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { own++ })
+		t.Logf("%s: %d", name, own)
+		all += own
+	}
+	assert.LessOrEqual(t, all, 40)
+}

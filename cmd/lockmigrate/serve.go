@@ -98,7 +98,7 @@ func noteAbsent(ctx context.Context, env *environment, end *endpoint.Endpoint, n
 		return err
 	}
 	defer pool.Close()
-	store := &stages.Store{Pool: pool, Namespace: namespace, ReplyTimeout: 5 * time.Second}
+	store := storeOf(pool, namespace)
 	if _, err := store.Show(ctx); errors.Is(err, stages.ErrNoRecord) {
 		env.note("there is no namespace %s: %s", terminal.Quoted(namespace), whichNamespace(ctx, store, "the page shows it when there is"))
 	}

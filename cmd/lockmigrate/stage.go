@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -107,6 +108,10 @@ func epochFlag(f *pflag.FlagSet, flags *stageFlags) {
 // stageReplyTimeout bounds the wait for one reply.
 const stageReplyTimeout = 5 * time.Second
 
+func storeOf(pool lockmigrate.Pool, namespace string) *stages.Store {
+	return &stages.Store{Pool: pool, Namespace: namespace, ReplyTimeout: stageReplyTimeout}
+}
+
 // place is where a command about a namespace works.
 type place struct {
 	env   *environment
@@ -124,7 +129,8 @@ func onStore(env *environment, flags *stageFlags, work func(at *place, ctx conte
 				return err
 			}
 			defer pool.Close()
-			store := &stages.Store{Pool: pool, Namespace: flags.namespace, ReplyTimeout: stageReplyTimeout, By: whoami(env)}
+			store := storeOf(pool, flags.namespace)
+			store.By = whoami(env)
 			flags.given = func(name string) bool { return cmd.Flags().Changed(name) }
 			at := &place{env, end, store, *flags}
 			return at.explain(ctx, work(at, ctx))
@@ -238,7 +244,7 @@ func missing(ctx context.Context, end *endpoint.Endpoint, namespace string, err 
 		return err
 	}
 	defer pool.Close()
-	return as(whichNamespace(ctx, &stages.Store{Pool: pool, Namespace: namespace, ReplyTimeout: 5 * time.Second}, hint), "%w", err)
+	return as(whichNamespace(ctx, storeOf(pool, namespace), hint), "%w", err)
 }
 
 func (at *place) move(ctx context.Context, step stages.Stage) error {

@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -25,12 +24,7 @@ func (at *place) initHandover(ctx context.Context) error {
 	if (flags.old == "") == (flags.oldName == "") {
 		return usageError("give --old URL for a lock of this module, --old-name NAME for any other", "a handover needs its Old, once")
 	}
-	if view, err := at.store.Show(ctx); err == nil {
-		return failedError(`"lockmigrate stage" shows it`, "namespace %s exists already: stage %v, epoch %d%s", at.store.Namespace, view.Record.Stage, view.Record.Epoch, lastChange(view.Record))
-	} else if !errors.Is(err, stages.ErrNoRecord) {
-		return err
-	}
-	if err := at.store.CheckOthers(ctx, flags.match); err != nil {
+	if err := at.room(ctx, flags.match); err != nil {
 		return err
 	}
 	var old, new lockmigrate.Pool // of a half that is known by its server

@@ -79,6 +79,21 @@ func checkedRecord(record stages.Record) (stages.Record, error) {
 	return record, nil
 }
 
+// room refuses a new record where there is one, where the server cannot run it, or where its keys are another namespace's.
+func (at *place) room(ctx context.Context, patterns []string) error {
+	if view, err := at.store.Show(ctx); err == nil {
+		return failedError(`change its stage with "lockmigrate stage advance", correct it with "lockmigrate stage set", remove it with "lockmigrate stage delete"`,
+			"namespace %s exists already: stage %v, epoch %d%s", at.store.Namespace, view.Record.Stage, view.Record.Epoch, lastChange(view.Record))
+	} else if !errors.Is(err, stages.ErrNoRecord) {
+		return err
+	}
+	var old *servers.TooOld // a plan for a server that cannot run it is none
+	if _, err := at.store.Hello(ctx); errors.As(err, &old) {
+		return err
+	}
+	return at.store.CheckOthers(ctx, patterns)
+}
+
 func (at *place) init(ctx context.Context) error {
 	flags := at.flags
 	if flags.handover {
@@ -103,17 +118,7 @@ func (at *place) init(ctx context.Context) error {
 	for _, line := range why {
 		at.env.note("from the profile: %s", terminal.Safe(line))
 	}
-	if view, err := at.store.Show(ctx); err == nil {
-		return failedError(`change its stage with "lockmigrate stage advance", correct it with "lockmigrate stage set", remove it with "lockmigrate stage delete"`,
-			"namespace %s exists already: stage %v, epoch %d%s", at.store.Namespace, view.Record.Stage, view.Record.Epoch, lastChange(view.Record))
-	} else if !errors.Is(err, stages.ErrNoRecord) {
-		return err
-	}
-	var old *servers.TooOld // a plan for a server that cannot run it is none
-	if _, err := at.store.Hello(ctx); errors.As(err, &old) {
-		return err
-	}
-	if err := at.store.CheckOthers(ctx, record.Patterns); err != nil {
+	if err := at.room(ctx, record.Patterns); err != nil {
 		return err
 	}
 	seen, err := at.look(ctx, record.Patterns)

@@ -50,12 +50,12 @@ func checkSweepOptions(o sweep.Options) error {
 
 func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opts sweep.Options, file string) error {
 	if opts.Execute {
-		journal, err := sweep.OpenJournal(file)
+		kept, err := openJournal[sweep.Entry](file)
 		if err != nil {
-			return failedError("name a file that can be written with --journal", "%w", err)
+			return err
 		}
-		defer journal.Close()
-		opts.Journal = journal.Write
+		defer kept.Close()
+		opts.Journal = kept.Write
 		env.note("the journal is %s", terminal.Quoted(file))
 	}
 	opts.Now = env.now

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
+	"github.com/lockmigrate/lockmigrate/internal/operate/journal"
 )
 
 // rules are the rules of a user, without the word sanitize-payload: it is the default, and the server writes
@@ -60,10 +61,10 @@ func (g *gate) plan(o fence.Options) *fence.Plan {
 }
 
 func (g *gate) execute(p *fence.Plan) error {
-	journal, err := fence.OpenJournal(g.journal)
+	kept, err := journal.Open[fence.Entry](g.journal)
 	require.NoError(g.t, err)
-	defer journal.Close()
-	return p.Execute(g.t.Context(), g.conn, journal.Write)
+	defer kept.Close()
+	return p.Execute(g.t.Context(), g.conn, kept.Write)
 }
 
 func (g *gate) up(o fence.Options) *fence.Plan {
@@ -270,7 +271,7 @@ func TestBackGivesNoRight(t *testing.T) {
 		before := rules(t, s, "old")
 		g = newGate(t, s)
 		p := g.plan(fence.Options{})
-		journal, err := fence.OpenJournal(g.journal)
+		kept, err := journal.Open[fence.Entry](g.journal)
 		require.NoError(t, err)
 		written := 0
 		err = p.Execute(t.Context(), g.conn, func(e fence.Entry) error {
@@ -278,9 +279,9 @@ func TestBackGivesNoRight(t *testing.T) {
 			if written++; written > lines {
 				return assert.AnError
 			}
-			return journal.Write(e)
+			return kept.Write(e)
 		})
-		require.NoError(t, journal.Close())
+		require.NoError(t, kept.Close())
 		assert.Equal(t, lines == 1, err != nil)
 		g.down()
 		assert.Equal(t, before, rules(t, s, "old"))

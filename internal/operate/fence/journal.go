@@ -22,32 +22,6 @@ type Entry struct {
 	After   string    `json:"after,omitempty"` // the rules then; empty: what became of it is not known
 }
 
-// Journal is a file of entries, one JSON object a line, that only grows.
-type Journal struct{ file *os.File }
-
-// OpenJournal opens or creates a journal.
-func OpenJournal(name string) (*Journal, error) {
-	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
-	if err != nil {
-		return nil, err
-	}
-	return &Journal{file}, nil
-}
-
-// Write appends an entry, and makes it durable: without it nobody knows the rights of before.
-func (j *Journal) Write(e Entry) error {
-	out := json.NewEncoder(j.file) // one write, with the end of the line
-	out.SetEscapeHTML(false)       // a rule is full of &
-	err := out.Encode(e)
-	if err == nil {
-		err = j.file.Sync()
-	}
-	return err
-}
-
-// Close closes the file.
-func (j *Journal) Close() error { return j.file.Close() }
-
 // ReadJournal reads the changes of a file in their order.
 func ReadJournal(name string) ([]Entry, error) {
 	text, err := os.ReadFile(name)

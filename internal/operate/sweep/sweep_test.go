@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/journal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sweep"
 )
 
@@ -92,10 +93,10 @@ func TestSweep(t *testing.T) {
 	}
 
 	file := filepath.Join(t.TempDir(), "journal.jsonl")
-	journal, err := sweep.OpenJournal(file)
+	kept, err := journal.Open[sweep.Entry](file)
 	require.NoError(t, err)
-	summary, found = run(t, s, sweep.Options{Execute: true, Journal: journal.Write})
-	require.NoError(t, journal.Close())
+	summary, found = run(t, s, sweep.Options{Execute: true, Journal: kept.Write})
+	require.NoError(t, kept.Close())
 	assert.EqualValues(t, 3, summary.ByResult[sweep.Done], summary)
 	assert.Equal(t, sweep.Remove, found["lock:ghost"].Action)
 	assert.Equal(t, sweep.Remove, found["lock:\xff\x00ghost"].Action)
