@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -272,40 +270,37 @@ func TestMembersAreSeen(t *testing.T) {
 // TestARestoredRecord: the server comes back from a snapshot that is two stages old. A member of before and a process that starts
 // then do not run stages two apart, and both work again.
 func TestARestoredRecord(t *testing.T) {
-	t.Parallel()
-	s := redistest.Real(t)
-	dump := filepath.Join(s.Dir(), "dump.rdb")
-	store := namespace(t, s)
-	first := newLocker(t, s, quick(ofOrders))
-	runs(t, first, lockmigrate.StageLegacy)
-	s.Do("SAVE")
-	old, err := os.ReadFile(dump)
-	require.NoError(t, err)
-	moveTo(t, store, stages.Bridge)
-	runs(t, first, lockmigrate.StageBridge)
-	moveTo(t, store, stages.Modern)
-	runs(t, first, lockmigrate.StageModern)
-	held := acquire(t, first, "orders:1")
-	s.Kill()
-	require.NoError(t, os.WriteFile(dump, old, 0o600))
-	s.Start()
-	second := newLocker(t, s, quick(ofOrders))
-	for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
-		newer, _, newerErr := second.Stage()
-		older, _, olderErr := first.Stage()
-		later := olderErr == nil && older == lockmigrate.StageModern || held.Context().Err() == nil
-		if later && newerErr == nil && newer == lockmigrate.StageLegacy {
-			t.Fatalf("legacy beside modern; the older member: %v, %v, its lock: %v", older, olderErr, context.Cause(held.Context()))
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		store := namespace(t, s)
+		first := newLocker(t, s, quick(ofOrders))
+		runs(t, first, lockmigrate.StageLegacy)
+		snapshot := s.Do("HGETALL", stages.RecordKey("orders")).([]any)
+		moveTo(t, store, stages.Bridge)
+		runs(t, first, lockmigrate.StageBridge)
+		moveTo(t, store, stages.Modern)
+		runs(t, first, lockmigrate.StageModern)
+		held := acquire(t, first, "orders:1")
+		s.Kill()
+		s.Start()
+		s.Do("HSET", append([]any{stages.RecordKey("orders")}, snapshot...)...)
+		second := newLocker(t, s, quick(ofOrders))
+		for deadline := time.Now().Add(time.Minute); ; time.Sleep(time.Millisecond) {
+			newer, _, newerErr := second.Stage()
+			older, _, olderErr := first.Stage()
+			later := olderErr == nil && older == lockmigrate.StageModern || held.Context().Err() == nil
+			if later && newerErr == nil && newer == lockmigrate.StageLegacy {
+				t.Fatalf("legacy beside modern; the older member: %v, %v, its lock: %v", older, olderErr, context.Cause(held.Context()))
+			}
+			if olderErr == nil && newerErr == nil && older == lockmigrate.StageLegacy && newer == lockmigrate.StageLegacy {
+				break
+			}
+			require.False(t, time.Now().After(deadline), "they do not work again: %v, %v", olderErr, newerErr)
 		}
-		if olderErr == nil && newerErr == nil && older == lockmigrate.StageLegacy && newer == lockmigrate.StageLegacy {
-			break
+		release(t, acquire(t, second, "orders:1"))
+		if err := context.Cause(held.Context()); !errors.Is(err, lockmigrate.ErrLost) {
+			t.Errorf("the older member's lock: %v", err)
 		}
-		require.False(t, time.Now().After(deadline), "they do not work again: %v, %v", olderErr, newerErr)
-	}
-	release(t, acquire(t, second, "orders:1"))
-	if err := context.Cause(held.Context()); !errors.Is(err, lockmigrate.ErrLost) {
-		t.Errorf("the older member's lock: %v", err)
-	}
+	})
 }
 
 // TestReadySaysWhy, when its context ends before the member has joined.

@@ -19,7 +19,6 @@ import (
 // A waiter that came into the queue before its process listened may be given the key without a word. It looks for that, also
 // when the process has come to listen since: else each such grant would cost its claim.
 func TestWhoBeganByPollingGoesOn(t *testing.T) {
-	t.Parallel()
 	const waiters = 9
 	for name, of := range map[string]opener{
 		"modern": modernOf(modern.Options{TTL: time.Minute}),
@@ -28,36 +27,36 @@ func TestWhoBeganByPollingGoesOn(t *testing.T) {
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			first, err := of.acquirer(t, s.Pool())(t.Context(), "orders")
-			require.NoError(t, err)
-			done := make(chan error, waiters)
-			for range waiters {
-				var dials atomic.Int32
-				pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
-					if dials.Add(1) > 1 { // the connection for commands comes first, those that listen come late
-						time.Sleep(1200 * time.Millisecond)
-					}
-					return redis.DialContext(ctx, "tcp", s.Addr)
-				}}
-				t.Cleanup(func() { _ = pool.Close() })
-				acquire := of.acquirer(t, pool)
-				go func() {
-					k, err := acquire(t.Context(), "orders")
-					if err == nil {
-						err = k.Release(context.Background())
-					}
-					done <- err
-				}()
-			}
-			time.Sleep(4 * time.Second) // they wait, and listen by now
-			late, released := redistest.NewLateness(t), time.Now()
-			require.NoError(t, first.Release(t.Context()))
-			for range waiters {
-				require.NoError(t, <-done)
-			}
-			assert.Less(t, time.Since(released), 2500*time.Millisecond+late.Most(), "a claim of the bridge is 3 s")
+			redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+				first, err := of.acquirer(t, s.Pool())(t.Context(), "orders")
+				require.NoError(t, err)
+				done := make(chan error, waiters)
+				for range waiters {
+					var dials atomic.Int32
+					pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+						if dials.Add(1) > 1 { // the connection for commands comes first, those that listen come late
+							time.Sleep(1200 * time.Millisecond)
+						}
+						return s.Dial(ctx)
+					}}
+					t.Cleanup(func() { _ = pool.Close() })
+					acquire := of.acquirer(t, pool)
+					go func() {
+						k, err := acquire(t.Context(), "orders")
+						if err == nil {
+							err = k.Release(context.Background())
+						}
+						done <- err
+					}()
+				}
+				time.Sleep(4 * time.Second) // they wait, and listen by now
+				released := time.Now()
+				require.NoError(t, first.Release(t.Context()))
+				for range waiters {
+					require.NoError(t, <-done)
+				}
+				assert.Less(t, time.Since(released), 2500*time.Millisecond, "a claim of the bridge is 3 s")
+			})
 		})
 	}
 }

@@ -5,9 +5,9 @@ import (
 	"context"
 	"io"
 	"net"
+	"slices"
 	"sync"
 	"sync/atomic"
-	"syscall"
 	"testing"
 	"time"
 
@@ -17,6 +17,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
@@ -85,61 +86,51 @@ func (c *wiredConn) Read(p []byte) (int, error) {
 }
 
 // Fault 4: a reply that is lost after SET leaves an orphan for a whole TTL. Here it is settled while the
-// caller still wants the lock, cleaned up by token when it does not, and reported as unknown, with the
+// caller still wants the lock, cleaned up by token when it does not (TestLifecycle), and reported as unknown, with the
 // time, when neither can be confirmed.
 func TestFault04LostReplies(t *testing.T) {
 	for name, opts := range map[string]kind{"token": {}, "fenced": {FenceTTL: time.Minute}, "redisson": {Redisson: true}} {
-		for what, loses := range map[string]redistest.Fate{"reply": redistest.LosesReply, "command": redistest.LosesCommand} {
+		for what, fault := range map[string]world.Fault{"reply": {LoseReply: true}, "command": {LoseCommand: true}} {
 			t.Run(name+" "+what, func(t *testing.T) {
-				s := redistest.Real(t)
-				w := &wire{s: s}
-				locker := openOver(t, w.pool(t), opts)
-
-				w.next(fate{key, loses})
-				lock, err := locker.TryAcquire(t.Context(), key)
-				require.NoError(t, err, "settled by asking again")
-				w.next(fate{key, loses})
-				require.NoError(t, lock.Release(t.Context()))
-				assert.EqualValues(t, 0, s.Do("EXISTS", key), "no orphan")
-
-				w.next(fate{key, loses})
-				_, err = locker.Acquire(t.Context(), key)
-				require.NoError(t, err)
+				redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+					var losing atomic.Bool // the next command for the key
+					losing.Store(true)
+					route := s.Route("a")
+					route.Decide = func(words []string) (f world.Fault) {
+						if slices.Contains(words, key) && losing.Swap(false) {
+							f = fault
+						}
+						return f
+					}
+					locker := openOver(t, route.Pool(), opts)
+					for range 2 {
+						lock, err := locker.TryAcquire(t.Context(), key)
+						require.NoError(t, err, "settled by asking again")
+						losing.Store(true)
+						require.NoError(t, lock.Release(t.Context()))
+						assert.False(t, losing.Load(), "it was lost")
+						assert.EqualValues(t, 0, s.Do("EXISTS", key), "no orphan")
+						losing.Store(true)
+					}
+				})
 			})
 		}
 	}
-	t.Run("the caller has left", func(t *testing.T) {
-		s := redistest.Real(t)
-		locker := newLocker(t, s.Pool(), modern.Options{})
-		_, err := locker.Acquire(t.Context(), "another") // connects
-		require.NoError(t, err)
-		s.Do("CLIENT", "PAUSE", 300, "WRITE")
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
-		_, err = locker.TryAcquire(ctx, key)
-		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		locker.Close()
-		assert.EqualValues(t, 0, s.Do("EXISTS", key), "cleaned up by token")
-	})
 	t.Run("nothing answers", func(t *testing.T) {
-		const reply = 500 * time.Millisecond // also the time in which the server has to run the command once it thaws
-		s := redistest.Real(t)
-		locker := newLocker(t, s.Pool(), modern.Options{TTL: 2 * time.Second, ReplyTimeout: reply})
-		_, err := locker.Acquire(t.Context(), "another") // connects
-		require.NoError(t, err)
-		s.Signal(syscall.SIGSTOP)
-		start := time.Now()
-		_, err = locker.TryAcquire(t.Context(), key)
-		s.Signal(syscall.SIGCONT)
-		require.ErrorIs(t, err, lockmigrate.ErrUnknownOutcome)
-		var e *lockmigrate.Error
-		require.ErrorAs(t, err, &e)
-		assert.WithinRange(t, e.Until, start.Add(2*time.Second), time.Now().Add(2*time.Second+reply))
-		// The frozen server runs the command when it thaws: the key is taken, and for no longer than said.
-		require.Eventually(t, func() bool {
-			return time.Now().After(e.Until.Add(100*time.Millisecond)) || s.Do("EXISTS", key) == int64(1)
-		}, 5*time.Second, time.Millisecond)
-		time.Sleep(time.Until(e.Until))
-		assert.EqualValues(t, 0, s.Do("EXISTS", key))
+		redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+			const reply = 500 * time.Millisecond // also the time in which the server has to run the command once it thaws
+			locker := newLocker(t, s.Pool(), modern.Options{TTL: 2 * time.Second, ReplyTimeout: reply})
+			_, err := locker.Acquire(t.Context(), "another") // connects
+			require.NoError(t, err)
+			thaw, start := s.Freeze(), time.Now()
+			_, err = locker.TryAcquire(t.Context(), key)
+			thaw()
+			require.ErrorIs(t, err, lockmigrate.ErrUnknownOutcome)
+			var e *lockmigrate.Error
+			require.ErrorAs(t, err, &e)
+			assert.WithinRange(t, e.Until, start.Add(2*time.Second), time.Now().Add(2*time.Second+reply))
+			time.Sleep(time.Until(e.Until))
+			assert.EqualValues(t, 0, s.Do("EXISTS", key), "taken for no longer than said")
+		})
 	})
 }

@@ -387,47 +387,34 @@ func TestCloseBesideCallers(t *testing.T) {
 func TestCloseEndsTheWaitForAConnection(t *testing.T) {
 	for _, k := range kinds {
 		t.Run(k.name, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			var pools []lockmigrate.Pool
-			var all []*redis.Pool
-			for range 3 {
-				pool := &redis.Pool{MaxActive: 1, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
-					return redis.DialContext(ctx, "tcp", s.Addr)
-				}}
-				t.Cleanup(func() { _ = pool.Close() })
-				pools, all = append(pools, struct{ lockmigrate.Pool }{pool}), append(all, pool) // which cannot dial
-			}
-			l := k.open(t, pools, terms{server: s})
-			for _, pool := range all {
-				taken := pool.Get()
-				t.Cleanup(func() { _ = taken.Close() })
-			}
-			ended := make(chan error, 2)
-			for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){
-				l.acquire, l.try,
-			} {
-				go func() {
-					_, err := acquire(context.Background(), key)
-					ended <- err
-				}()
-			}
-			time.Sleep(50 * time.Millisecond) // they wait
-			closed := make(chan struct{})
-			go func() { defer close(closed); l.close() }()
-			for range 2 {
-				select {
-				case err := <-ended:
-					assert.Error(t, err)
-				case <-time.After(ttl/2 + late):
-					t.Fatal("a caller waits on after Close")
+			redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+				var pools []lockmigrate.Pool
+				var all []*redis.Pool
+				for range 3 {
+					pool := s.Pool()
+					pool.MaxActive, pool.Wait = 1, true
+					pools, all = append(pools, struct{ lockmigrate.Pool }{pool}), append(all, pool) // which cannot dial
 				}
-			}
-			select {
-			case <-closed:
-			case <-time.After(late):
-				t.Fatal("Close does not return")
-			}
+				l := k.open(t, pools, terms{server: s})
+				for _, pool := range all {
+					taken := pool.Get()
+					t.Cleanup(func() { _ = taken.Close() })
+				}
+				ended := make(chan error, 2)
+				for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){l.acquire, l.try} {
+					go func() {
+						_, err := acquire(context.Background(), key)
+						ended <- err
+					}()
+				}
+				time.Sleep(50 * time.Millisecond) // they wait
+				closing := time.Now()
+				l.close()
+				for range 2 {
+					assert.Error(t, <-ended)
+				}
+				assert.LessOrEqual(t, time.Since(closing), ttl/2, "a reply timeout")
+			})
 		})
 	}
 }
