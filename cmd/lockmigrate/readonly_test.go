@@ -120,6 +120,8 @@ func TestInterruptedTools(t *testing.T) {
 		args []string
 		says string
 	}{
+		{[]string{"demo", "--act", "1h"}, "(not played to the end)"},
+		{[]string{"scan", "--rate", "1"}, "NOT ALL OF THEM"},
 		{[]string{"observe", "--for", "1h"}, "commands"},
 		{[]string{"verify", "--for", "1h"}, "INCONCLUSIVE"},
 		{[]string{"fence", "--watch", "1h"}, "denied"},

@@ -60,28 +60,6 @@ func surroundings(out, diagnostics io.Writer, terminal bool) *environment {
 	}
 }
 
-func TestInterruptEndsWithinASecond(t *testing.T) {
-	s := redistest.Mini(t)
-	for i := range 1000 {
-		require.NoError(t, s.Mini.Set(fmt.Sprint("k", i), "v"))
-	}
-	for _, args := range [][]string{
-		{"demo", "--act", "1h", "--redis", s.URL()},
-		{"demo", "--act", "1h"},
-		{"scan", "--rate", "1", "--redis", s.URL()},
-	} {
-		ctx, cancel := context.WithCancel(context.Background())
-		var at time.Time
-		time.AfterFunc(300*time.Millisecond, func() { at = time.Now(); cancel() })
-		code, _, stderr := lockmigrateIn(ctx, false, args...)
-		assert.Less(t, time.Since(at), time.Second, "%q", args)
-		assert.Equal(t, exitFailed, code, "%q", args)
-		assert.Equal(t, "lockmigrate: interrupted: what it printed so far is not the whole\n", stderr, "%q", args)
-		cancel()
-	}
-	assert.Len(t, s.Mini.Keys(), 1000, "the demo left something")
-}
-
 func TestReadOnlyServer(t *testing.T) {
 	master := redistest.Real(t)
 	var replica *redistest.Server

@@ -7,7 +7,6 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -223,88 +222,6 @@ func TestSidecarTransports(t *testing.T) {
 					assert.Error(t, err, "a client without a certificate")
 				}
 			}
-		})
-	}
-}
-
-// denials returns what the server's log of denials names, the latest first.
-func denials(s *redistest.Server) (all []string) {
-	log, _ := redis.Values(s.Do("ACL", "LOG"), nil)
-	for _, entry := range log {
-		if fields, _ := redis.Values(entry, nil); len(fields) > 7 {
-			all = append(all, fmt.Sprintf("%s", fields[7]))
-		}
-	}
-	return all
-}
-
-// TestSidecarLeastRights runs a sidecar and its service with the rights that docs/sidecar.md prints, and no more, at every stage.
-func TestSidecarLeastRights(t *testing.T) {
-	t.Parallel()
-	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "sidecar.md"))
-	require.NoError(t, err)
-	for _, stage := range []string{"legacy", "bridge", "modern"} {
-		t.Run(stage, func(t *testing.T) {
-			t.Parallel()
-			s := redistest.Real(t)
-			lines := [][]string{{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"}}
-			for _, to := range map[string][]string{"bridge": {"bridge"}, "modern": {"bridge", "modern"}}[stage] {
-				line := []string{"stage", "advance", "--namespace", "orders", "--to", to, "--execute"}
-				if to == "modern" {
-					line = append(line, "--force", "a test")
-				}
-				lines = append(lines, line)
-			}
-			for _, args := range lines {
-				expect(t, exitDone, append(args, "--redis", s.URL())...)
-			}
-			s.Do("ACL", "SETUSER", "billing", "on", ">pw", "~lock.order.*", "+setnx", "+get", "+getset", "+del", "+expire")
-			for line := range strings.Lines(string(text)) {
-				if words := strings.Fields(line); strings.HasPrefix(line, "    ACL SETUSER ") {
-					var args []any
-					for _, w := range words[1:] {
-						args = append(args, w)
-					}
-					s.Do("ACL", args...)
-				}
-			}
-			addr, _, stop := sidecarOf(t, "redis://sidecar:secret@"+s.Addr+"/0", "0s")
-			require.Empty(t, denials(s))
-			reset := time.Now()
-			expiry := func() string { return strconv.FormatInt(time.Now().Add(2*time.Second).UnixMilli(), 10) }
-			turn := func() {
-				old, err := redis.Dial("tcp", addr, redis.DialUsername("billing"), redis.DialPassword("pw"))
-				require.NoError(t, err)
-				defer old.Close()
-				require.Eventually(t, func() bool {
-					taken, err := redis.Int(old.Do("SETNX", "lock.order.1", expiry()))
-					require.NoError(t, err)
-					return taken == 1
-				}, 20*time.Second, 20*time.Millisecond)
-				_, err = old.Do("GET", "lock.order.1")
-				require.NoError(t, err)
-				_, err = old.Do("EXPIRE", "lock.order.1", 2)
-				require.NoError(t, err)
-				time.Sleep(30 * time.Millisecond)
-				_, err = old.Do("DEL", "lock.order.1")
-				require.NoError(t, err)
-			}
-			var both sync.WaitGroup
-			for range 2 {
-				both.Go(func() {
-					for range 5 {
-						turn()
-					}
-				})
-			}
-			both.Wait()
-			if stage == "bridge" {
-				s.Do("SETNX", "lock.order.1", expiry()) // an old client without a sidecar, which dies
-				turn()
-			}
-			time.Sleep(time.Until(reset.Add(6 * time.Second))) // longer than between two pings of the sidecar
-			assert.Empty(t, denials(s))
-			assert.NotContains(t, stop(), "NOPERM")
 		})
 	}
 }

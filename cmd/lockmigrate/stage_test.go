@@ -255,29 +255,6 @@ func TestGhostsAtTheDoorOfModern(t *testing.T) {
 	})
 }
 
-// TestOverlapsOverACluster: the command line, wherever the records lie; and the dialect of values on any master.
-func TestOverlapsOverACluster(t *testing.T) {
-	t.Parallel()
-	c := redistest.NewCluster(t, 3, 0)
-	o := operator{t, c.URL()}
-	for i := range 6 {
-		first, second := fmt.Sprint("a", i), fmt.Sprint("b", i)
-		o.creates(first, fmt.Sprintf("lock.%d.*", i))
-		_, stderr := o.runs(exitUnsafe, "stage", "init", "--namespace", second, "--match", fmt.Sprintf("lock.%d.order", i), "--dialect", "jedis-ms", "--shortest-lease", "2s", "--execute")
-		assert.Contains(t, stderr, "of namespace "+first)
-	}
-	stdout, _ := o.runs(exitDone, "stage", "list")
-	assert.Equal(t, 7, strings.Count(stdout, "\n"), stdout)
-	for i := range 6 {
-		key := fmt.Sprintf("key.%d", i)
-		for _, s := range c.Masters {
-			_, _ = s.Try("SET", key, "1700000000.25")
-		}
-		_, stderr := o.runs(exitUnsafe, "stage", "init", "--namespace", "k", "--match", key, "--dialect", "jedis-ms", "--shortest-lease", "2s")
-		assert.Contains(t, stderr, "give --dialect redispy-float")
-	}
-}
-
 // TestPatternsOfAnyBytesOnTheCommandLine: as bytes, and written as \xHH.
 func TestPatternsOfAnyBytesOnTheCommandLine(t *testing.T) {
 	s := redistest.Real(t)

@@ -1,10 +1,8 @@
 package stages
 
 import (
-	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -137,100 +135,65 @@ func TestAnotherOperatorAtWork(t *testing.T) {
 	}
 }
 
+// TestSetAndDelete: what a change of the record or its end lets other namespaces have, and what its members keep.
 func TestSetAndDelete(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		store := newStore(s)
+		store, third := newStore(s), named(newStore(s), "third")
 		create(t, store)
-		set := func(change func(*Record)) ([]Blocker, error) {
+		a := newFake(t, store, "a")
+		a.report()
+		a.report()
+		change := func(execute bool, change func(*Record)) ([]Blocker, error) {
 			t.Helper()
 			view, err := store.Show(t.Context())
 			require.NoError(t, err)
 			to := view.Record
-			to.Patterns = slices.Clone(to.Patterns)
 			change(&to)
-			planned, planErr := store.Set(t.Context(), view.Record.Epoch, view.Record, to, false)
-			if after, _ := store.Show(t.Context()); after.Record.Epoch != view.Record.Epoch {
-				t.Error("a plan was carried out")
-			}
-			blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true)
-			if len(planned) != len(blockers) || (planErr == nil) != (err == nil) {
-				t.Errorf("planned: %v, %v; done: %v, %v", planned, planErr, blockers, err)
-			}
-			after, showErr := store.Show(t.Context())
-			require.NoError(t, showErr)
-			if changed := after.Record.Epoch == view.Record.Epoch+1; changed != (err == nil && len(blockers) == 0) || after.Record.Stage != view.Record.Stage {
-				t.Errorf("%v, %v, and the record is %+v", blockers, err, after.Record)
-			}
-			return blockers, err
+			return store.Set(t.Context(), view.Record.Epoch, view.Record, to, execute)
 		}
-		free := func(r *Record) { r.Shortest = 5 * time.Second }
-		if blockers, err := set(free); err != nil || len(blockers) > 0 {
-			t.Errorf("a shorter shortest lease: %v, %v", blockers, err)
-		}
-		a := newFake(t, store, "a")
-		a.report()
-		a.report()
-		if blockers, err := set(func(r *Record) { r.Patterns = append(r.Patterns, "key.*"); r.Shortest = 3 * time.Second }); err != nil || len(blockers) > 0 {
-			t.Errorf("more keys beside a member: %v, %v", blockers, err)
-		}
+		blockers, err := change(true, func(r *Record) { r.Patterns = []string{"lock.*", "key.*"}; r.Shortest = 3 * time.Second })
+		require.NoError(t, err)
+		require.Empty(t, blockers, "more keys beside a member")
 		assert.Equal(t, "a:behind", move(t, store, Bridge), "a stage change waits until members have taken it over")
 		if order := a.report(); order.Shortest != 3*time.Second || !order.Covers("key.1") {
 			t.Errorf("the member was told %+v", order.Record)
 		}
-		for what, change := range map[string]func(*Record){
-			"another dialect": func(r *Record) { r.Dialect = "redispy-float" },
-			"fewer keys":      func(r *Record) { r.Patterns = []string{"key.*"} },
-		} {
-			if blockers, err := set(change); err != nil || len(blockers) != 1 || blockers[0].Why != "lives" {
-				t.Errorf("%s beside a member: %v, %v", what, blockers, err)
+		fewer := func(r *Record) { r.Patterns, r.Dialect = []string{"key.*"}, "redispy-float" }
+		for _, execute := range []bool{false, true} {
+			for what, to := range map[string]func(*Record){"another dialect": func(r *Record) { r.Dialect = "redispy-float" }, "fewer keys": fewer} {
+				if blockers, err := change(execute, to); err != nil || len(blockers) != 1 || blockers[0].Why != "lives" {
+					t.Errorf("%s beside a member: %v, %v", what, blockers, err)
+				}
+			}
+			if blockers, err := store.Delete(t.Context(), 2, execute); err != nil || len(blockers) != 1 || blockers[0].Why != "lives" {
+				t.Errorf("delete beside a member: %v, %v", blockers, err)
 			}
 		}
 		require.NoError(t, named(store, "other").Init(t.Context(), record("bill.*")))
-		if _, err := set(func(r *Record) { r.Patterns = append(r.Patterns, "*.order") }); !errors.Is(err, ErrOverlap) {
-			t.Errorf("the keys of another: %v", err)
-		}
-		if err := named(store, "third").Init(t.Context(), record("key.9")); !errors.Is(err, ErrOverlap) {
-			t.Errorf("a key that was added: %v", err)
-		}
+		_, err = change(true, func(r *Record) { r.Patterns = []string{"lock.*", "key.*", "*.order"} })
+		assert.ErrorIs(t, err, ErrOverlap, "the keys of another")
+		assert.ErrorIs(t, third.Init(t.Context(), record("key.9")), ErrOverlap, "a key that was added")
 
-		view, _ := store.Show(t.Context())
-		if blockers, err := store.Delete(t.Context(), view.Record.Epoch, true); err != nil || len(blockers) != 1 || blockers[0].Why != "lives" {
-			t.Errorf("delete beside a member: %v, %v", blockers, err)
-		}
 		require.NoError(t, store.Leave(t.Context(), "a", 99, never))
-		if blockers, err := set(func(r *Record) { r.Patterns = []string{"key.*"}; r.Dialect = "redispy-float" }); err != nil || len(blockers) > 0 {
-			t.Errorf("without members: %v, %v", blockers, err)
-		}
-		assert.NoError(t, named(store, "third").Init(t.Context(), record("lock.9")), "a key that was given up:")
-		view, _ = store.Show(t.Context())
-		if _, err := store.Delete(t.Context(), view.Record.Epoch-1, true); !errors.Is(err, ErrConflict) {
-			t.Errorf("delete of another epoch: %v", err)
-		}
-		if blockers, err := store.Delete(t.Context(), view.Record.Epoch, false); err != nil || len(blockers) > 0 {
-			t.Errorf("plan: %v, %v", blockers, err)
-		}
-		if blockers, err := store.Delete(t.Context(), view.Record.Epoch, true); err != nil || len(blockers) > 0 {
-			t.Errorf("delete: %v, %v", blockers, err)
-		}
+		blockers, err = change(true, fewer)
+		require.NoError(t, err)
+		require.Empty(t, blockers, "without members")
+		require.NoError(t, third.Init(t.Context(), record("lock.9")), "a key that was given up")
+		_, err = store.Delete(t.Context(), 2, true)
+		assert.ErrorIs(t, err, ErrConflict, "another epoch")
+		blockers, err = store.Delete(t.Context(), 3, true)
+		require.NoError(t, err)
+		require.Empty(t, blockers)
 		all, err := store.List(t.Context())
-		if err != nil || len(all) != 2 || all[0].Name != "other" || all[1].Name != "third" {
-			t.Errorf("listed: %+v, %v", all, err)
-		}
-		create(t, store2(store, &view))
+		require.NoError(t, err)
+		require.Len(t, all, 2)
+		_, err = third.Delete(t.Context(), 1, true)
+		require.NoError(t, err)
+		create(t, store)
 		again, err := store.Show(t.Context())
-		if err != nil || again.Record.Epoch <= view.Record.Epoch {
-			t.Errorf("a namespace of the same name begins behind the one before: %+v, %v", again.Record, err)
-		}
+		require.NoError(t, err)
+		assert.Greater(t, again.Record.Epoch, int64(3), "a namespace of the same name begins behind the one before")
 	})
-}
-
-// store2 frees lock.* for the namespace that comes again.
-func store2(store *Store, _ *View) *Store {
-	third := named(store, "third")
-	if _, err := third.Delete(context.Background(), 1, true); err != nil {
-		panic(err)
-	}
-	return store
 }
 
 // TestNothingIsLeftBehind: after delete and forget the server is as before.

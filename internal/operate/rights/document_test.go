@@ -4,7 +4,10 @@ import (
 	"context"
 	"flag"
 	"go/format"
+	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -31,6 +34,21 @@ func TestDocuments(t *testing.T) {
 	}
 	redistest.Section(t, filepath.Join(root, "SECURITY.md"), "rights", "internal/operate/rights",
 		rights.Markdown()+"\nWithout a right in brackets:\n\n"+rights.Losses(), *update)
+}
+
+// TestSidecarsPage: the lines of docs/sidecar.md grant the service and its sidecar what the table says, which package sidecar's TestLeastRights runs.
+func TestSidecarsPage(t *testing.T) {
+	text, err := os.ReadFile(filepath.Join("..", "..", "..", "docs", "sidecar.md"))
+	require.NoError(t, err)
+	lines := regexp.MustCompile(`(?m)^    ACL SETUSER (billing|sidecar) .*$`).FindAllString(string(text), -1)
+	require.Len(t, lines, 2)
+	for i, use := range []rights.Use{rights.Sidecars[1], rights.Sidecars[0]} {
+		for _, r := range use.Rights {
+			if r.Kind == rights.Command && r.Name != "select" { // the lines are about database 0
+				assert.Contains(t, strings.Fields(lines[i]), "+"+r.Name, use.Name)
+			}
+		}
+	}
 }
 
 // TestEveryRoleHasAPattern wants the pattern of every role to match the key that the locks use.

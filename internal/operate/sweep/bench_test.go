@@ -39,29 +39,23 @@ func BenchmarkUnderLoad(b *testing.B) {
 	require.NoError(b, err)
 
 	ignore := func(sweep.Entry) error { return nil }
+	scan := func(rate int) func(ctx context.Context) (int64, error) {
+		return func(ctx context.Context) (int64, error) {
+			c := census.New(census.Options{Confidence: census.Medium, GhostAfter: time.Hour, Rate: rate, Emit: func(*census.Row) error { return nil }})
+			conn, err := end.DialRaw(ctx, s.Addr)
+			if err != nil {
+				return 0, err
+			}
+			err = c.Scan(ctx, conn)
+			return c.Summary().Scanned, err
+		}
+	}
 	tools := []struct {
 		name string
 		run  func(ctx context.Context) (looked int64, err error)
 	}{
 		{"alone", nil},
-		{"scan", func(ctx context.Context) (int64, error) {
-			c := census.New(census.Options{Confidence: census.Medium, GhostAfter: time.Hour, Emit: func(*census.Row) error { return nil }})
-			conn, err := end.DialRaw(ctx, s.Addr)
-			if err != nil {
-				return 0, err
-			}
-			err = c.Scan(ctx, conn)
-			return c.Summary().Scanned, err
-		}},
-		{"scan at 50,000 keys a second", func(ctx context.Context) (int64, error) {
-			c := census.New(census.Options{Confidence: census.Medium, GhostAfter: time.Hour, Rate: 50_000, Emit: func(*census.Row) error { return nil }})
-			conn, err := end.DialRaw(ctx, s.Addr)
-			if err != nil {
-				return 0, err
-			}
-			err = c.Scan(ctx, conn)
-			return c.Summary().Scanned, err
-		}},
+		{"scan", scan(0)}, {"scan at 50,000 keys a second", scan(50_000)},
 		{"sweep, dry", func(ctx context.Context) (int64, error) {
 			summary, err := sweep.New(end, sweep.Options{Match: []string{"lock:*"}, GhostAfter: time.Hour, Rate: 100, Emit: ignore}).Run(ctx)
 			return summary.Scanned, err
