@@ -72,6 +72,10 @@ func Clients(ctx context.Context, conn redis.Conn, filter ...any) ([]map[string]
 	return all, err
 }
 
+// IsNode tells that a line of CLIENT LIST is a node's connection and no client's: the master of a replica, or a node that gives this one slots (Valkey 9,
+// Redis 8.4). What it sends has run there.
+func IsNode(client map[string]string) bool { return strings.ContainsAny(client["flags"], "Mio") }
+
 // Fields reads words of the form name=value.
 func Fields(line string) map[string]string {
 	fields := map[string]string{}

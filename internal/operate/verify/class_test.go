@@ -27,7 +27,7 @@ func TestEveryWrite(t *testing.T) { onEach(t, everyWrite) }
 func onEach(t *testing.T, test func(*testing.T, *redistest.Server)) {
 	t.Run("redis-server", func(t *testing.T) { test(t, redistest.Real(t)) })
 	if redistest.Wanted(redistest.Servers) {
-		for _, name := range []string{"redis-2.8.19", "redis-3.2.6", "redis-5.0.6", "redis-6.0.16", "redis-6.2.11", "redis-8.2.3", "valkey-8.1.8", "valkey-9.0.0"} {
+		for _, name := range []string{"redis-2.8.19", "redis-3.2.6", "redis-5.0.6", "redis-6.0.16", "redis-6.2.11", "redis-8.10.2", "valkey-8.1.8", "valkey-9.0.0"} {
 			t.Run(name, func(t *testing.T) { test(t, redistest.Of(t, name)) })
 		}
 	}

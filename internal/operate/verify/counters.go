@@ -2,6 +2,7 @@ package verify
 
 import (
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -104,6 +105,22 @@ const memoryFull = "its memory is full"
 
 // diverts are commands that keep others from this server, or change keys though COMMAND does not say that they write.
 var diverts = []string{"client|pause", "failover", "replicaof", "slaveof", "debug"}
+
+// slotReads are the subcommands of CLUSTER that leave each slot with its owner. MIGRATION asks as well: what it begins, both nodes count as SYNCSLOTS.
+var slotReads = []string{
+	"count-failure-reports", "countkeysinslot", "getkeysinslot", "getslotmigrations", "help", "info", "keyslot", "links", "migration", "myid", "myshardid",
+	"nodes", "replicas", "shards", "slaves", "slot-stats", "slots",
+}
+
+// slotCommands counts the commands that may have changed which node serves a slot.
+func (r reading) slotCommands() (n int64) {
+	for name, c := range r.stats {
+		if sub, is := strings.CutPrefix(name, "cluster|"); is && !slices.Contains(slotReads, sub) {
+			n += c.Calls
+		}
+	}
+	return n
+}
 
 // canary is the command of ours that the counters prove themselves with: each look sends one before INFO.
 const canary = "echo"

@@ -89,7 +89,7 @@ func TestHolesAreInconclusive(t *testing.T) {
 func TestHeldBack(t *testing.T) {
 	t.Run("redis-server", func(t *testing.T) { heldBack(t, redistest.Real(t)) })
 	if redistest.Wanted(redistest.Servers) {
-		for _, name := range []string{"redis-8.2.3", "valkey-9.0.0"} {
+		for _, name := range []string{"redis-8.10.2", "valkey-9.0.0"} {
 			t.Run(name, func(t *testing.T) { heldBack(t, redistest.Of(t, name)) })
 		}
 	}

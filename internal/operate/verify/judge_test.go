@@ -120,9 +120,9 @@ func TestJudge(t *testing.T) {
 
 // TestMastersThatDoNotAgree: a master that is cut off from the others names itself, and not the one that has taken its place.
 func TestMastersThatDoNotAgree(t *testing.T) {
-	for second, open := range map[string][]string{"epoch 6, 3 SETSLOT, 1 ASK": nil, "epoch 7, 0 SETSLOT, 0 ASK": {"masters"}} {
+	for second, open := range map[string][]string{"epoch 6, 3 moves, 1 ASK": nil, "epoch 7, 0 moves, 0 ASK": {"masters"}} {
 		e := clean()
-		e.Masters[0].Moves = "epoch 6, 0 SETSLOT, 0 ASK"
+		e.Masters[0].Moves = "epoch 6, 0 moves, 0 ASK"
 		e.Masters = append(e.Masters, e.Masters[0])
 		e.Masters[1].Addr, e.Masters[1].Moves = "10.0.0.2:6379", second
 		assert.Equal(t, open, openOf(e), second)
@@ -131,7 +131,7 @@ func TestMastersThatDoNotAgree(t *testing.T) {
 
 // TestOffersOfSlots: a server that does not count what would show that another node served slots leaves a risk, and the certificate says so.
 func TestOffersOfSlots(t *testing.T) {
-	const cluster = "epoch 6, 0 SETSLOT, 0 ASK"
+	const cluster = "epoch 6, 0 moves, 0 ASK"
 	for _, c := range []struct {
 		version, moves string
 		risk           bool

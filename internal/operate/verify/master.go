@@ -138,9 +138,9 @@ func (m *master) begin(ctx context.Context) error {
 	return nil
 }
 
-// moves is what changes when a slot moves: a node may join, run commands of old clients, and leave between two lists of the masters. Each
-// new owner of a slot takes a new epoch. A slot that goes to nobody in the end is told by the count of CLUSTER SETSLOT (7.0) or by ASK (6.2).
-// It is empty if that is not known.
+// moves is what changes when a slot moves: a node may join, run commands of old clients, and leave between two lists of the masters. A
+// new owner of a slot takes a new epoch, unless it has the newest one already or the slot had no owner. The count of the commands that change
+// owners tells of these (7.0); in 6.2 ASK tells of slots that were only offered. It is empty if that is not known.
 func (m *master) moves(ctx context.Context) string {
 	if m.end.Kind != endpoint.Cluster {
 		return "no cluster"
@@ -150,7 +150,7 @@ func (m *master) moves(ctx context.Context) string {
 	if err != nil || epoch == "" {
 		return ""
 	}
-	return fmt.Sprintf("epoch %s, %d SETSLOT, %d ASK", epoch, m.last.stats["cluster|setslot"].Calls, m.last.errors["ASK"])
+	return fmt.Sprintf("epoch %s, %d moves, %d ASK", epoch, m.last.slotCommands(), m.last.errors["ASK"])
 }
 
 // named tells that SETNX and GETSET exist under these names, or why that is not known.

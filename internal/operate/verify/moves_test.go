@@ -76,6 +76,21 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 	assert.Equal(t, verify.Inconclusive, cert.Verdict, cert.Why)
 	assert.Contains(t, open(cert), "counters")
 
+	gives := func(to *redistest.Server) {
+		for _, s := range c.Masters {
+			s.Do("CLUSTER", "DELSLOTS", slot)
+		}
+		to.Do("CLUSTER", "ADDSLOTS", slot)
+		c.AwaitOwner(slot, to)
+		c.AwaitOK()
+	}
+	cert = run(func() {
+		gives(guest)
+		takes(func(redis.Conn) {})
+		gives(owner)
+	})
+	assert.Equal(t, []string{"counters"}, open(cert), "no owner takes a new epoch: %s", cert.Why)
+
 	for _, s := range c.Masters {
 		s.Do("ACL", "SETUSER", "default", "-cluster|info")
 	}

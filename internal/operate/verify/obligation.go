@@ -281,7 +281,7 @@ func nobodyWasDenied(e *Evidence) (bool, string) {
 	return len(e.Masters) > 0, "no command that can take a lock was denied"
 }
 
-// offersUncounted tells a node of a cluster whose server counts neither SETSLOT nor ASK.
+// offersUncounted tells a node of a cluster whose server counts neither the commands that move slots nor ASK.
 func (m Master) offersUncounted() bool {
 	var major, minor int
 	_, _ = fmt.Sscanf(m.Version, "%d.%d", &major, &minor)

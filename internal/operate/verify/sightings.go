@@ -16,6 +16,7 @@ import (
 type deeds struct {
 	name, user, dialect string
 	legacy              bool             // only a client of the old scheme does some of it
+	listed              bool             // CLIENT LIST has shown who did them as a client
 	forms               map[string]int64 // how often in each form
 	keys                []string         // the first of them
 }
@@ -95,21 +96,27 @@ func (m *master) rename(ctx context.Context) {
 	defer m.mu.Unlock()
 	for at, t := range m.traces {
 		if fields := by[at.addr]; fields != nil {
-			t.name, t.user = fields["name"], fields["user"]
+			t.name, t.user, t.listed = fields["name"], fields["user"], !endpoint.IsNode(fields)
 		}
 	}
 }
 
-// found returns the clients that MONITOR and ACL LOG named: legacy ones, and those whose commands nothing explains.
+// found returns the clients that MONITOR and ACL LOG named: legacy ones, and those whose commands nothing explains. MONITOR shows a node that gives
+// this one a slot like a client: it sends again what clients did to the slot's keys.
 func (m *master) found() (legacy, others []Client) {
+	given := m.last.stats["cluster|syncslots"].Calls > m.first.stats["cluster|syncslots"].Calls
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	order := func(a, b place) int { return cmp.Or(strings.Compare(a.addr, b.addr), a.db-b.db) }
 	for _, at := range slices.SortedFunc(maps.Keys(m.traces), order) {
-		if t := m.traces[at]; t.legacy {
-			legacy = append(legacy, t.client(at))
+		t := m.traces[at]
+		if c := t.client(at); given && !t.listed {
+			c.Evidence += "; it may be a node that gave a slot to this one"
+			others = append(others, c)
+		} else if t.legacy {
+			legacy = append(legacy, c)
 		} else {
-			others = append(others, t.client(at))
+			others = append(others, c)
 		}
 	}
 	for _, h := range m.hits {

@@ -276,7 +276,7 @@ func TestMonitorNamesTheClient(t *testing.T) {
 func TestServicesAreExplained(t *testing.T) {
 	t.Run("redis-server", func(t *testing.T) { servicesAreExplained(t, redistest.Real(t)) })
 	if redistest.Wanted(redistest.Servers) {
-		for _, name := range []string{"redis-6.2.11", "redis-8.2.3", "valkey-9.0.0"} {
+		for _, name := range []string{"redis-6.2.11", "redis-8.10.2", "valkey-9.0.0"} {
 			t.Run(name, func(t *testing.T) { servicesAreExplained(t, redistest.Of(t, name)) })
 		}
 	}
