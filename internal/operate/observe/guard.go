@@ -176,21 +176,25 @@ func (g *guard) cpu(ctx context.Context) (cpuReading, error) {
 	return cpuReading{time.Now(), used}, nil
 }
 
-// peers asks who is connected.
-func (g *guard) peers(ctx context.Context) map[string]Peer {
+// peers asks who is connected: clients, and nodes whose commands are none of a client here.
+func (g *guard) peers(ctx context.Context) (all map[string]Peer, nodes []string) {
 	list, err := endpoint.Clients(ctx, g.conn)
 	if err != nil {
-		return nil
+		return nil, nil
 	}
-	all := map[string]Peer{}
+	all = map[string]Peer{}
 	for _, f := range list {
+		if endpoint.IsNode(f) {
+			nodes = append(nodes, f["addr"])
+			continue
+		}
 		lib := f["lib-name"]
 		if v := f["lib-ver"]; v != "" {
 			lib += " " + v
 		}
 		all[f["addr"]] = Peer{Name: f["name"], User: f["user"], Lib: lib}
 	}
-	return all
+	return all, nodes
 }
 
 // costs fills in what the watch did cost the server, as far as that is known.

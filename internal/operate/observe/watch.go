@@ -55,6 +55,7 @@ type Watch struct {
 	command traffic.Command
 	cost    Cost
 	unnamed map[string]bool // addresses that CLIENT LIST has not been asked about
+	givers  givers
 	window  window
 	err     error
 	broke   bool // the connection, before the window was over
@@ -71,7 +72,7 @@ var errOver = errors.New("the window is over")
 // Start connects to one master and watches it until a limit is reached or ctx ends; Wait tells.
 func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Options, limits Limits) (*Watch, error) {
 	limits.Buffer, limits.Load, limits.Snapshot = cmp.Or(limits.Buffer, 8<<20), cmp.Or(limits.Load, 0.9), cmp.Or(limits.Snapshot, 20_000)
-	w := &Watch{Addr: addr, limits: limits, unnamed: map[string]bool{}}
+	w := &Watch{Addr: addr, limits: limits, unnamed: map[string]bool{}, givers: givers{addr: addr, cluster: end.Kind == endpoint.Cluster}}
 	var err error
 	if w.guard, err = newGuard(ctx, end, addr, limits); err != nil {
 		return nil, err
@@ -95,6 +96,7 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 	}
 	ctx, w.cancel = context.WithCancelCause(ctx)
 	w.ctx, w.window.began = ctx, time.Now()
+	w.givers.owns(w.givers.ask(ctx, w.guard.conn))
 	w.rename(ctx)
 	w.group.Go(func() { w.read(ctx) })
 	w.group.Go(func() { w.probe.run(ctx, end.DB, limits.Snapshot) })
@@ -224,10 +226,13 @@ func (w *Watch) next(ctx context.Context) error {
 	if c.Addr == w.probe.addr {
 		return w.probe.take(ctx, w.obs, c)
 	}
-	if _, known := w.obs.names[c.Addr]; !known && !c.InScript() && len(w.unnamed) < 10_000 {
+	_, known := w.obs.names[c.Addr]
+	if !known && !c.InScript() && len(w.unnamed) < 10_000 {
 		w.unnamed[strings.Clone(c.Addr)] = true
 	}
-	w.obs.Take(c)
+	if known || !w.givers.sent(c) {
+		w.obs.Take(c)
+	}
 	return nil
 }
 
@@ -247,12 +252,14 @@ func (w *Watch) watchOver(ctx context.Context) {
 		case <-tick.C:
 		}
 		// The reader may be held up by the goroutine that prints its events: that must not hold up these looks.
-		strangers := 0
+		strangers, soon := 0, n%4 == 0
+		table := w.givers.ask(ctx, w.guard.conn)
 		if w.mu.TryLock() {
-			strangers = len(w.unnamed)
+			strangers, soon = len(w.unnamed), soon || w.givers.wonders
+			w.givers.owns(table)
 			w.mu.Unlock()
 		}
-		if strangers > 0 && n%4 == 0 {
+		if strangers > 0 && soon {
 			w.rename(ctx)
 		}
 	}
@@ -260,11 +267,12 @@ func (w *Watch) watchOver(ctx context.Context) {
 
 // rename asks CLIENT LIST who is connected.
 func (w *Watch) rename(ctx context.Context) {
-	peers := w.guard.peers(ctx)
+	peers, nodes := w.guard.peers(ctx)
 	if !w.mu.TryLock() {
 		return // the next time, then
 	}
 	defer w.mu.Unlock()
+	w.givers.know(peers, nodes)
 	for addr, p := range peers {
 		w.obs.Name(addr, p)
 	}
