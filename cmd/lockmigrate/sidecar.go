@@ -132,7 +132,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		return err
 	}
 	server := proxy.New(proxy.Options{
-		Listeners: listeners, Dial: upstream.Dial, Drain: flags.drain, Log: flags.Options.Log,
+		Listeners: listeners, Dial: upstream.Dial, Follow: upstream.Follower(), Drain: flags.drain, Log: flags.Options.Log,
 		Beside: member.Beside, Leaving: func() { status.close(); member.Leaving() },
 	})
 	background.Go(func() {

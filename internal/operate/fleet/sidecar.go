@@ -42,7 +42,7 @@ func StartSidecar(ctx context.Context, pool lockmigrate.Pool, end *endpoint.Endp
 		rewriter = proxy.Alone(rewriter)
 	}
 	server := proxy.New(proxy.Options{
-		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: rewriter}}, Dial: upstream.Dial, Log: slog.New(slog.DiscardHandler),
+		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: rewriter}}, Dial: upstream.Dial, Follow: upstream.Follower(), Log: slog.New(slog.DiscardHandler),
 	})
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
 	var running sync.WaitGroup

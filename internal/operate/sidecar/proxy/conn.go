@@ -2,14 +2,18 @@ package proxy
 
 import (
 	"bytes"
+	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
 	"net"
 	"os"
+	"strings"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 const (
@@ -44,8 +48,10 @@ type conn struct {
 	// Both directions know how many requests were passed on (framer.requests) and how many were answered.
 	replies  replies
 	answered atomic.Int64
-	called   atomic.Pointer[Script] // of the EVALSHA that was sent last, until its reply begins: nothing is sent before
+	called   atomic.Pointer[Script] // of the request that may have to go again, until its reply begins: nothing is sent before
 	again    []byte                 // that request
+	refused  bool                   // its refusal has come, and is to be followed
+	since    time.Time              // when it was sent
 	bound    atomic.Pointer[bound]  // of requests that may not be answered later
 	waits    atomic.Bool            // requests waits for a change, which news tells
 	news     chan struct{}
@@ -90,7 +96,7 @@ func (c *conn) serve() {
 var noScript = []byte("-NOSCRIPT ")
 
 // copyReplies copies what the server sends, and counts the replies. Where one says that a script is missing, the request goes again with
-// the script's text, and the client gets the reply to that.
+// the script's text, and the client gets the reply to that. So does one that a node of a cluster has refused: see Options.Follow.
 func (c *conn) copyReplies() {
 	defer func() {
 		c.ended.Store(true)
@@ -103,8 +109,8 @@ func (c *conn) copyReplies() {
 		if c.late() {
 			return false
 		}
-		if counted = c.count(&b, counted); counted < b.n {
-			return true
+		if counted = c.count(&b, counted, false); counted < b.n {
+			return !c.refused
 		}
 		b.drop(to.try(b.bytes()))
 		counted = b.n
@@ -119,7 +125,11 @@ func (c *conn) copyReplies() {
 			reset(c.down)
 			return
 		}
-		if counted = c.count(&b, counted); counted < b.n && err == nil {
+		if counted = c.count(&b, counted, true); from.conn != c.up {
+			c.server.ends.forget(from.id)
+			from = newSource(c.up, c.server.ends)
+		}
+		if counted < b.n && err == nil {
 			continue
 		}
 		if counted = 0; b.n > 0 {
@@ -153,21 +163,30 @@ func (c *conn) copyReplies() {
 	_ = c.down.SetReadDeadline(time.Now().Add(lingerFor))
 }
 
-// count counts the replies in b from a place on, and takes a NOSCRIPT out of b. It stops where the beginning of one stands at the end of b.
-func (c *conn) count(b *buffer, from int) (counted int) {
+// count counts the replies in b from a place on, and takes a refusal out of b whose request goes again. It stops where the beginning of one stands
+// at the end of b, and before one that may have to go elsewhere, unless it may wait for that.
+func (c *conn) count(b *buffer, from int, waits bool) (counted int) {
 	ended := int64(0)
+	c.refused = false
 	for counted = from; counted < b.n; {
 		rest := b.bytes()[counted:]
 		if script := c.called.Load(); script != nil && rest[0] != '>' && c.replies.between() {
 			end := bytes.IndexByte(rest, '\n')
-			if n := min(len(rest), len(noScript)); bytes.Equal(rest[:n], noScript[:n]) {
-				if end < 0 {
-					break
-				}
-				b.n = counted + copy(rest, rest[end+1:])
-				_, _ = c.up.Write(bytes.Replace(c.again, script.digest, script.text, 1))
+			n := min(len(rest), len(noScript))
+			missing, refused := script.text != nil && bytes.Equal(rest[:n], noScript[:n]), c.server.opts.Follow != nil && rest[0] == '-'
+			if c.refused = refused && end >= 0 && !waits; c.refused || end < 0 && (missing || refused) {
+				break
 			}
-			c.called.Store(nil)
+			switch {
+			case missing:
+				c.again = bytes.Replace(c.again, script.digest, script.text, 1)
+				_, _ = c.up.Write(c.again)
+			case refused && c.follow(string(rest[1:end])):
+			default:
+				c.called.Store(nil)
+				continue
+			}
+			b.n = counted + copy(rest, rest[end+1:])
 			continue
 		}
 		n, whole := c.replies.next(rest)
@@ -178,6 +197,61 @@ func (c *conn) count(b *buffer, from int) (counted int) {
 	c.answered.Add(ended)
 	c.tell()
 	return counted
+}
+
+// followFor is for how long a request goes again. Old clients wait for a reply for two seconds.
+const followFor = time.Second
+
+// follow sends the request again that a node of a cluster has refused, where it can run now or soon. With an error the client gets the refusal.
+func (c *conn) follow(refusal string) bool {
+	again, elsewhere := c.server.opts.Follow(strings.TrimSuffix(refusal, "\r"))
+	if !again || time.Since(c.since) > followFor {
+		return false
+	}
+	if elsewhere {
+		up, err := c.server.opts.Dial(context.Background())
+		if err == nil && up.RemoteAddr().String() == c.up.RemoteAddr().String() { // nobody else knows of the new owner yet
+			_, elsewhere = up.Close(), false
+		} else if err != nil || c.introduce(up) != nil {
+			return false
+		} else {
+			left := c.up
+			c.setUp(up)
+			_ = left.Close()
+		}
+	}
+	if !elsewhere {
+		time.Sleep(5 * time.Millisecond)
+	}
+	_, err := c.up.Write(c.again)
+	return err == nil
+}
+
+// introduce tells a node what the client has said to the one before.
+func (c *conn) introduce(up net.Conn) error {
+	keepAlive(up)
+	_ = up.SetReadDeadline(time.Now().Add(followFor))
+	in, err := source{conn: up}, error(nil) // read as TLS is, for a moment
+	for _, name := range said {
+		request := c.client.Said[name]
+		if request == nil {
+			continue
+		}
+		_, err = up.Write(request)
+		var b buffer
+		var r replies
+		for ended := false; err == nil && !ended; b.n = 0 {
+			if err = in.read(&b, nil); err == nil {
+				_, ended = r.next(b.bytes())
+			}
+		}
+		b.free()
+	}
+	_ = up.SetReadDeadline(time.Time{})
+	if err != nil {
+		_ = up.Close()
+	}
+	return err
 }
 
 // tell wakes await.
@@ -221,6 +295,9 @@ func (c *conn) requests() error {
 			return false
 		}
 		if failed = c.frame(); failed == nil {
+			if to.conn != c.up {
+				to = newSink(c.up)
+			}
 			c.sent(to.try(c.send))
 		}
 		return failed == nil && len(c.send) == 0 && !c.framer.broken && !c.holding && !c.apart && !c.splices()
@@ -231,7 +308,7 @@ func (c *conn) requests() error {
 		}
 		framed = false
 		err := c.wait(from, quick)
-		if !framed && !c.settled() {
+		if (!framed || err != nil) && !c.settled() {
 			c.await(c.settled)
 		}
 		if err != nil && !errors.Is(err, os.ErrDeadlineExceeded) {
@@ -449,9 +526,13 @@ func (c *conn) ask(begin int, pressed bool) (Verdict, []byte) {
 		why := string(out[begin:])
 		out = appendRefusal(out[:begin], why)
 	}
-	if script := c.client.Script; script != nil && verdict == Replace {
-		c.again = append(c.again[:0], out[begin:]...)
+	switch script := c.client.Script; {
+	case script != nil && verdict == Replace:
+		c.again, c.since = append(c.again[:0], out[begin:]...), time.Now()
 		c.called.Store(script)
+	case c.server.opts.Follow != nil && verdict == Pass && c.client.Alone && !c.client.Multi:
+		c.again, c.since = wire.Append(c.again[:0], c.framer.words...), time.Now()
+		c.called.Store(&Script{})
 	}
 	c.server.rewritten[verdict].Add(1)
 	return verdict, out

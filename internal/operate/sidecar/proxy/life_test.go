@@ -23,6 +23,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
@@ -179,7 +180,7 @@ func TestCluster(t *testing.T) {
 	assert.EqualError(t, err, "the keys lock.* lie on several of the cluster's 3 masters, and a client behind a sidecar sees one server")
 	up, err := NewUpstream(context.Background(), end, []string{"lock.{orders}*", "other{orders}"})
 	require.NoError(t, err)
-	_, addr := startWith(t, Options{Dial: up.Dial, Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: Alone(echoing)}}})
+	_, addr := startWith(t, Options{Dial: up.Dial, Follow: up.Follower(), Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: Alone(echoing)}}})
 	conn := dial(t, addr)
 	ask(t, conn, ":1\r\n", "SETNX", "a{orders}", "1")
 	ask(t, conn, "$22\r\nSETNX lock.{orders}1 x\r\n", "SETNX", "lock.{orders}1", "x")
@@ -187,6 +188,36 @@ func TestCluster(t *testing.T) {
 	_, err = conn.Write(wire.Append(nil, "GET", "elsewhere"))
 	require.NoError(t, err)
 	assert.Contains(t, readUntil(t, conn, "\r\n"), "-MOVED ")
+
+	// Its slot moves: the client goes along as the user that it is, and those who are idle are left alone.
+	for _, s := range c.Masters {
+		s.Do("ACL", "SETUSER", "billing", "on", ">secret", "~*", "+@all")
+	}
+	_, addr = startWith(t, Options{Dial: up.Dial, Follow: up.Follower(), Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: Alone(passing)}}})
+	conn = dial(t, addr)
+	idle := dial(t, addr)
+	for _, conn := range []net.Conn{conn, idle} {
+		ask(t, conn, "+OK\r\n", "auth", "billing", "secret")
+	}
+	ask(t, conn, ":1\r\n", "SETNX", "lock.{orders}1", "y")
+	slot := protocol.Slot("{orders}")
+	watching, stop := context.WithCancel(t.Context())
+	watched := make(chan string, 10)
+	var running sync.WaitGroup
+	running.Go(func() { up.Watch(watching, 10*time.Millisecond, func(to string) { watched <- to }) })
+	for i := range 4 {
+		m := c.Migrate(slot, c.Masters[i%2])
+		ask(t, conn, ":0\r\n", "SETNX", "lock.{orders}1", "x")
+		m.Keys(100)
+		m.Finish()
+		ask(t, conn, ":0\r\n", "SETNX", "lock.{orders}1", "x")
+		ask(t, conn, "$7\r\nbilling\r\n", "ACL", "WHOAMI")
+	}
+	ask(t, idle, ":0\r\n", "SETNX", "lock.{orders}1", "x")
+	ask(t, idle, "$7\r\nbilling\r\n", "ACL", "WHOAMI")
+	stop()
+	running.Wait()
+	assert.Empty(t, watched, "the node that has given the slot away says so itself: no connection has to end")
 }
 
 func TestOneSlot(t *testing.T) {

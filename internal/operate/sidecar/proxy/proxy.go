@@ -42,7 +42,10 @@ type Options struct {
 	Beside func(ctx context.Context) bool
 	// Leaving, if set, is called when no client is let in any more because Run's context has ended.
 	Leaving func()
-	Log     *slog.Logger
+	// Follow, if set, tells what becomes of a request that the server has refused with this text and has not run: again says that it goes there
+	// again, elsewhere that Dial leads to another server now, where the connection goes on. See Client.Said.
+	Follow func(refusal string) (again, elsewhere bool)
+	Log    *slog.Logger
 }
 
 // Server accepts clients and connects each to the server. Its methods are safe for concurrent use.

@@ -96,6 +96,7 @@ func (s *source) onlyEnded(err error) bool {
 
 // sink writes what a plain socket takes at once.
 type sink struct {
+	conn net.Conn
 	raw  syscall.RawConn // nil with TLS
 	b    []byte
 	n    int
@@ -103,7 +104,7 @@ type sink struct {
 }
 
 func newSink(conn net.Conn) *sink {
-	s := &sink{}
+	s := &sink{conn: conn}
 	if c, ok := conn.(syscall.Conn); ok {
 		s.raw, _ = c.SyscallConn()
 	}

@@ -18,7 +18,7 @@ func (s *source) read(to *buffer, _ func() bool) error { return s.tls.read(s.con
 
 func (s *source) onlyEnded(error) bool { return false }
 
-type sink struct{}
+type sink struct{ conn net.Conn }
 
 func newSink(net.Conn) *sink { return nil }
 

@@ -71,6 +71,9 @@ type Client struct {
 	// that is Uncounted, whose replies cannot be told apart: one that is Apart never becomes Alone there.
 	Bound     time.Time
 	Uncounted bool
+
+	// Said are requests that Rewrite has passed, by command: another server is told them before anything else.
+	Said map[string][]byte
 }
 
 // Script is a script of the server, as a command names it.

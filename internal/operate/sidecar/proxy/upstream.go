@@ -1,24 +1,28 @@
 package proxy
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"maps"
 	"net"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
+
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // Upstream is the server behind a URL: the master that sentinels name, or the one of a cluster that has the namespace's keys.
 type Upstream struct {
 	end *endpoint.Endpoint
-	key string // in a cluster: the master of this key
+	key string // in a cluster: the master of this key, whose slot may move
 
 	mu   sync.Mutex
 	addr string // empty: to be found out
@@ -107,8 +111,8 @@ func (u *Upstream) set(addr string) {
 	u.addr = addr
 }
 
-// Watch asks once a second which server is the master, and tells of each change, until ctx ends. Connections to the one before
-// must be ended: it may not know yet that it is the master no more.
+// Watch asks once a second which server is the master, and tells of each change after which connections to the one before must be ended:
+// it may not know yet that it is the master no more.
 func (u *Upstream) Watch(ctx context.Context, every time.Duration, changed func(to string)) {
 	if u.end.Kind == endpoint.Single {
 		return
@@ -119,7 +123,7 @@ func (u *Upstream) Watch(ctx context.Context, every time.Duration, changed func(
 	for {
 		if addr, err := u.end.MasterOf(ctx, u.key); err == nil && addr != "" {
 			u.set(addr)
-			if last != "" && addr != last {
+			if last != "" && addr != last && !(u.end.Kind == endpoint.Cluster && u.knows(ctx, last, addr)) {
 				changed(addr)
 			}
 			last = addr
@@ -132,20 +136,78 @@ func (u *Upstream) Watch(ctx context.Context, every time.Duration, changed func(
 	}
 }
 
+// Follower is Options.Follow; nil where it is no cluster.
+func (u *Upstream) Follower() func(refusal string) (again, elsewhere bool) {
+	if u.end.Kind != endpoint.Cluster {
+		return nil
+	}
+	return u.follow
+}
+
+// follow does not follow a request on a key of another slot.
+func (u *Upstream) follow(refusal string) (again, elsewhere bool) {
+	switch is, slot, _ := topology.Read(refusal); is {
+	case topology.Moved:
+		if slot != protocol.Slot(u.key) {
+			return false, false
+		}
+		u.set("")
+		return true, true
+	case topology.Ask: // the key moves, and stays reachable: until the whole slot has moved
+		return slot == protocol.Slot(u.key), false
+	case topology.Later:
+		return true, false
+	}
+	return false, false
+}
+
+// knows tells that a node itself says that another one has the slot: it refuses each request on it then, and Follow sees that.
+func (u *Upstream) knows(ctx context.Context, node, owner string) bool {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	conn, err := u.end.DialNode(ctx, node)
+	if err != nil {
+		return false
+	}
+	defer conn.Close()
+	reply, err := redis.Values(redis.DoContext(conn, ctx, "CLUSTER", "SLOTS"))
+	if err != nil {
+		return false
+	}
+	table, err := topology.ReadSlots(reply, node, topology.AsTold)
+	return err == nil && table.At(protocol.Slot(u.key)) == owner
+}
+
 // Alone makes a node of a cluster look like a server by itself, so that no client follows the cluster past the proxy.
 func Alone(r Rewriter) Rewriter { return alone{r} }
 
 type alone struct{ Rewriter }
 
+// said are the commands that another node is told again, in this order.
+var said = []string{"AUTH", "HELLO", "SELECT"}
+
 func (a alone) Commands() map[string]Keys {
 	commands := maps.Clone(a.Rewriter.Commands())
-	commands["CLUSTER"] = Keys{}
+	for _, name := range append(said, "CLUSTER") {
+		commands[name] = Keys{}
+	}
 	return commands
 }
 
 func (a alone) Rewrite(c *Client, args [][]byte, out []byte) (Verdict, []byte) {
-	if bytes.EqualFold(args[0], []byte("CLUSTER")) {
+	name := strings.ToUpper(string(args[0]))
+	if name == "CLUSTER" {
 		return Refuse, append(out, "ERR This instance has cluster support disabled"...)
 	}
-	return a.Rewriter.Rewrite(c, args, out)
+	verdict := Pass
+	if _, known := a.Rewriter.Commands()[name]; known {
+		verdict, out = a.Rewriter.Rewrite(c, args, out)
+	}
+	if verdict == Pass && slices.Contains(said, name) {
+		if c.Said == nil {
+			c.Said = map[string][]byte{}
+		}
+		c.Said[name] = wire.Append(nil, args...)
+	}
+	return verdict, out
 }
