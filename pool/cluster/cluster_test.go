@@ -122,6 +122,107 @@ func TestLocksOnAClusterThatReshards(t *testing.T) {
 	}
 }
 
+// refusing is a connection to a master that answers some commands with an error, in the place that their replies have among others.
+type refusing struct {
+	redis.Conn
+	refuse func(name string, args []any) string
+}
+
+func (r refusing) asked(name string, args []any) (string, []any) {
+	if why := r.refuse(name, args); why != "" {
+		return "EVAL", []any{"return redis.error_reply(ARGV[1])", 0, why}
+	}
+	return name, args
+}
+
+func (r refusing) Do(name string, args ...any) (any, error) {
+	name, args = r.asked(name, args)
+	return r.Conn.Do(name, args...)
+}
+
+func (r refusing) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
+	name, args = r.asked(name, args)
+	return redis.DoWithTimeout(r.Conn, timeout, name, args...)
+}
+
+func (r refusing) DoContext(ctx context.Context, name string, args ...any) (any, error) {
+	name, args = r.asked(name, args)
+	return redis.DoContext(r.Conn, ctx, name, args...)
+}
+
+func (r refusing) Send(name string, args ...any) error {
+	name, args = r.asked(name, args)
+	return r.Conn.Send(name, args...)
+}
+
+func (r refusing) ReceiveWithTimeout(timeout time.Duration) (any, error) {
+	return redis.ReceiveWithTimeout(r.Conn, timeout)
+}
+
+func (r refusing) ReceiveContext(ctx context.Context) (any, error) {
+	return redis.ReceiveContext(r.Conn, ctx)
+}
+
+// While a slot moves, two masters may each name the other. Nobody hears of it, however often a command goes to and fro.
+func TestMastersThatNameEachOther(t *testing.T) {
+	c := redistest.NewCluster(t, 3, 0)
+	var asked, refused [3]atomic.Int64
+	pool, err := New(Options{Addrs: c.Addrs(), Dial: func(ctx context.Context, addr string) (redis.Conn, error) {
+		conn, err := redis.DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		return refusing{conn, func(name string, args []any) string {
+			at, keyed := map[string]int{"SETNX": 0, "SET": 0, "GET": 0, "GETSET": 0, "WATCH": 0, "DEL": 0, "EXISTS": 0, "EVAL": 2, "EVALSHA": 2}[name]
+			if !keyed || len(args) <= at {
+				return ""
+			}
+			slot := protocol.Slot(fmt.Sprint(args[at]))
+			i := slot * 3 / redistest.Slots
+			if addr != c.Masters[i].Addr {
+				return "" // MOVED, by itself
+			}
+			// Ever more turns, beyond what is followed without a pause.
+			if n := asked[i].Add(1); n%30 < (n/30)%30 {
+				refused[i].Add(1)
+				return fmt.Sprintf("MOVED %d %s", slot, c.Masters[(i+1)%3].Addr)
+			}
+			return ""
+		}}, nil
+	}})
+	require.NoError(t, err)
+	t.Cleanup(func() { assert.NoError(t, pool.Close()) })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	var working sync.WaitGroup
+	for name, l := range lockers(t, pool) {
+		workers := 2
+		if name == "legacy by transaction" { // two of its clients take a key over that is being given back
+			workers = 1
+		}
+		for i := range 3 {
+			key, referee := fmt.Sprint(name, i), redistest.NewReferee(t)
+			for range workers {
+				working.Go(func() {
+					for range 10 {
+						k, err := l.Acquire(ctx, key)
+						if !assert.NoError(t, err, key) {
+							return
+						}
+						referee.Turn(func() { assert.NoError(t, k.Renew(ctx), key) })
+						assert.NoError(t, k.Context().Err(), key)
+						assert.NoError(t, k.Release(ctx), key)
+					}
+				})
+			}
+		}
+	}
+	working.Wait()
+	for i := range refused {
+		assert.Greater(t, refused[i].Load(), int64(50), "master %d", i)
+	}
+}
+
 // left returns a server's keys that are not made to outlive the locks.
 func left(s *redistest.Server) (keys []string) {
 	all, _ := redis.Strings(s.Do("KEYS", "*"), nil)
