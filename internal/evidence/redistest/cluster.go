@@ -305,6 +305,25 @@ func (m *Migration) Finish() {
 	}
 }
 
+// MoveWhole has the server itself move a slot to another node, with all its keys at once: Valkey 9 and Redis 8.4 have commands for
+// that. It returns when everybody names the new owner.
+func (c *Cluster) MoveWhole(slot int, to *Server) {
+	c.t.Helper()
+	from := c.Owner(slot)
+	if from == to {
+		return
+	}
+	// The node that was given a slot last may still be tidying up.
+	c.await("the beginning of a slot's move as a whole", func() bool {
+		_, err := from.Try("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", text(to.Do("CLUSTER", "MYID")))
+		if err != nil && strings.Contains(err.Error(), "unknown subcommand") {
+			_, err = to.Try("CLUSTER", "MIGRATION", "IMPORT", slot, slot)
+		}
+		return err == nil
+	})
+	c.AwaitOwner(slot, to)
+}
+
 // epoch returns the newest configuration epoch that a node has heard of.
 func (s *Server) epoch() string {
 	info, _ := s.Try("CLUSTER", "INFO")

@@ -160,7 +160,7 @@ func newServerOf(t testing.TB, name string, args ...string) *Server {
 // Names are the servers that scripts/servers builds, oldest first.
 func Names() []string {
 	return []string{
-		"redis-2.8.19", "redis-3.2.6", "redis-5.0.6", "redis-6.0.16", "redis-6.2.11", "redis-8.2.3", "valkey-8.1.8", "valkey-9.0.0",
+		"redis-2.8.19", "redis-3.2.6", "redis-5.0.6", "redis-6.0.16", "redis-6.2.11", "redis-8.10.2", "valkey-8.1.8", "valkey-9.0.0",
 	}
 }
 

@@ -21,7 +21,7 @@ func onEach(t *testing.T, test func(t *testing.T, s *redistest.Server)) {
 	if !redistest.Wanted(redistest.Servers) {
 		return
 	}
-	for _, name := range []string{"redis-8.2.3", "valkey-8.1.8", "valkey-9.0.0"} {
+	for _, name := range []string{"redis-8.10.2", "valkey-8.1.8", "valkey-9.0.0"} {
 		t.Run(name, func(t *testing.T) { test(t, redistest.Of(t, name)) })
 	}
 }

@@ -22,7 +22,7 @@ import (
 )
 
 // grown are the versions that the topologies are tried on.
-var grown = []string{"redis-5.0.6", "redis-6.2.11", "redis-8.2.3", "valkey-9.0.0"}
+var grown = []string{"redis-5.0.6", "redis-6.2.11", "redis-8.10.2", "valkey-9.0.0"}
 
 // over are the kinds of lock that a topology is tried with.
 func over(t *testing.T, pool lockmigrate.Pool) kinds {

@@ -1,0 +1,262 @@
+package versions
+
+import (
+	"context"
+	"flag"
+	"net"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
+	"github.com/lockmigrate/lockmigrate/pool/cluster"
+)
+
+var slotMoves = flag.Int("slot-moves", 2, "how often TestSlotsThatMoveAsAWhole moves the slot of its locks under observe, at least")
+
+const (
+	slotOf   = "{" + namespace + "}"
+	slotKeys = slotOf + ".member"
+
+	// wholeTTL is longer than the test: nobody is woken by the end of a lock.
+	wholeTTL = 5 * time.Minute
+)
+
+// moving is a cluster whose server moves slots as a whole, and a fleet whose keys all lie in one of them.
+type moving struct {
+	*testing.T
+	*redistest.Cluster
+	ctx  context.Context
+	ours sync.Map // addresses of the fleet's own connections, as the servers see them
+}
+
+// pool is that of one more process.
+func (m *moving) pool() *cluster.Pool {
+	pool, err := cluster.New(cluster.Options{Addrs: m.Addrs(), Dial: func(ctx context.Context, addr string) (redis.Conn, error) {
+		conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
+		if err != nil {
+			return nil, err
+		}
+		m.ours.Store(conn.LocalAddr().String(), true)
+		return redis.NewConn(conn, 0, 0), nil
+	}})
+	require.NoError(m, err)
+	m.Cleanup(func() { assert.NoError(m, pool.Close()) })
+	return pool
+}
+
+// kinds are those that are tried, each opened for a process of its own.
+var slotKinds = map[string]func(lockmigrate.Pool) (lockmigrate.Locker, error){
+	"legacy": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return legacy.New(p, legacy.Options{Lease: wholeTTL, Poll: 5 * time.Millisecond})
+	},
+	"legacy by transaction": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return legacy.New(p, legacy.Options{Lease: wholeTTL, Poll: 5 * time.Millisecond, Dialect: legacy.Dialect{Name: "servicestack"}})
+	},
+	"bridge": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return compat.New(p, compat.Options{TTL: wholeTTL})
+	},
+	"modern": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return modern.New(p, modern.Options{TTL: wholeTTL, FenceTTL: 2 * wholeTTL})
+	},
+	"unfair": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return modern.New(p, modern.Options{TTL: wholeTTL, Unfair: true})
+	},
+	"redisson": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
+		return redisson.New(p, modern.Options{TTL: wholeTTL})
+	},
+	"member": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
+		o := memberOptions(legacy.Dialect{Name: "jedis-ms"})
+		o.TTL, o.Lease = 4*lease, 4*lease
+		l, err := compat.New(p, o)
+		if err == nil {
+			err = l.Ready(context.Background())
+		}
+		return l, err
+	},
+}
+
+func (m *moving) open(kind string) lockmigrate.Locker {
+	l, err := slotKinds[kind](m.pool())
+	require.NoError(m, err)
+	m.Cleanup(func() { _ = l.Close() })
+	return l
+}
+
+// TestSlotsThatMoveAsAWhole: the slot of a fleet's locks, queues and record moves to and fro between two masters as a whole, with all keys at once, while
+// the namespace goes from stage to stage. Nobody overlaps, no holder and no waiter hears of an error, behind a sidecar neither, and who waits is
+// woken. Observe names nobody that is not there, and verify neither sees a client in it nor says that there was none.
+func TestSlotsThatMoveAsAWhole(t *testing.T) {
+	t.Parallel()
+	for _, name := range []string{"valkey-9.0.0", "redis-8.10.2"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			ctx, cancel := context.WithTimeout(t.Context(), wholeTTL)
+			defer cancel()
+			m := &moving{T: t, Cluster: redistest.NewClusterOf(t, name, 3, 0), ctx: ctx}
+			m.fleet()
+		})
+	}
+}
+
+func (m *moving) fleet() {
+	store := &stages.Store{Pool: m.pool(), Namespace: namespace, ReplyTimeout: 5 * time.Second}
+	require.NoError(m, store.Init(m.ctx, stages.Record{Stage: stages.Bridge, Patterns: []string{slotKeys + "*"}, Dialect: "jedis-ms", Shortest: lease}))
+	end, err := endpoint.Parse(m.URL(), endpoint.TLSFiles{})
+	require.NoError(m, err)
+	through, err := fleet.StartSidecar(m.ctx, m.pool(), end, sidecar.Options{Namespace: namespace, Name: "billing"}, slotKeys)
+	require.NoError(m, err)
+	defer through.Close()
+	var working sync.WaitGroup
+	var over atomic.Bool
+	turns, held, waiters := map[string]*redistest.Referee{}, map[string]lockmigrate.Lock{}, map[string]lockmigrate.Locker{}
+	work := func(kind string, l lockmigrate.Locker) {
+		key := slotOf + "." + kind
+		working.Go(func() {
+			for !over.Load() {
+				k, err := l.Acquire(m.ctx, key)
+				if !assert.NoError(m, err, key) {
+					return
+				}
+				turns[kind].Turn(func() { time.Sleep(2 * time.Millisecond) })
+				if !assert.NoError(m, k.Context().Err(), key) || !assert.NoError(m, k.Release(m.ctx), key) {
+					return
+				}
+			}
+		})
+	}
+	for kind := range slotKinds {
+		turns[kind] = redistest.NewReferee(m)
+		a, b := m.open(kind), m.open(kind)
+		held[kind], err = a.Acquire(m.ctx, slotOf+"."+kind+".held")
+		require.NoError(m, err, kind)
+		waiters[kind] = b
+	}
+	old, err := legacy.New(through.Pool(), legacy.Options{Lease: 4 * lease, Poll: 5 * time.Millisecond, Release: legacy.ReleaseAsDialect})
+	require.NoError(m, err)
+	defer old.Close()
+	work("member", old)
+	for kind, l := range waiters {
+		work(kind, l)
+		work(kind, m.open(kind))
+	}
+
+	// What a client has left that crashed long ago moves with the slot: the node that gives it sends it like a client.
+	m.Owner(protocol.Slot(slotOf)).Do("SET", slotKeys+".ghost", jedis(-time.Hour))
+	certificate := make(chan verify.Certificate, 1)
+	go func() {
+		cert, err := verify.Run(m.ctx, end, verify.Options{Window: 2 * time.Second, Longest: time.Second, Match: []string{slotKeys + "*"}, Whole: true})
+		assert.NoError(m, err)
+		certificate <- cert
+	}()
+	path := make(chan error, 1)
+	go func() {
+		var err error
+		for _, to := range []stages.Stage{stages.Modern, stages.Bridge} {
+			if err == nil {
+				err = (&stages.Mover{Store: store, Look: 20 * time.Millisecond}).Run(m.ctx, to, func(stages.View, []stages.Blocker) {})
+			}
+		}
+		path <- err
+	}()
+
+	moves, longest, arrived := 0, time.Duration(0), false
+	move := func() {
+		woken, before := map[string]chan lockmigrate.Lock{}, map[string]int64{}
+		for kind, l := range waiters {
+			woken[kind], before[kind] = make(chan lockmigrate.Lock, 1), turns[kind].Turns()
+			go func() {
+				k, err := l.Acquire(m.ctx, slotOf+"."+kind+".held")
+				assert.NoError(m, err, kind)
+				woken[kind] <- k
+			}()
+		}
+		m.MoveWhole(protocol.Slot(slotOf), m.Masters[moves%2])
+		moves++
+		for kind, k := range held {
+			require.NoError(m, k.Renew(m.ctx), kind)
+			require.NoError(m, k.Context().Err(), kind)
+		}
+		for kind, r := range turns {
+			redistest.Await(m, "a turn of "+kind+" after the move", time.Minute, func() bool { return r.Turns() > before[kind] })
+		}
+		for kind, k := range held {
+			began := time.Now()
+			require.NoError(m, k.Release(m.ctx), kind)
+			held[kind] = <-woken[kind]
+			longest = max(longest, time.Since(began))
+		}
+	}
+	for judged := false; !judged; {
+		move()
+		select {
+		case cert := <-certificate:
+			judged = true
+			assert.Equal(m, verify.Inconclusive, cert.Verdict, cert.Why)
+			assert.Contains(m, cert.Why, "slots may have moved")
+		default:
+		}
+	}
+	watching, stop := context.WithCancel(m.ctx)
+	defer stop()
+	watch, err := observe.StartMasters(watching, end, observe.Options{}, observe.Limits{})
+	require.NoError(m, err)
+	for least, looked := moves+*slotMoves, map[*redistest.Server]int64{}; moves < least || !arrived; {
+		// Observe asks twice a second who has which slot, after it has asked who is connected. A slot that comes back sooner is not what happens to anybody.
+		for _, s := range m.Masters {
+			redistest.Await(m, "observe to look again", time.Minute, func() bool { return m.looks(s) > looked[s]+2 })
+		}
+		move()
+		for _, s := range m.Masters {
+			looked[s] = m.looks(s)
+		}
+		select {
+		case err := <-path:
+			require.NoError(m, err)
+			arrived = true
+		default:
+		}
+	}
+	over.Store(true)
+	working.Wait()
+	for kind, k := range held {
+		assert.NoError(m, k.Release(m.ctx), kind)
+		m.Logf("%s: %d turns", kind, turns[kind].Turns())
+	}
+	m.Logf("%d moves; who waited was woken within %v", moves, longest)
+	assert.Less(m, longest, wholeTTL/5)
+
+	stop()
+	assert.ErrorIs(m, watch.Wait(), context.Canceled)
+	seen := map[string]int{}
+	for _, row := range watch.Report().Clients {
+		_, ours := m.ours.Load(row.Addr)
+		assert.True(m, ours || row.Kind == "sidecar", "observe names a client that is not there: %+v", row)
+		seen[row.Kind]++
+	}
+	assert.NotZero(m, seen["legacy"]*seen["modern"]*seen["sidecar"], "%v", seen)
+}
+
+// looks is how often somebody has asked a server who is connected. Only observe does here.
+func (m *moving) looks(s *redistest.Server) int64 {
+	info, err := redis.String(s.Do("INFO", "commandstats"), nil)
+	require.NoError(m, err)
+	return endpoint.CallsOf(endpoint.InfoOf(info)["cmdstat_client|list"]).Calls
+}
