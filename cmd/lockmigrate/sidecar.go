@@ -32,18 +32,24 @@ type sidecarFlags struct {
 	dialect, status string
 	cert, key, ca   string
 	drain           time.Duration
+
+	handover, new, data string
 }
 
 func newSidecarCommand(env *environment) *cobra.Command {
 	var flags sidecarFlags
 	cmd := &cobra.Command{
-		Use:   "sidecar --namespace NAME [flags]",
+		Use:   "sidecar {--namespace NAME | --handover NAME --new URL} [flags]",
 		Short: "Let a service that nobody changes lock with tokens",
 		RunE:  func(cmd *cobra.Command, _ []string) error { return runSidecar(cmd.Context(), env, flags) },
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&flags.listen, "listen", []string{"127.0.0.1:6380"}, "`[DIALECT=]ADDRESS` that the service connects to, host:port or unix:PATH; repeatable")
 	f.StringVar(&flags.Namespace, "namespace", "", "`NAME` of the namespace")
+	f.StringVar(&flags.handover, "handover", "", "`NAME` of a handover: the locks move from --redis to --new, as its record says")
+	f.StringVar(&flags.new, "new", "", "with --handover: the `URL` of the server to which the locks move; the record is there")
+	f.StringVar(&flags.data, "data", "", "with --handover: `old` or new, the server that gets the service's other commands; start a second process with new when the data has moved, and end the first")
+	completes(cmd, "data", func() []string { return []string{"old", "new"} })
 	f.StringVar(&flags.Name, "name", "", "`NAME` of the service, the same after each restart, and of no other sidecar; default host name and port")
 	f.StringVar(&flags.dialect, "dialect", "", "`DIALECT` of the service's locks, none for SETNX of a text without a time; default the namespace's")
 	completes(cmd, "dialect", func() []string { return append(dialectNames(), sidecar.DialectNone) })
@@ -60,8 +66,8 @@ func newSidecarCommand(env *environment) *cobra.Command {
 }
 
 func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error {
-	if flags.Namespace == "" {
-		return usageError("give --namespace NAME; "+seeNamespaces, "no namespace is named")
+	if err := flags.check(); err != nil {
+		return err
 	}
 	secure, err := flags.tls()
 	if err != nil {
@@ -72,7 +78,23 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		return err
 	}
 	defer stop()
-	pool, err := end.Locks()
+	record := end // where it is
+	if flags.handover != "" {
+		old, err := end.Locks()
+		if err != nil {
+			return err
+		}
+		defer old.Close()
+		flags.Options.Old, flags.Options.DataOld = old, flags.data == "old"
+		if record, stop, err = env.endpointOf(flags.new); err != nil {
+			return fmt.Errorf("--new: %w", err)
+		}
+		defer stop()
+		if !flags.Options.DataOld {
+			end = record
+		}
+	}
+	pool, err := record.Locks()
 	if err != nil {
 		return err
 	}
@@ -114,7 +136,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		return nil // interrupted before the server was there: nothing has begun
 	}
 	if err != nil {
-		return missing(ctx, end, flags.Namespace, err, failedError, seeNamespaces)
+		return missing(ctx, record, flags.Namespace, err, failedError, seeNamespaces)
 	}
 	listeners, err := flags.listeners(member, secure, end.Kind == endpoint.Cluster)
 	if err != nil {
@@ -148,6 +170,31 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 	return server.Run(ctx)
 }
 
+// check refuses flags that do not go together, and takes the name of a handover for its namespace's.
+func (f *sidecarFlags) check() error {
+	switch {
+	case f.handover == "" && (f.new != "" || f.data != ""):
+		return usageError("they belong to --handover NAME", "--new and --data are about a handover")
+	case f.handover == "" && f.Namespace == "":
+		return usageError("give --namespace NAME, or --handover NAME; "+seeNamespaces, "no namespace is named")
+	case f.handover == "":
+		return nil
+	case f.Namespace != "":
+		return usageError("give one of them", "--namespace and --handover name two records")
+	case f.new == "":
+		return usageError("give --new URL: --redis is the server from which the locks move", "a handover has two servers")
+	case f.data != "old" && f.data != "new":
+		return usageError("give --data old until the service's data has moved, and --data new from then on", "it is not said which server gets the service's other commands")
+	}
+	for _, text := range f.listen {
+		if dialect, _ := f.at(text); dialect == "" {
+			return usageError("give --dialect NAME; "+seeDialects, "the record of a handover has no dialect")
+		}
+	}
+	f.Namespace = f.handover
+	return nil
+}
+
 // waiting is for the server, before the sidecar has met it.
 type waiting struct {
 	log *slog.Logger
@@ -156,7 +203,7 @@ type waiting struct {
 
 // again waits a little after a failure. It returns an error where to wait is no use.
 func (w *waiting) again(ctx context.Context, err error) error {
-	if ctx.Err() != nil || endpoint.Lasting(err) || errors.Is(err, stages.ErrNoRecord) {
+	if ctx.Err() != nil || endpoint.Lasting(err) || errors.Is(err, stages.ErrNoRecord) || errors.Is(err, sidecar.ErrUnfit) {
 		return err
 	}
 	if w.why.Swap(endpoint.Explain(err).Error()) == nil {

@@ -104,7 +104,7 @@ func orNotGiven(d time.Duration) string {
 // knownClients says what a record knows of the old clients.
 func knownClients(r stages.Record) string {
 	if r.Handover != nil {
-		return fmt.Sprintf("members of package handover; from %v to %v", r.Handover.Old, r.Handover.New)
+		return fmt.Sprintf("members of package handover, and sidecars; from %v to %v", r.Handover.Old, r.Handover.New)
 	}
 	text := "dialect " + r.Dialect
 	for _, f := range stages.Figures {

@@ -114,7 +114,7 @@ func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, lifetime.Batcher) {
 	dial, servers := dialer(pool), serversOf(pool)
 	pool = topology.Leaving(pool)
-	opened := func(conn redis.Conn) { c.opened.ask(conn, o.ReplyTimeout) }
+	opened := func(conn redis.Conn) { c.opened.Ask(conn, o.ReplyTimeout) }
 	s := Server{Pool: pool, PerAttempt: &driver.PerAttempt{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout, Opened: opened}}
 	s.Commands = s.PerAttempt
 	patience := o.patience()

@@ -61,8 +61,8 @@ func (o *Opened) All() []string {
 	return slices.Clone(o.list)
 }
 
-// ask asks a connection who it is. A server that does not say, as those before Redis 5, leaves it unknown.
-func (o *Opened) ask(conn redis.Conn, timeout time.Duration) {
+// Ask asks a connection who it is. A server that does not say, as those before Redis 5, leaves it unknown.
+func (o *Opened) Ask(conn redis.Conn, timeout time.Duration) {
 	if o.news.Load() == nil {
 		return
 	}

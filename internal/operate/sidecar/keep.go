@@ -25,6 +25,7 @@ type keys struct {
 	mu      sync.Mutex
 	all     map[string]*watched
 	longest time.Duration     // of the leases that were asked for
+	first   stages.Stage      // of the stages of the namespace
 	changes map[string]string // of the list on the server, see entry; empty: the key leaves it
 }
 
@@ -43,6 +44,7 @@ type watched struct {
 	gone     time.Time    // when all connections up to that one had ended; zero: not yet
 	orphan   bool         // that was told
 	entry    string       // on the list on the server; empty: none
+	left     bool         // of a handover: Old has a value, be it over
 	refused  bool         // the server does not let this sidecar look at it; that was told
 }
 
@@ -73,24 +75,38 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 			w.wanted = now
 		}
 		if now.Sub(w.wanted) < wantedFor && !(waits && handed) { // it would be refused: so it waits from the beginning
-			w.acts[o.Stage], w.attempt = o.Until, now
+			w.acts[stages.Number(o.Stage)], w.attempt = o.Until, now
 			c.Wake, c.Patience = s.reserve(rules, o, command.Key, now, woken), s.opts.Hold
 			return true, false
 		}
 	}
-	w.acts[o.Stage] = o.Until
+	w.acts[stages.Number(o.Stage)] = o.Until
 	w.attempt, w.waits = now, true
-	if command.TTL > k.longest {
-		k.longest = command.TTL
-		s.tellNews()
-	}
+	k.lasts(s, command.TTL)
 	return false, false
 }
 
-// passed notes a command that passes at stage legacy, and may leave a value on the key.
-func (k *keys) passed(s *Sidecar, o *order, key string, now time.Time) {
+// lasts notes a lease that was asked for. The caller has k.mu.
+func (k *keys) lasts(s *Sidecar, ttl time.Duration) {
+	if ttl > k.longest && ttl < protocol.Century {
+		k.longest = ttl
+		s.tellNews()
+	}
+}
+
+func (k *keys) longer(s *Sidecar, ttl time.Duration) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
+	k.lasts(s, ttl)
+}
+
+// passed notes a command that passes at stage legacy, and may leave a value on the key. It does not if the order has changed.
+func (k *keys) passed(s *Sidecar, o *order, key string, now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s.order.Load().Epoch != o.Epoch {
+		return false
+	}
 	w := k.all[key]
 	if w == nil {
 		w = &watched{next: now.Add(s.every(o))}
@@ -98,6 +114,85 @@ func (k *keys) passed(s *Sidecar, o *order, key string, now time.Time) {
 	}
 	w.acts[stages.Legacy], w.attempt = o.Until, now
 	k.note(s, key, w)
+	return true
+}
+
+// begin notes what a command that this process carries out may leave on its keys. It does not if the order has changed.
+func (k *keys) begin(x *exchange, now time.Time) bool {
+	s := x.sidecar
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if s.order.Load().Epoch != x.o.Epoch {
+		return false
+	}
+	if x.known.mode == spares || x.known.mode == reads || x.name == "GET" {
+		return true
+	}
+	for _, i := range x.at {
+		key := string(x.args[i])
+		w := k.all[key]
+		if w == nil {
+			w = &watched{}
+			k.all[key] = w
+		}
+		if w.tried == 0 {
+			w.tried = s.clients.latest()
+		}
+		w.acts[stages.Number(x.o.Stage)], w.attempt, w.waits = x.o.Until, now, true
+		if len(x.args) > 2 {
+			command := x.rules.SetNX(x.now(), key, string(x.args[2]), "", protocol.FormSetNX)
+			w.endless = command.Sidecar.Until == 0 && len(x.args) < 5
+			k.lasts(s, command.TTL)
+		}
+		k.note(s, key, w)
+	}
+	return true
+}
+
+// lookNow has a key looked at soon: a command on it is over.
+func (k *keys) lookNow(key string) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if w := k.all[key]; w != nil {
+		w.next = time.Now()
+	}
+}
+
+// elsewhere tells whether anything of a key may be where the commands of a stage do not go.
+func (k *keys) elsewhere(key string, stage int, now time.Time) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w := k.all[key]
+	if w == nil {
+		return false
+	}
+	if w.since == before && w.next.IsZero() || stage == 2 && w.left {
+		return true
+	}
+	for other := range w.acts {
+		if other != stage && (w.holds[other] || now.Before(w.acts[other])) {
+			return true
+		}
+	}
+	return false
+}
+
+// alone notes that a lock is given back but at one stage.
+func (k *keys) alone(key string, stage int) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if w := k.all[key]; w != nil {
+		w.holds, w.left = [3]bool{}, stage == 0
+		w.holds[stage] = true
+	}
+}
+
+// onOld tells whether a key counts as held at stage old.
+func (k *keys) onOld(key string) bool {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	w := k.all[key]
+	return w != nil && w.holds[stages.Legacy]
 }
 
 // tokens tells whether a token may stand on a key: one was attempted or seen, or the process before had the key and nobody has looked yet.
@@ -231,12 +326,16 @@ func (s *Sidecar) reportOnce(ctx context.Context) (news bool, err error) {
 	report := stages.Report{Lease: s.opts.MemberLease}
 	is.Says(&report, earlier)
 	report.Lowest, report.Highest, report.Longest = s.keys.stages(s.opts.Lease)
+	s.member.Info.Connections = s.old.opened.All()
 	s.member.Info.Note = ""
 	if n := s.Unseen(); n > 0 {
 		s.member.Info.Note = fmt.Sprintf("may not look at keys of locks (%d): they count as held, and stages wait for them; see its log, and give its user the right", n)
 	}
 	told, until, err := s.member.Report(ctx, report)
 	if err == nil {
+		err = s.fits(ctx, told)
+	}
+	if err == nil && s.opts.Old == nil {
 		is.fleet, err = protocol.DialectNamed(told.Dialect)
 	}
 	if err != nil {
@@ -269,7 +368,7 @@ func (k *keys) stages(lease time.Duration) (low, high stages.Stage, longest time
 	for _, w := range k.all {
 		for stage := range w.acts {
 			if w.holds[stage] || now.Before(w.acts[stage]) {
-				low, high = lowest(low, stages.Stage(stage)), max(high, stages.Stage(stage))
+				low, high = lowest(low, k.first+stages.Stage(stage)), max(high, k.first+stages.Stage(stage))
 			}
 		}
 	}
@@ -319,10 +418,14 @@ const together = 64
 
 // keep looks at keys.
 func (s *Sidecar) keep(ctx context.Context, due []string) {
+	began := time.Now()
+	seen := s.sights(due)
 	s.ask(ctx, due, true, func(key string, o *order, asked time.Time, reply protocol.Reply, err error) bool {
 		switch {
+		case s.opts.Old != nil && (reply.Kind == protocol.Integer || errorIs(err, "WRONGTYPE")):
+			s.kept(key, o, began, reply, seen[key])
 		case reply.Kind == protocol.Integer:
-			s.kept(key, o, asked, reply)
+			s.kept(key, o, asked, reply, sight{})
 		case reply.Kind == protocol.Fault && (strings.Contains(reply.Text, "NOPERM") || strings.Contains(reply.Text, "WRONGTYPE")):
 			s.unseen(key, o, asked, err)
 		default: // no key can be looked at now
@@ -422,7 +525,7 @@ func (s *Sidecar) renews(key string, oldest int64, now time.Time) bool {
 const orphanAfter = 10 * time.Minute
 
 // kept takes what the server said of a key.
-func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Reply) {
+func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Reply, seen sight) {
 	s.keys.mu.Lock()
 	defer s.keys.mu.Unlock()
 	w := s.keys.all[key]
@@ -468,6 +571,7 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 		}
 		w.displace = false
 		old = reply.Int == protocol.KeepOld && (!w.acts[stages.Legacy].IsZero() || w.since == before)
+		old = old || seen.there || seen.held || s.opts.Old != nil && !seen.asked
 		if w.attempt.Before(asked) && asked.After(latest(w.acts, time.Time{})) && !old {
 			s.keys.forget(s, key, w)
 		}
@@ -483,6 +587,12 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 	}
 	w.holds[stages.Legacy] = old
 	w.holds[stages.Bridge] = token
+	if s.opts.Old != nil && seen.asked { // where it is decides, whoever has put it there
+		w.holds = [3]bool{seen.live && !seen.held, seen.live && seen.held, !seen.live && seen.held}
+		if w.left = seen.there; o.Stage != stages.Old && w.holds[stages.Legacy] {
+			w.next = asked.Add(lookEvery)
+		}
+	}
 }
 
 func latest(times [3]time.Time, t time.Time) time.Time {

@@ -52,6 +52,10 @@ type Options struct {
 	Clock func() time.Time
 	// Database is where Pool's connections are. Commands on locks that a client sends in another one are refused. Default 0.
 	Database int
+	// Old, if set, is the server from which the locks move to Pool's: Namespace is a handover's record, on Pool's server.
+	Old lockmigrate.Pool
+	// DataOld tells that the service's other keys are still on Old.
+	DataOld bool
 	// Await is called when the namespace cannot be asked for its record. If it returns nil, New asks again; else New ends with its
 	// error. Default: New ends with the first error.
 	Await func(ctx context.Context, err error) error
@@ -76,6 +80,12 @@ type Sidecar struct {
 	news    chan struct{}
 	leaving atomic.Bool // it takes no new clients: it ends
 	twins   twins
+
+	old        oldConns
+	stripes    [64]sync.Mutex
+	fitted     bool // the halves are the record's; of the goroutine that reports
+	dialectsMu sync.Mutex
+	dialects   []*protocol.Dialect // of the listeners
 
 	waking sync.Mutex
 	woken  chan struct{} // closed and replaced when a lock was handed over
@@ -117,7 +127,18 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 		asking: make(chan struct{}, askAtOnce), listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1), twins: twins{}}
 	s.keys.all, s.keys.changes = map[string]*watched{}, map[string]string{}
 	s.clients = clients{open: map[int64]bool{}, newest: before, cut: before, cutAt: time.Now()}
-	asked, err := s.member.Hello(ctx)
+	if opts.Old != nil {
+		s.keys.first = stages.Old
+		s.old.opened.Tell(s.tellNews)
+	}
+	hello := func() (stages.Order, error) {
+		asked, err := s.member.Hello(ctx)
+		if err == nil {
+			err = s.fits(ctx, asked)
+		}
+		return asked, err
+	}
+	asked, err := hello()
 	for err != nil {
 		if err = fmt.Errorf("sidecar: %w", err); opts.Await == nil {
 			return nil, err
@@ -125,11 +146,13 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 		if err = opts.Await(ctx, err); err != nil {
 			return nil, err
 		}
-		asked, err = s.member.Hello(ctx)
+		asked, err = hello()
 	}
-	fleet, err := protocol.DialectNamed(asked.Dialect)
-	if err != nil {
-		return nil, fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err)
+	fleet := protocol.JedisMS // of a handover's tokens
+	if opts.Old == nil {
+		if fleet, err = protocol.DialectNamed(asked.Dialect); err != nil {
+			return nil, fmt.Errorf("sidecar: namespace %s: %w", opts.Namespace, err)
+		}
 	}
 	s.order.Store(&order{Following: stages.Following{Order: asked}, fleet: fleet, notAfter: protocol.Instant(time.Millisecond)})
 	return s, nil
@@ -274,12 +297,18 @@ func DialectNamed(name string) (Dialect, error) {
 // Rewriter returns what the proxy asks about the clients of one listener.
 func (s *Sidecar) Rewriter(d Dialect) proxy.Rewriter {
 	far := s.source.BridgeValue(cmp.Or(d.rules, protocol.JedisMS))
+	s.dialectsMu.Lock()
+	s.dialects = append(s.dialects, d.rules)
+	s.dialectsMu.Unlock()
 	return &translator{sidecar: s, dialect: d.rules, far: far}
 }
 
 // rules makes the translation of one listener under an order.
 func (o *order) rules(t *translator) protocol.Sidecar {
 	lag, delay := cmp.Or(o.ClockLag, stages.DefaultClockLag), cmp.Or(o.CommandDelay, stages.DefaultCommandDelay)
+	if t.sidecar.opts.Old != nil {
+		return protocol.Sidecar{Name: t.sidecar.owner(), Dialect: t.dialect, Lease: t.sidecar.opts.Lease, Far: t.far, Alone: true, Grace: lag + delay, Settle: delay}
+	}
 	gap := o.Yield
 	if gap == 0 {
 		gap = o.fleet.Poll * 6 / 5

@@ -50,6 +50,12 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 	for _, f := range change {
 		f(&opts)
 	}
+	return b.start(opts, b.redis.Addr, dialect)
+}
+
+// start starts a sidecar of a service whose other keys are on the server at an address.
+func (b *bed) start(opts sidecar.Options, data, dialect string) *started {
+	b.t.Helper()
 	s, err := sidecar.New(b.t.Context(), opts)
 	require.NoError(b.t, err)
 	d, err := s.ParseDialect(dialect)
@@ -58,7 +64,7 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 		Listeners: []proxy.Listener{{Address: cmp.Or(b.addr, "127.0.0.1:0"), Rewriter: s.Rewriter(d)}},
 		Log:       slog.New(slog.DiscardHandler), Drain: 5 * time.Second, Beside: s.Beside, Leaving: s.Leaving,
 		Dial: func(ctx context.Context) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", b.redis.Addr)
+			return new(net.Dialer).DialContext(ctx, "tcp", data)
 		},
 	})
 	ctx, cancel := context.WithCancel(context.Background())

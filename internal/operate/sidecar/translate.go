@@ -34,20 +34,25 @@ var anywhere = proxy.Keys{First: 1, Last: -1, Step: 1}
 // counted says that the second word tells how many keys follow it.
 var counted = proxy.Keys{First: 3, Step: 1, Counted: true}
 
-// What another's token does to a command on its key, see sidecar_run.lua.
+// What another's token does to a command on its key, see sidecar_run.lua; and what only a sidecar of a handover looks at.
 const (
 	translated = ""       // it has a script of its own
 	runs       = "run"    // nothing: the command takes nothing from a holder
 	spares     = "spare"  // the key is left out
 	refused    = "refuse" // the command is refused
+	reads      = "reads"  // it changes nothing
+	others     = "others" // it acts where the lock is, or not at all
 )
 
-// commands are those that can touch a lock, or that change the database in which a client is.
-var commands = map[string]struct {
+// command says what a sidecar has to know of a command.
+type command struct {
 	keys  proxy.Keys
 	mode  string
 	least int // words of it; with fewer the server says what is wrong
-}{
+}
+
+// commands are those that can touch a lock, or that change the database in which a client is.
+var commands = map[string]command{
 	"SELECT": {}, "RESET": {}, "MULTI": {}, "EXEC": {}, "DISCARD": {}, "SCRIPT": {},
 	"SETNX": {first, translated, 3}, "SET": {first, refused, 3}, "GET": {first, translated, 2}, "GETSET": {first, translated, 3},
 	"DEL": {anywhere, spares, 2}, "UNLINK": {anywhere, spares, 2},
@@ -64,6 +69,27 @@ var commands = map[string]struct {
 	"RESTORE": {first, refused, 4}, "COPY": {pair, refused, 3}, "RENAME": {pair, refused, 3}, "RENAMENX": {pair, refused, 3}, "MOVE": {first, refused, 3},
 }
 
+// away are those that act on nothing where the lock is not where the service's other keys are.
+var away = func() map[string]command {
+	all := map[string]command{"WATCH": {anywhere, reads, 2}, "MGET": {anywhere, reads, 2}, "EXISTS": {anywhere, reads, 2}}
+	for _, name := range strings.Fields("TTL PTTL TYPE STRLEN GETRANGE SUBSTR GETBIT BITCOUNT BITPOS DUMP EXPIRETIME PEXPIRETIME DIGEST HGET HGETALL SISMEMBER SMEMBERS ZSCORE LRANGE LLEN") {
+		all[name] = command{first, reads, 2}
+	}
+	for _, name := range strings.Fields("LPUSH RPUSH LPUSHX RPUSHX LPOP RPOP LSET LINSERT HSET HMSET HSETNX HINCRBY HINCRBYFLOAT HDEL SADD SREM SPOP ZADD ZINCRBY ZREM XADD GEOADD") {
+		all[name] = command{first, others, 2}
+	}
+	return all
+}()
+
+// known finds a command that is looked at.
+func (t *translator) known(name string) command {
+	c, ok := commands[name]
+	if !ok && t.sidecar.opts.Old != nil {
+		c = away[name]
+	}
+	return c
+}
+
 var (
 	everySecond = proxy.Keys{First: 1, Last: -1, Step: 2}
 	pair        = proxy.Keys{First: 1, Last: 2, Step: 1}
@@ -74,6 +100,11 @@ func (t *translator) Commands() map[string]proxy.Keys {
 	all := map[string]proxy.Keys{}
 	for name, c := range commands {
 		all[name] = c.keys
+	}
+	if t.sidecar.opts.Old != nil {
+		for name, c := range away {
+			all[name] = c.keys
+		}
 	}
 	return all
 }
@@ -96,6 +127,10 @@ type place struct {
 	strays   bool // it has sent a SELECT of another database than the namespace's
 	multi    bool // a transaction is being written
 	told     bool // that it is in another one
+
+	// Of a handover: the order under which a transaction of locks, or a WATCH of one, began, and its keys.
+	since *order
+	keys  []string
 }
 
 const nowhere = -1
@@ -127,13 +162,16 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	s, o := t.sidecar, t.sidecar.order.Load()
 	at := time.Now()
 	name := strings.ToUpper(string(args[0]))
-	here, known := c.Data.(*place), commands[name]
+	here, known := c.Data.(*place), t.known(name)
 	if known.keys == (proxy.Keys{}) {
 		if name == "SCRIPT" {
 			s.bodies.loaded(args)
 		} else {
 			here.moves(name, args, s.opts.Database)
 			c.Multi = here.multi
+		}
+		if s.opts.Old != nil {
+			return t.exec(c, here, name, o, at), out
 		}
 		return proxy.Pass, out
 	}
@@ -143,17 +181,20 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	if len(args) < known.least {
 		return proxy.Pass, out
 	}
+	if s.opts.Old != nil {
+		if verdict, with, done := t.across(c, here, name, known, args, o, at, out); done {
+			return verdict, with
+		}
+	}
 	rules := o.rules(t)
 	legacy := rules.Legacy && o.Ready && at.Before(o.Until)
 	if legacy && !t.tokens(known.keys, args, at) {
-		t.note(o, name, args, at)
+		if !t.note(o, name, args, at) {
+			return t.Rewrite(c, args, out)
+		}
 		return proxy.Pass, out
 	}
-	refuse := func(why string) (proxy.Verdict, []byte) {
-		s.counts.refused.Add(1)
-		s.opts.Log.Warn("refused", "client", c.Addr, "command", name, "key", string(args[1]), "why", why)
-		return proxy.Refuse, append(out, "ERR lockmigrate sidecar: "+name+" "+why...)
-	}
+	refuse := func(why string) (proxy.Verdict, []byte) { return t.refuse(c, name, args, why, out) }
 	if here.database != s.opts.Database {
 		if known.keys.Counted {
 			return proxy.Pass, out
@@ -216,20 +257,25 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	return proxy.Replace, appendRequest(out, c, command, database)
 }
 
-// note remembers, at stage legacy, which keys the service may hold: a later stage is told of them.
-func (t *translator) note(o *order, name string, args [][]byte, at time.Time) {
+// note remembers, at stages legacy and old, which keys the service may hold: a later stage is told of them. It does not if the order has changed.
+func (t *translator) note(o *order, name string, args [][]byte, at time.Time) bool {
 	known := commands[name]
 	if known.mode == spares || name == "GET" {
-		return
+		return true
 	}
 	for _, i := range keysOf(known.keys, args) {
-		if key := string(args[i]); t.Covers(args[i]) {
-			t.sidecar.keys.passed(t.sidecar, o, key, at)
+		if key := string(args[i]); t.Covers(args[i]) && !t.sidecar.keys.passed(t.sidecar, o, key, at) {
+			return false
 		}
 	}
 	if name == "SETNX" || name == "GETSET" || name == "SET" && len(args) < 5 {
 		t.checkText("", string(args[1]), string(args[2]))
 	}
+	if t.sidecar.opts.Old != nil && len(args) > 2 { // at stage legacy the text itself keeps others out
+		rules := protocol.Sidecar{Dialect: t.dialect}
+		t.sidecar.keys.longer(t.sidecar, rules.SetNX(protocol.InstantOf(t.sidecar.opts.Clock()), "", string(args[2]), "", protocol.FormSetNX).TTL)
+	}
+	return true
 }
 
 // tokens tells whether a token of this service, of a later stage, may stand on a key of a command.
@@ -253,17 +299,36 @@ func keysOf(k proxy.Keys, args [][]byte) (at []int) {
 	return at
 }
 
-// run makes a call of sidecar_run.lua of a command or a script. A script whose text nobody has seen is not known.
+// run makes a call of sidecar_run.lua of a command or a script.
 func (t *translator) run(c *proxy.Client, name string, keys proxy.Keys, mode string, args [][]byte, wall time.Time, database string, out []byte) (proxy.Verdict, []byte) {
 	t.sidecar.counts.translated(name).Add(1)
-	body, words, at := []byte(nil), args, keysOf(keys, args)
+	body, call, why := t.call(name, keys, mode, args, wall, database)
+	if why != "" {
+		return proxy.Refuse, append(out, why...)
+	}
+	out = strconv.AppendInt(append(out, '*'), int64(2+len(call)), 10)
+	if out = append(out, "\r\n"...); body != nil {
+		out = wire.AppendWord(wire.AppendWord(out, "EVAL"), scripts.SidecarRun.Around(string(body)))
+	} else {
+		out = c.AppendCall(out, calls[scripts.SidecarRun])
+	}
+	for _, word := range call {
+		out = wire.AppendWord(out, word)
+	}
+	return proxy.Replace, out
+}
+
+// call are the words of a call of sidecar_run.lua behind its first two, and the script that it runs, if it is one. A script whose text nobody has seen
+// is not known: why is the server's error.
+func (t *translator) call(name string, keys proxy.Keys, mode string, args [][]byte, wall time.Time, database string) (body []byte, call [][]byte, why string) {
+	words, at := args, keysOf(keys, args)
 	if keys.Counted {
 		ok := true
 		if body = args[1]; name == "EVALSHA" {
 			body, ok = t.sidecar.bodies.of(string(args[1]))
 		}
 		if !ok {
-			return proxy.Refuse, append(out, "NOSCRIPT No matching script. Please use EVAL."...)
+			return nil, nil, "NOSCRIPT No matching script. Please use EVAL."
 		}
 		t.sidecar.counts.scripts.Add(1)
 		words = args[keys.First+len(at):]
@@ -290,17 +355,7 @@ func (t *translator) run(c *proxy.Client, name string, keys proxy.Keys, mode str
 	if database != "" {
 		packed += " " + database
 	}
-	call := slices.Concat([][]byte{strconv.AppendInt(nil, int64(len(beside)+len(named)), 10)}, named, beside, words, [][]byte{[]byte(packed)})
-	out = strconv.AppendInt(append(out, '*'), int64(2+len(call)), 10)
-	if out = append(out, "\r\n"...); body != nil {
-		out = wire.AppendWord(wire.AppendWord(out, "EVAL"), scripts.SidecarRun.Around(string(body)))
-	} else {
-		out = c.AppendCall(out, calls[scripts.SidecarRun])
-	}
-	for _, word := range call {
-		out = wire.AppendWord(out, word)
-	}
-	return proxy.Replace, out
+	return body, slices.Concat([][]byte{strconv.AppendInt(nil, int64(len(beside)+len(named)), 10)}, named, beside, words, [][]byte{[]byte(packed)}), ""
 }
 
 // checkText counts a text that is no time of the listener's dialect. Its lock has no lease of the service's then, so a wrong dialect must

@@ -493,7 +493,7 @@ func (r *run) judge(s *step, before [2]view, got [2][]string) {
 
 func (r *run) reply(s *step, c []string, before [2]view, bare, behind string) {
 	name := strings.ToUpper(c[0])
-	v, me := before[0], fmt.Sprintf("%s/s%d", r.site.namespace(), r.services[s.client])
+	v, me := before[0], r.site.owners[r.services[s.client]]
 	if slices.Contains(c, "L") && (!slices.Contains(c, "K") || before[1].owner != "" && before[1].owner != me) {
 		v = before[1]
 	}

@@ -83,6 +83,7 @@ type site struct {
 	dialect     *protocol.Dialect // nil: none
 	fleet       string            // the namespace's
 	services    [2]proxy.Rewriter
+	owners      [2]string // what the records call them
 	commands    map[string]proxy.Keys
 	plant       func(r *run, conn *wireConn, client int, words []string) bool // a fault: it sends something else
 	differences int
@@ -120,21 +121,28 @@ func (w *world) sites(t *testing.T, only string) (all []*site) {
 				require.NoError(t, one.Joined(t.Context()))
 				cancel() // it is a member for ten thousand hours: its keeper would only disturb
 				<-ended
-				s.services[i] = one.Rewriter(dialect)
+				s.services[i], s.owners[i] = one.Rewriter(dialect), fmt.Sprintf("%s/s%d", namespace, i)
 			}
 			s.commands = s.services[0].Commands()
-			for _, text := range []string{takeScript, freeScript, renewScript, wrongScript} {
-				w.server.Do("SCRIPT", "LOAD", text)
-				for _, service := range s.services {
-					c := &proxy.Client{}
-					service.Open(c)
-					service.Rewrite(c, [][]byte{[]byte("SCRIPT"), []byte("LOAD"), []byte(text)}, nil)
-				}
-			}
+			s.load(w)
 			all = append(all, s)
 		}
 	}
 	return all
+}
+
+// load has the scripts of the programs loaded.
+func (s *site) load(servers ...*world) {
+	for _, text := range []string{takeScript, freeScript, renewScript, wrongScript} {
+		for _, w := range servers {
+			w.server.Do("SCRIPT", "LOAD", text)
+		}
+		for _, service := range s.services {
+			c := &proxy.Client{}
+			service.Open(c)
+			service.Rewrite(c, [][]byte{[]byte("SCRIPT"), []byte("LOAD"), []byte(text)}, nil)
+		}
+	}
 }
 
 // program is what the clients do, in one order.

@@ -1,0 +1,143 @@
+package main
+
+import (
+	"context"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/modern"
+)
+
+// TestSidecarHandover: a sidecar and a Go member are members of one record. They keep each other out at each stage, stage lists both, advance waits for
+// what the sidecar holds, verify knows both, and the service's data goes from one server to the other by a drain.
+func TestSidecarHandover(t *testing.T) {
+	t.Parallel()
+	a, b := redistest.Real(t), redistest.Real(t)
+	file := t.TempDir() + "/to-b.certificate.json"
+	do := func(want int, args ...string) string {
+		t.Helper()
+		code, stdout, stderr := lockmigrateIn(context.Background(), false, append(args, "--namespace", "to-b", "--redis", b.URL())...)
+		require.Equal(t, want, code, stdout+stderr)
+		return stdout + stderr
+	}
+	expect(t, exitUsage, "sidecar", "--redis", a.URL(), "--handover", "to-b", "--new", b.URL(), "--dialect", "jedis-ms")
+	expect(t, exitUsage, "sidecar", "--redis", a.URL(), "--handover", "to-b", "--new", b.URL(), "--data", "old")
+	do(exitDone, "stage", "init", "--handover", "--match", "lock.*", "--old", a.URL(), "--execute")
+	expect(t, exitFailed, "sidecar", "--redis", b.URL(), "--namespace", "to-b", "--name", "billing") // a record of the other kind
+	c := redistest.Real(t)
+	expect(t, exitFailed, "sidecar", "--redis", c.URL(), "--handover", "to-b", "--new", b.URL(), "--data", "old", "--dialect", "jedis-ms") // another half
+
+	addr := freePort(t)
+	begin := func(data string) (stop func() string) {
+		ctx, cancel := context.WithCancel(context.Background())
+		status, ended := freePort(t), make(chan string, 1)
+		go func() {
+			_, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", a.URL(), "--handover", "to-b", "--new", b.URL(), "--data", data, "--dialect", "jedis-ms",
+				"--listen", addr, "--status", status, "--name", "billing")
+			ended <- stderr
+		}()
+		stop = sync.OnceValue(func() string { cancel(); return <-ended })
+		t.Cleanup(func() { stop() })
+		redistest.Await(t, "readiness", 20*time.Second, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK })
+		return stop
+	}
+	stop := begin("old")
+	old, err := modern.New(a.Pool(), modern.Options{})
+	require.NoError(t, err)
+	new, err := modern.New(b.Pool(), modern.Options{})
+	require.NoError(t, err)
+	m, err := handover.New(b.Pool(), handover.Options{Namespace: "to-b", Old: old, New: new, Lease: 2 * time.Second})
+	require.NoError(t, err)
+	defer func() { _, _, _ = m.Close(), old.Close(), new.Close() }()
+	require.NoError(t, m.Ready(t.Context()))
+
+	service, err := redis.Dial("tcp", addr)
+	require.NoError(t, err)
+	defer func() { _ = service.Close() }()
+	says := func(want any, command string, args ...any) {
+		t.Helper()
+		reply, err := service.Do(command, args...)
+		require.NoError(t, err)
+		require.Equal(t, want, reply, command)
+	}
+	turn := func() {
+		t.Helper()
+		text := strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10)
+		says(int64(1), "SETNX", "lock.a", text)
+		_, err := m.TryAcquire(t.Context(), "lock.a")
+		require.Error(t, err)
+		says(int64(1), "DEL", "lock.a")
+		held, err := m.Acquire(t.Context(), "lock.a")
+		require.NoError(t, err)
+		says(int64(0), "SETNX", "lock.a", text)
+		require.NoError(t, held.Release(t.Context()))
+		says("OK", "SET", "data", "1")
+	}
+	turn()
+	shown := do(exitDone, "stage")
+	assert.Contains(t, shown, "sidecar:billing/")
+	assert.Equal(t, 2, strings.Count(shown, "  old    old "), "two members at stage old: %s", shown)
+
+	says(int64(1), "SETNX", "lock.held", "1") // of stage old
+	do(exitDone, "stage", "advance", "--to", "both", "--execute")
+	follow := func(stage stages.Stage) {
+		t.Helper()
+		store := &stages.Store{Pool: b.Pool(), Namespace: "to-b", ReplyTimeout: time.Second}
+		redistest.Await(t, "all to follow", 30*time.Second, func() bool {
+			view, err := store.Show(t.Context())
+			require.NoError(t, err)
+			late, _ := view.ChangingOver()
+			return len(late) == 0
+		})
+	}
+	follow(stages.Both)
+	turn()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+	defer cancel()
+	_, stdout, stderr := lockmigrateIn(ctx, false, "stage", "advance", "--to", "new", "--force", "a test", "--execute", "--namespace", "to-b", "--redis", b.URL())
+	assert.Contains(t, stdout+stderr, "holds a lock of, stage old", "advance waits for it")
+	assert.Contains(t, do(exitDone, "stage"), "stage      both")
+	says(int64(1), "DEL", "lock.held")
+
+	working, over := make(chan bool), make(chan bool)
+	go func() {
+		defer close(over)
+		for {
+			select {
+			case <-working:
+				return
+			default:
+				turn()
+			}
+		}
+	}()
+	assert.Contains(t, do(exitDone, "verify", "--only-members", "--old", a.URL(), "--for", "600ms", "--longest-silence", "500ms", "--out", file), "verdict: NONE-SEEN")
+	close(working)
+	<-over
+	do(exitDone, "stage", "advance", "--to", "new", "--certificate", file, "--wait", "--execute")
+	follow(stages.New)
+	turn()
+	assert.Equal(t, "1", a.Value("data"))
+	assert.Empty(t, b.Value("data"))
+
+	next := begin("new")
+	stop()
+	_ = service.Close()
+	service, err = redis.Dial("tcp", addr)
+	require.NoError(t, err)
+	turn()
+	assert.Equal(t, "1", b.Value("data"))
+	assert.Equal(t, int64(0), a.Do("EXISTS", "lock.a"))
+	next()
+}
