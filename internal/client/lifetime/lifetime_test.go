@@ -288,17 +288,6 @@ func TestADeadlineNamesTheSpanThatRanOut(t *testing.T) {
 	assert.ErrorContains(t, context.Cause(b.Life.Context()), "before the deadline of the lease of 500ms")
 }
 
-func TestEachLossHasItsReason(t *testing.T) {
-	for why, want := range map[Loss]lockmigrate.Reason{
-		Deadline: lockmigrate.ReasonDeadline, Outlived: lockmigrate.ReasonMaxHold, Taken: lockmigrate.ReasonTaken,
-		Closed: lockmigrate.ReasonClosed, TooLate: lockmigrate.ReasonClosed,
-	} {
-		b := newBench(t)
-		b.Lost(why)
-		assert.Equal(t, want, b.reason(), "%v", why)
-	}
-}
-
 // TestOneCommandAtATime: the turn of a command whose caller has left lasts until its reply, and who waits for it leaves with
 // its context.
 func TestOneCommandAtATime(t *testing.T) {

@@ -399,9 +399,6 @@ func (s *Server) Running() bool {
 	return s.cmd != nil
 }
 
-// Dir is the server's working folder.
-func (s *Server) Dir() string { return s.dir }
-
 // Try runs one command on a fresh connection, within a second.
 func (s *Server) Try(name string, args ...any) (any, error) {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)

@@ -3,9 +3,7 @@ package world_test
 import (
 	"context"
 	"fmt"
-	"io"
 	"os"
-	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -147,23 +145,6 @@ func TestFrozen(t *testing.T) {
 	})
 }
 
-// TestClocks: keys expire, and the server's clock and a process's may differ from the world's.
-func TestClocks(t *testing.T) {
-	world.Run(t, 1, func(w *world.World) {
-		s, p := w.Server(), w.Process("a")
-		s.Offset, p.Offset = -time.Hour, time.Minute
-		require.Equal(w, time.Minute, time.Until(p.Now()))
-		told, err := redis.Strings(s.Do("TIME"), nil)
-		require.NoError(w, err)
-		require.Equal(w, strconv.FormatInt(time.Now().Add(-time.Hour).Unix(), 10), told[0])
-		s.Do("SET", "k", "v", "PX", 1000)
-		time.Sleep(999 * time.Millisecond)
-		require.Equal(w, int64(1), s.Do("PTTL", "k"))
-		time.Sleep(time.Millisecond)
-		require.Equal(w, int64(0), s.Do("EXISTS", "k"))
-	})
-}
-
 // TestRightsAndMemory: what ACL rules and maxmemory refuse, outside of scripts and inside. A real server refuses the same.
 func TestRightsAndMemory(t *testing.T) {
 	refusals := func(t testing.TB, conn redis.Conn, rights func(rules string), full func(bool)) {
@@ -222,21 +203,6 @@ func TestRightsAndMemory(t *testing.T) {
 	})
 }
 
-// TestMessages: what is published comes to those who listen, and to nobody who has left.
-func TestMessages(t *testing.T) {
-	world.Run(t, 1, func(w *world.World) {
-		s := w.Server()
-		listens := redis.PubSubConn{Conn: dial(w, w.Process("a").Route(s))}
-		require.NoError(w, listens.Subscribe("c"))
-		require.Equal(w, redis.Subscription{Kind: "subscribe", Channel: "c", Count: 1}, listens.Receive())
-		require.Equal(w, int64(1), s.Do("PUBLISH", "c", "hello"))
-		require.Equal(w, redis.Message{Channel: "c", Data: []byte("hello")}, listens.Receive())
-		require.NoError(w, listens.Close())
-		time.Sleep(time.Second)
-		require.Equal(w, int64(0), s.Do("PUBLISH", "c", "hello"))
-	})
-}
-
 // TestASeedMakesTheWorld: the same seed gives the same delays, another one others.
 func TestASeedMakesTheWorld(t *testing.T) {
 	delays := func(seed uint64) (text string) {
@@ -254,18 +220,4 @@ func TestASeedMakesTheWorld(t *testing.T) {
 	require.Equal(t, delays(1), delays(1))
 	require.NotEqual(t, delays(1), delays(2))
 	require.False(t, strings.Contains(delays(1), "-"))
-}
-
-// TestBigReplies: bytes are not cut by the size of a buffer.
-func TestBigReplies(t *testing.T) {
-	world.Run(t, 1, func(w *world.World) {
-		conn := dial(w, w.Process("a").Route(w.Server()))
-		big := strings.Repeat("x", 1<<20)
-		_, err := conn.Do("SET", "k", big)
-		require.NoError(w, err)
-		got, err := redis.String(conn.Do("GET", "k"))
-		require.NoError(w, err)
-		require.True(w, got == big)
-		require.NotErrorIs(w, err, io.EOF)
-	})
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -68,12 +69,11 @@ type referee struct {
 	delays   []time.Duration // from an overlap's beginning to its end
 	untold   int             // overlaps that the first holder never heard of, and neither its release
 	lost     int             // holders that were told
-	fences   map[string][]int64
 	history  []event
 }
 
 func newReferee() *referee {
-	return &referee{inside: map[string][]*visit{}, turns: map[string]int{}, overlaps: map[string]int{}, fences: map[string][]int64{}}
+	return &referee{inside: map[string][]*visit{}, turns: map[string]int{}, overlaps: map[string]int{}}
 }
 
 func (r *referee) enter(kind, key, who string, told context.Context, fence int64) *visit {
@@ -95,7 +95,6 @@ func (r *referee) enter(kind, key, who string, told context.Context, fence int64
 	}
 	r.inside[key] = append(r.inside[key], v)
 	r.turns[kind]++
-	r.fences[key] = append(r.fences[key], fence)
 	return v
 }
 
@@ -159,15 +158,12 @@ type crew struct {
 // side makes a process's pool.
 type side func() (lockmigrate.Pool, func())
 
-func newCrew(t testing.TB, hold time.Duration, only []string, sides ...side) *crew {
+func newCrew(t testing.TB, hold time.Duration, sides ...side) *crew {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
 	c := &crew{t: t, referee: newReferee(), ctx: ctx, cancel: cancel, errs: map[string]int{}}
 	for s, open := range sides {
 		for _, k := range kinds {
-			if len(only) > 0 && !slices.Contains(only, k.name) {
-				continue
-			}
 			pool, closePool := open()
 			locker, err := k.open(pool)
 			require.NoError(t, err)
@@ -245,10 +241,7 @@ func (c *crew) failed(err error) {
 func (c *crew) progress(within time.Duration) {
 	c.t.Helper()
 	c.referee.mu.Lock()
-	before := map[string]int{}
-	for k, n := range c.referee.turns {
-		before[k] = n
-	}
+	before := maps.Clone(c.referee.turns)
 	c.referee.mu.Unlock()
 	deadline := time.Now().Add(within)
 	for {

@@ -55,7 +55,6 @@ type fault struct {
 	promise promise
 	site    func(s *site)
 	inject  func(s *site)
-	kinds   []string // all if empty
 	slow    time.Duration
 }
 
@@ -364,7 +363,7 @@ func survive(t *testing.T, f fault) row {
 	s := &site{t: t}
 	f.site(s)
 	hold := 8 * time.Millisecond
-	c := newCrew(t, hold, f.kinds, s.sides...)
+	c := newCrew(t, hold, s.sides...)
 	c.stuck = func() { describe(s) }
 	ended := false
 	defer func() {

@@ -14,7 +14,7 @@ import (
 func TestPacketLoss(t *testing.T) {
 	server := redistest.NewLossy(t)
 	s := &site{t: t, server: server.Server, all: []*redistest.Server{server.Server}, sides: []side{direct(server.Addr), direct(server.Addr)}}
-	c := newCrew(t, 8*time.Millisecond, nil, s.sides...)
+	c := newCrew(t, 8*time.Millisecond, s.sides...)
 	c.progress(20 * time.Second)
 	for _, loss := range []int{50, 200} {
 		server.Lose(loss)
