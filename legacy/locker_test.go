@@ -110,7 +110,7 @@ func TestForeignValueIsHeld(t *testing.T) {
 				cancel()
 			}
 		}}
-		_, err = newLocker(t, pool, legacy.Options{Poll: time.Millisecond}).Acquire(waiting, key)
+		_, err = newLocker(t, pool, legacy.Options{Poll: time.Millisecond, Jitter: time.Millisecond}).Acquire(waiting, key)
 		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 		assert.ErrorIs(t, err, context.Canceled)
 		assert.ErrorIs(t, err, lockmigrate.ErrForeignFormat, "a cancelled wait says what it waited for")

@@ -134,3 +134,44 @@ func TestFault04LostReplies(t *testing.T) {
 		})
 	})
 }
+
+// An answer that is read after the TTL, as by a process that was stopped meanwhile, is no lock: the caller is told
+// instead of being handed one that is over.
+func TestAnswerReadAfterTheTTL(t *testing.T) {
+	for name, opts := range map[string]kind{"token": {Pooled: true}, "redisson": {Pooled: true, Redisson: true}} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+				var late atomic.Bool
+				wire := func(ctx context.Context, _, _ string) (net.Conn, error) {
+					conn, err := s.Wire(ctx)
+					return &sluggish{conn, &late}, err
+				}
+				pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
+					return redis.DialContext(ctx, "tcp", "", redis.DialContextFunc(wire))
+				}}
+				t.Cleanup(func() { _ = pool.Close() })
+				opts.TTL, opts.ReplyTimeout = 500*time.Millisecond, 400*time.Millisecond
+				locker := openOver(t, pool, opts)
+				late.Store(true)
+				_, err := locker.TryAcquire(t.Context(), key)
+				late.Store(false)
+				assert.ErrorIs(t, err, lockmigrate.ErrLost)
+				assert.ErrorContains(t, err, "after the TTL")
+			})
+		})
+	}
+}
+
+// sluggish is a connection whose reader is stopped for longer than the TTL, once it has read something.
+type sluggish struct {
+	net.Conn
+	late *atomic.Bool
+}
+
+func (c *sluggish) Read(p []byte) (int, error) {
+	n, err := c.Conn.Read(p)
+	if c.late.Load() {
+		time.Sleep(600 * time.Millisecond)
+	}
+	return n, err
+}

@@ -220,16 +220,18 @@ func TestRenewals(t *testing.T) {
 	for name, c := range map[string]struct {
 		verdict protocol.Verdict
 		late    time.Duration // between the question and the reply
+		told    bool          // the watch comes before the reply
 		want    error
 		reason  lockmigrate.Reason // empty: it is held
 	}{
-		"renewed":            {protocol.Renewed, 0, nil, ""},
-		"repaired":           {protocol.Repaired, 0, nil, ""},
-		"after the deadline": {protocol.Renewed, lease, lockmigrate.ErrLost, lockmigrate.ReasonDeadline},
-		"not ours":           {protocol.Lost, 0, lockmigrate.ErrLost, lockmigrate.ReasonTaken},
-		"displaced":          {protocol.Displaced, 0, lockmigrate.ErrLost, lockmigrate.ReasonDisplaced},
-		"refused":            {protocol.Failed, 0, io.EOF, ""},
-		"no answer":          {protocol.Unsure, 0, lockmigrate.ErrUnknownOutcome, ""},
+		"renewed":            {protocol.Renewed, 0, false, nil, ""},
+		"repaired":           {protocol.Repaired, 0, false, nil, ""},
+		"after the deadline": {protocol.Renewed, lease, false, lockmigrate.ErrLost, lockmigrate.ReasonDeadline},
+		"after the watch":    {protocol.Renewed, lease, true, lockmigrate.ErrLost, lockmigrate.ReasonDeadline},
+		"not ours":           {protocol.Lost, 0, false, lockmigrate.ErrLost, lockmigrate.ReasonTaken},
+		"displaced":          {protocol.Displaced, 0, false, lockmigrate.ErrLost, lockmigrate.ReasonDisplaced},
+		"refused":            {protocol.Failed, 0, false, io.EOF, ""},
+		"no answer":          {protocol.Unsure, 0, false, lockmigrate.ErrUnknownOutcome, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := newBench(t)
@@ -238,6 +240,9 @@ func TestRenewals(t *testing.T) {
 			go func() { renewed <- b.Life.Renew(t.Context()) }()
 			<-b.asked
 			b.pass(c.late)
+			if c.told {
+				b.Lost(Deadline)
+			}
 			b.answers <- outcome(c.verdict, io.EOF)
 			assert.ErrorIs(t, <-renewed, c.want)
 			if c.reason == "" {

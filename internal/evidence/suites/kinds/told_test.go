@@ -102,16 +102,17 @@ func (s *scene) configured(change, undo string) func() {
 func TestARefusedReleaseIsTriedAgain(t *testing.T) {
 	for _, fault := range []struct {
 		name   string
+		run    func(*testing.T, func(kind) bool, terms, func(*scene))
 		inject func(s *scene) (mend func())
 	}{
-		{"NOPERM", func(s *scene) func() { return s.configured("ACL SETUSER holder -@all", "ACL SETUSER holder +@all") }},
-		{"OOM", func(s *scene) func() { return s.configured("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0") }},
-		{"READONLY", func(s *scene) func() { return s.configured("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE") }},
-		{"LOADING", func(s *scene) func() { s.reload(); return func() {} }},
-		{"no reply", func(s *scene) func() { s.link.HalfOpen(); return s.link.Heal }},
+		{"NOPERM", each, func(s *scene) func() { return s.configured("ACL SETUSER holder -@all", "ACL SETUSER holder +@all") }},
+		{"OOM", each, func(s *scene) func() { return s.configured("CONFIG SET maxmemory 1", "CONFIG SET maxmemory 0") }},
+		{"READONLY", each, func(s *scene) func() { return s.configured("REPLICAOF 127.0.0.1 1", "REPLICAOF NO ONE") }},
+		{"LOADING", each, func(s *scene) func() { s.reload(); return func() {} }},
+		{"no reply", virtually, func(s *scene) func() { s.link.HalfOpen(); return s.link.Heal }},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
-			each(t, nil, terms{ttl: time.Minute, reply: time.Second / 4, args: slowLoading}, func(s *scene) {
+			fault.run(t, nil, terms{ttl: time.Minute, reply: time.Second, args: slowLoading}, func(s *scene) {
 				k := s.hold()
 				held := k.Context()
 				mend := fault.inject(s)
@@ -256,6 +257,8 @@ func TestCloseEndsWaits(t *testing.T) {
 			}
 		}
 		assert.EqualValues(s, 0, s.server.Do("EXISTS", protocol.QueueKey(key)), "places in the queue")
+		_, err := waits.acquire(s.Context(), key)
+		assert.ErrorIs(s, err, lifetime.ErrClosed)
 		require.NoError(s, k.Release(s.Context()))
 	})
 }
