@@ -13,7 +13,6 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -61,8 +60,8 @@ func WordOf(err error) string {
 	return "failed"
 }
 
-// seen is the word, and more where that says little.
-func seen(err error) string {
+// word is WordOf, and more where that says little.
+func word(err error) string {
 	if word := WordOf(err); word != "failed" {
 		return word
 	}
@@ -176,7 +175,7 @@ func (p *play) open(ctx context.Context, a *actor, args map[string]string) (stri
 	if args["ahead"] != "" {
 		offset, _ = time.ParseDuration(args["ahead"])
 	}
-	pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", a.link.Addr) }}
+	pool := dials(a.link)
 	fence := time.Duration(0)
 	if args["fence"] != "" {
 		fence = time.Minute
@@ -190,13 +189,9 @@ func (p *play) open(ctx context.Context, a *actor, args map[string]string) (stri
 			return "", err
 		}
 		a.client = member{locker, pool}
-		return seen(locker.Ready(ctx)), nil
+		return word(locker.Ready(ctx)), nil
 	case strings.HasPrefix(a.name, "old"):
-		dialect, err := protocol.DialectNamed(r.Dialect)
-		if err != nil {
-			return "", err
-		}
-		a.client = old{&fleet.Old{Pool: pool, Dialect: dialect, Release: dialect.Release, Lease: r.Shortest, Poll: 20 * time.Millisecond, Offset: offset}, pool}
+		a.client = old{&fleet.Old{Pool: pool, Dialect: p.dialect(), Release: p.dialect().Release, Lease: r.Shortest, Poll: 20 * time.Millisecond, Offset: offset}, pool}
 		return "ok", nil
 	}
 	proc, err := p.process(ctx)
@@ -210,5 +205,5 @@ func (p *play) open(ctx context.Context, a *actor, args map[string]string) (stri
 		"ttl_ms": ttl.Milliseconds(), "lease_ms": r.Shortest.Milliseconds(), "reply_ms": replyTimeout.Milliseconds(), "shortest_ms": r.Shortest.Milliseconds(),
 		"lag_ms": r.ClockLag.Milliseconds(), "delay_ms": r.CommandDelay.Milliseconds(), "yield_ms": r.Yield.Milliseconds(), "fence_ttl_ms": fence.Milliseconds(),
 	})
-	return seen(err), nil
+	return word(err), nil
 }

@@ -15,8 +15,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/link"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -170,12 +168,9 @@ func (p *play) expand(text string) string {
 		return key
 	})
 	text = anExpiry.ReplaceAllStringFunc(text, func(m string) string {
-		d, err := time.ParseDuration(m[1:])
-		dialect, known := protocol.DialectNamed(p.record.Dialect)
-		if err != nil || known != nil {
-			return m
-		}
-		value, _ := dialect.Expiry(protocol.InstantOf(time.Now().Add(p.offset)), d-time.Duration(dialect.Extra)*dialect.Unit.Resolution(), "0f9b5a4e-77aa-4c33-8a51-6d0a2b1c9e7d")
+		lease, _ := time.ParseDuration(m[1:])
+		d := p.dialect()
+		value, _ := d.Expiry(protocol.InstantOf(p.now()), lease-time.Duration(d.Extra)*d.Unit.Resolution(), "0f9b5a4e-77aa-4c33-8a51-6d0a2b1c9e7d")
 		return value
 	})
 	return aToken.ReplaceAllStringFunc(text, func(m string) string {
@@ -213,84 +208,16 @@ func matches(want, seen string) bool {
 	return false
 }
 
-// do does what a line says, and returns what came of it. An error is for what cannot be judged, or ends a case.
-func (p *play) do(ctx context.Context, verb string, args []string) (string, error) {
-	if verb == "record" {
-		return p.initRecord(ctx, args)
+// acquire asks for a lock.
+func (a *actor) acquire(ctx context.Context, args []string) string {
+	wait, _ := time.ParseDuration(options(args)["wait"])
+	began := time.Now()
+	lock, err := a.client.acquire(ctx, args[0], wait)
+	a.took = time.Since(began)
+	if err == nil {
+		a.locks[args[0]], a.last = lock, lock
 	}
-	if v := onServer[verb]; v != nil {
-		return v(p, ctx, args)
-	}
-	if len(args) == 0 {
-		return "", fmt.Errorf("%w: %s needs somebody who does it", errNotTried, verb)
-	}
-	a := p.actors[args[0]]
-	if a == nil && verb == "open" {
-		a = &actor{name: args[0], locks: map[string]fleet.Held{}, answer: make(chan string, 1)}
-		var err error
-		if a.link, err = link.Start(p.servers[0].addr, true); err != nil {
-			return "", err
-		}
-		a.link.Before(a.note)
-		a.link.Rewrite(p.rewrite)
-		p.actors[args[0]] = a
-	}
-	v := byActor[verb]
-	if a == nil || v == nil {
-		return "", fmt.Errorf("%w: the case has no sense: %s %q", errNotTried, verb, args)
-	}
-	return v(p, ctx, a, args[1:])
-}
-
-// initRecord makes the namespace.
-func (p *play) initRecord(ctx context.Context, args []string) (string, error) {
-	named := options(args[1:])
-	p.record = stages.Record{
-		Namespace: namespace, Dialect: "jedis-ms", Shortest: 2 * time.Second, ClockLag: 150 * time.Millisecond, CommandDelay: 150 * time.Millisecond,
-		Yield: 50 * time.Millisecond, Patterns: []string{namespace + ":*"},
-	}
-	var err error
-	if p.record.Stage, err = stages.Parse(args[0]); err != nil {
-		return "", err
-	}
-	if named["dialect"] != "" {
-		p.record.Dialect = named["dialect"]
-	}
-	if named["lag"] != "" {
-		p.record.ClockLag, err = time.ParseDuration(named["lag"])
-	}
-	if err != nil {
-		return "", err
-	}
-	if err := p.store().Init(ctx, p.record); err != nil {
-		return "", fmt.Errorf("%w: %w", errNotTried, err)
-	}
-	return "ok", nil
-}
-
-func outcome(err error) string {
-	if err != nil {
-		return err.Error()
-	}
-	return "ok"
-}
-
-// options are the words name=value of a line.
-func options(args []string) map[string]string {
-	named := map[string]string{}
-	for _, a := range args {
-		if name, value, ok := strings.Cut(a, "="); ok {
-			named[name] = value
-		}
-	}
-	return named
-}
-
-// store is the record's, for the operator.
-func (p *play) store() *stages.Store {
-	return &stages.Store{Namespace: namespace, ReplyTimeout: 2 * time.Second, Pool: &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", p.operator.Addr)
-	}}}
+	return word(err)
 }
 
 // note keeps a command that an actor sends, before the server has it.
@@ -334,16 +261,11 @@ func (a *actor) onNext(name string, f func()) {
 	}
 }
 
-// sent returns the last command of a name.
-func (a *actor) sent(name string) (found call, ok bool) {
+// sent returns all commands so far.
+func (a *actor) sent() []call {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	for _, c := range slices.Backward(a.calls) {
-		if c.name == name {
-			return c, true
-		}
-	}
-	return call{}, false
+	return slices.Clone(a.calls)
 }
 
 // boxed is for an atomic.Value, which wants one type.
@@ -360,7 +282,7 @@ type load struct {
 }
 
 // begin has actors take turns until the load is halted.
-func (p *play) begin(ctx context.Context, key string, actors []*actor) {
+func (p *play) begin(ctx context.Context, key string, names []string) {
 	l := &load{key: key, referee: fleet.NewReferee(), workers: map[*actor]*fleet.Worker{}}
 	p.load = l
 	l.referee.Entered = func(w *fleet.Worker, beside []*fleet.Worker) {
@@ -372,8 +294,8 @@ func (p *play) begin(ctx context.Context, key string, actors []*actor) {
 			}
 		}
 	}
-	for _, a := range actors {
-		l.start(ctx, a)
+	for _, name := range names {
+		l.start(ctx, p.actors[name])
 	}
 }
 

@@ -26,27 +26,23 @@ func (w *wrong) deaf() bool { return w != nil && w.tellsNobody }
 
 // wrongs are the implementations that the kit must find.
 var wrongs = map[string]*wrong{
+	"wrapped": {}, // nothing: a right one, over a pool that somebody has wrapped
 	"release-without-compare": {call: on("bridge_release", func(c *call) (any, error) {
-		_, _ = c.conn.Do("DEL", c.get("key"), c.get("guard"))
-		return int64(1), nil
+		return int64(1), c.also("DEL", c.get("key"), c.get("guard"))
 	})},
 	"no-deadline": {tellsNobody: true},
-	"near-value": {call: func(c *call) (any, error) { // its true expiry
+	"near-value": {call: func(c *call) (any, error) { // its true expiry, 3 s ahead when it is first seen
 		if i := c.at("value"); i >= 0 && strings.HasPrefix(c.script, "bridge_") {
-			c.args[i] = near(fmt.Sprint(c.args[i]))
+			c.pool.mu.Lock()
+			defer c.pool.mu.Unlock()
+			value := fmt.Sprint(c.args[i])
+			if c.pool.near[value] == "" {
+				c.pool.near[value] = strconv.FormatInt(time.Now().Add(3*time.Second).UnixMilli(), 10)
+			}
+			c.args[i] = c.pool.near[value]
 		}
 		return c.pass()
 	}},
-	"wrapped": {}, // nothing: a right one, over a pool that somebody has wrapped
-	"no-withdrawal": {call: on("bridge_settle", func(c *call) (any, error) {
-		reply, err := c.pass()
-		if row, ok := reply.([]any); ok && row[0] == int64(-1) {
-			_, _ = c.conn.Do("SET", c.get("key"), c.get("value"), "PX", c.get("ttl"))
-			_, _ = c.conn.Do("SET", c.get("guard"), c.get("value"), "PX", c.get("ttl"))
-			return []any{int64(1), int64(0), int64(0), []byte{}}, nil
-		}
-		return reply, err
-	})},
 	"no-settle": {call: func(c *call) (any, error) {
 		if c.script == "bridge_settle" {
 			return []any{int64(1), int64(0), int64(0), []byte{}}, nil
@@ -57,33 +53,31 @@ var wrongs = map[string]*wrong{
 		}
 		return reply, err
 	}},
-	"renewal-without-guard": {call: on("bridge_renew", func(c *call) (any, error) {
-		_, err := c.conn.Do("PEXPIRE", c.get("key"), c.get("ttl"))
-		return []any{int64(1)}, err
-	})},
-	"renewal-unconditional": {call: on("bridge_renew", func(c *call) (any, error) {
-		_, err := c.conn.Do("SET", c.get("key"), c.get("value"), "PX", c.get("ttl"))
-		_, _ = c.conn.Do("SET", c.get("guard"), c.get("value"), "PX", c.get("ttl"))
-		return []any{int64(1)}, err
-	})},
-	"no-renewal": {call: on("bridge_renew", func(*call) (any, error) { return []any{int64(1)}, nil })},
-	"ttl-missing": {call: on("bridge_acquire", func(c *call) (any, error) {
+	"no-withdrawal": {call: on("bridge_settle", func(c *call) (any, error) {
 		reply, err := c.pass()
-		_, _ = c.conn.Do("PERSIST", c.get("key"))
+		if row, ok := reply.([]any); ok && row[0] == int64(-1) {
+			return []any{int64(1), int64(0), int64(0), []byte{}}, c.takes()
+		}
 		return reply, err
 	})},
+	"renewal-without-guard": {call: on("bridge_renew", func(c *call) (any, error) {
+		return []any{int64(1)}, c.also("PEXPIRE", c.get("key"), c.get("ttl"))
+	})},
+	"renewal-unconditional": {call: on("bridge_renew", func(c *call) (any, error) { return []any{int64(1)}, c.takes() })},
+	"no-renewal":            {call: on("bridge_renew", func(*call) (any, error) { return []any{int64(1)}, nil })},
+	"ttl-missing": {call: on("bridge_acquire", func(c *call) (any, error) {
+		reply, err := c.pass()
+		return reply, errors.Join(err, c.also("PERSIST", c.get("key")))
+	})},
 	"no-grace": {call: on("bridge_acquire", func(c *call) (any, error) {
-		if i := c.at("rules"); i >= 0 {
-			words := strings.Fields(fmt.Sprint(c.args[i]))
-			words[0] = "0"
-			c.args[i] = strings.Join(words, " ")
-		}
+		i := c.at("rules")
+		_, others, _ := strings.Cut(fmt.Sprint(c.args[i]), " ")
+		c.args[i] = "0 " + others
 		return c.pass()
 	})},
 	"takes-foreign": {call: on("bridge_acquire", func(c *call) (any, error) {
 		reply, err := c.pass()
-		if row, ok := reply.([]any); ok && row[0] == int64(-1) {
-			_, _ = c.conn.Do("DEL", c.get("key"))
+		if row, ok := reply.([]any); ok && row[0] == int64(-1) && c.also("DEL", c.get("key")) == nil {
 			return c.pass()
 		}
 		return reply, err
@@ -105,27 +99,34 @@ var wrongs = map[string]*wrong{
 	"fence-falls": {call: on("bridge_acquire", func(c *call) (any, error) {
 		reply, err := c.pass()
 		if row, ok := reply.([]any); ok && row[0].(int64) > 0 {
-			row[1] = int64(1e15) - time.Now().UnixMicro()/1000
+			row[1] = int64(1e15) - time.Now().UnixMilli()
 		}
 		return reply, err
 	})},
-	"never-reports": {call: func(c *call) (any, error) { // it reads the record, acts by it, and tells nobody
-		if c.script == "stage_join" {
-			return c.asIfJoined()
+	"never-reports": {call: func(c *call) (any, error) { // it asks for the record, acts by it, and tells nobody
+		if c.script != "stage_join" {
+			return c.unbound()
 		}
-		return c.unbound()
+		reports := fmt.Sprint(c.get("not_after")) != "0"
+		c.args[c.at("not_after")] = 0
+		reply, err := c.pass()
+		if row, ok := reply.([]any); ok && reports && len(row) > 2 {
+			row[0], row[2] = int64(1), row[1].(int64)+2000
+		}
+		return reply, err
 	}},
 	"ignores-moves": {call: func(c *call) (any, error) { // it reports once, and acts by what it was told then
 		if c.script != "stage_join" {
 			return c.unbound()
 		}
-		if last := c.pool.joined(); last != nil && last[0] == int64(1) {
-			return again(last), nil
+		c.pool.mu.Lock()
+		defer c.pool.mu.Unlock()
+		if row := slices.Clone(c.pool.joined); len(row) > 0 && row[0] == int64(1) {
+			row[1], row[2] = time.Now().UnixMilli(), time.Now().Add(2*time.Second).UnixMilli()
+			return row, nil
 		}
 		reply, err := c.pass()
-		if row, ok := reply.([]any); ok {
-			c.pool.keep(row)
-		}
+		c.pool.joined, _ = reply.([]any)
 		return reply, err
 	}},
 	"no-bound": {call: func(c *call) (any, error) { return c.unbound() }},
@@ -135,9 +136,14 @@ var wrongs = map[string]*wrong{
 		}
 		return c.pass()
 	}},
-	"no-script-no-lock": {call: func(c *call) (any, error) { // it loads its scripts when it starts, and never again
-		if c.script != "" && !strings.HasPrefix(c.script, "stage_") && c.name == "EVAL" && c.pool.loaded(c.script) {
-			return nil, redis.Error("ERR the script has gone")
+	"loads-scripts-once": {call: func(c *call) (any, error) {
+		if c.name == "EVAL" && strings.HasPrefix(c.script, "bridge_") {
+			c.pool.mu.Lock()
+			defer c.pool.mu.Unlock()
+			if c.pool.loaded[c.script] {
+				return nil, redis.Error("ERR the script has gone")
+			}
+			c.pool.loaded[c.script] = true
 		}
 		return c.pass()
 	}},
@@ -155,15 +161,20 @@ func on(script string, f func(c *call) (any, error)) func(*call) (any, error) {
 
 // call is one command.
 type call struct {
-	pool   *wrongPool
-	conn   redis.Conn
+	*wrongConn
 	name   string
 	script string // its name, for EVALSHA and EVAL
 	named  *scripts.Script
 	args   []any
 }
 
-func (c *call) pass() (any, error) { return c.conn.Do(c.name, c.args...) }
+func (c *call) pass() (any, error) { return redis.DoWithTimeout(c.Conn, c.timeout, c.name, c.args...) }
+
+// also sends another command.
+func (c *call) also(name string, args ...any) error {
+	_, err := c.Conn.Do(name, args...)
+	return err
+}
 
 // at is where a script's key or argument stands among the arguments; -1 where it has none of that name.
 func (c *call) at(name string) int {
@@ -183,6 +194,11 @@ func (c *call) at(name string) int {
 
 func (c *call) get(name string) any { return c.args[c.at(name)] }
 
+// takes sets key and guard, whatever they hold.
+func (c *call) takes() error {
+	return errors.Join(c.also("SET", c.get("key"), c.get("value"), "PX", c.get("ttl")), c.also("SET", c.get("guard"), c.get("value"), "PX", c.get("ttl")))
+}
+
 // unbound sends a command that may act whenever it comes.
 func (c *call) unbound() (any, error) {
 	if i := c.at("not_after"); i >= 0 && !strings.HasPrefix(c.script, "stage_") {
@@ -191,65 +207,15 @@ func (c *call) unbound() (any, error) {
 	return c.pass()
 }
 
-// asIfJoined asks for the record only, and makes the answer to a report of it.
-func (c *call) asIfJoined() (any, error) {
-	asks := fmt.Sprint(c.get("not_after")) == "0"
-	c.args[c.at("not_after")] = 0
-	reply, err := c.pass()
-	if row, ok := reply.([]any); ok && !asks && len(row) > 2 {
-		row[0], row[2] = int64(1), row[1].(int64)+2000
-	}
-	return reply, err
-}
-
-// again is an answer of the record as if it had come now.
-func again(row []any) []any {
-	row = slices.Clone(row)
-	row[1], row[2] = time.Now().UnixMilli(), time.Now().Add(2*time.Second).UnixMilli()
-	return row
-}
-
-// near is a true expiry in the place of a far one: the same for the same value, and 3 s ahead when it is first seen.
-func near(value string) string {
-	nearMu.Lock()
-	defer nearMu.Unlock()
-	if nears[value] == "" {
-		nears[value] = strconv.FormatInt(time.Now().Add(3*time.Second).UnixMilli(), 10)
-	}
-	return nears[value]
-}
-
-var (
-	nearMu sync.Mutex
-	nears  = map[string]string{}
-)
-
 // wrongPool hands out connections that do it wrong.
 type wrongPool struct {
 	lockmigrate.Pool
 	wrong *wrong
-}
 
-var (
-	poolMu sync.Mutex
-	kept   = map[*wrongPool][]any{}
-	seen   = map[loading]bool{}
-)
-
-func (p *wrongPool) joined() []any  { poolMu.Lock(); defer poolMu.Unlock(); return kept[p] }
-func (p *wrongPool) keep(row []any) { poolMu.Lock(); defer poolMu.Unlock(); kept[p] = row }
-
-// loaded tells whether a script was loaded over the pool before, and loads it.
-func (p *wrongPool) loaded(script string) bool {
-	poolMu.Lock()
-	defer poolMu.Unlock()
-	defer func() { seen[loading{p, script}] = true }()
-	return seen[loading{p, script}]
-}
-
-type loading struct {
-	*wrongPool
-	script string
+	mu     sync.Mutex
+	joined []any             // the record's first answer
+	loaded map[string]bool   // scripts
+	near   map[string]string // the true expiry that stands for a value
 }
 
 func (p *wrongPool) GetContext(ctx context.Context) (redis.Conn, error) {
@@ -257,7 +223,7 @@ func (p *wrongPool) GetContext(ctx context.Context) (redis.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &wrongConn{Conn: conn, pool: p}, nil
+	return &wrongConn{Conn: conn, pool: p, timeout: time.Second}, nil
 }
 
 // wrongConn runs each command when it is sent, so that it can be another one.
@@ -270,44 +236,22 @@ type wrongConn struct {
 }
 
 func (c *wrongConn) Do(name string, args ...any) (any, error) {
-	if name == "" {
-		return c.Conn.Do(name)
-	}
-	call := &call{pool: c.pool, conn: c.Conn, name: strings.ToUpper(name), args: slices.Clone(args)}
+	call := &call{wrongConn: c, name: strings.ToUpper(name), args: slices.Clone(args)}
 	if (call.name == "EVALSHA" || call.name == "EVAL") && len(args) > 1 {
 		file := scripts.NameOf(fmt.Sprint(args[0]))
 		call.script = strings.TrimSuffix(file, ".lua")
-		for _, s := range scripts.All() {
-			if s.Name == file {
-				call.named = s
-			}
+		if i := slices.IndexFunc(scripts.All(), func(s *scripts.Script) bool { return s.Name == file }); i >= 0 {
+			call.named = scripts.All()[i]
 		}
 	}
-	if c.timeout > 0 {
-		call.conn = timed{c.Conn, c.timeout}
-	}
-	if c.pool.wrong.call == nil {
+	if name == "" || c.pool.wrong.call == nil {
 		return call.pass()
 	}
 	return c.pool.wrong.call(call)
 }
 
-// timed bounds each reply.
-type timed struct {
-	redis.Conn
-	timeout time.Duration
-}
-
-func (t timed) Do(name string, args ...any) (any, error) {
-	return redis.DoWithTimeout(t.Conn, t.timeout, name, args...)
-}
-
 func (c *wrongConn) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
 	c.timeout = timeout
-	return c.Do(name, args...)
-}
-
-func (c *wrongConn) DoContext(_ context.Context, name string, args ...any) (any, error) {
 	return c.Do(name, args...)
 }
 
@@ -319,15 +263,8 @@ func (c *wrongConn) Send(name string, args ...any) error {
 
 func (c *wrongConn) Flush() error { return nil }
 
-func (c *wrongConn) Receive() (any, error) {
-	if len(c.replies) == 0 {
-		return c.Conn.Receive()
-	}
+func (c *wrongConn) ReceiveWithTimeout(time.Duration) (any, error) {
 	reply, err := c.replies[0], c.errs[0]
 	c.replies, c.errs = c.replies[1:], c.errs[1:]
 	return reply, err
 }
-
-func (c *wrongConn) ReceiveWithTimeout(time.Duration) (any, error) { return c.Receive() }
-
-func (c *wrongConn) ReceiveContext(context.Context) (any, error) { return c.Receive() }

@@ -137,7 +137,7 @@ func TestWrongImplementationsFailAtTheirCase(t *testing.T) {
 		{"ignores-moves", "stopped-member", "legacy"},
 		{"no-bound", "late-command", "2"},
 		{"own-clock", "clock-behind", "32"},
-		{"no-script-no-lock", "scripts-flushed", "failed: "},
+		{"loads-scripts-once", "scripts-flushed", "failed: "},
 	} {
 		free <- true
 		running.Go(func() {
