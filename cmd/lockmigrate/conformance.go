@@ -29,6 +29,7 @@ func newConformanceCommand(env *environment) *cobra.Command {
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
 			o.Command = args
+			env.grace.Store(int64(conformance.CleansWithin))
 			status := env.status()
 			defer status.Clear()
 			o.Began = func(done, all int) {

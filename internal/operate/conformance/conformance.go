@@ -138,6 +138,9 @@ type kit struct {
 	idle []*process
 }
 
+// CleansWithin is how long Run takes at most, after its context has ended, to end what it has started.
+const CleansWithin = 15 * time.Second
+
 // Run tries all cases that were asked for.
 func Run(ctx context.Context, o Options) (*Report, error) {
 	k := &kit{Options: o}
@@ -193,7 +196,9 @@ func (k *kit) playAll(ctx context.Context, results []Result) {
 	}
 	slices.SortStableFunc(order, func(a, b *Result) int { return b.Level - a.Level })
 	for _, r := range order {
-		free <- true
+		if free <- true; ctx.Err() != nil {
+			break
+		}
 		running.Go(func() {
 			defer func() { <-free }()
 			began := time.Now()

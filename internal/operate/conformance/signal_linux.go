@@ -1,0 +1,5 @@
+package conformance
+
+import "syscall"
+
+func endsWithUs(a *syscall.SysProcAttr) { a.Pdeathsig = syscall.SIGKILL }
