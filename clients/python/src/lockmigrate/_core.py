@@ -192,7 +192,8 @@ class Core:
     # Leases.
 
     def renewals(self) -> Steps:
-        """Renews what is due, for as long as the Locker lives; a deadline that passes is told."""
+        """Has what is due renewed, for as long as the Locker lives, and tells a deadline that passes. It asks nobody itself: a server that is silent
+        holds nothing up."""
         while True:
             now = time.monotonic()
             with self._mu:
@@ -201,13 +202,15 @@ class Core:
             for lease in live:
                 if now >= lease.until:
                     self.lose(lease, "deadline", "its lease is over, and no renewal was confirmed in time")
-            ready = [lease for lease in live if not lease.gone and not lease.resting and lease.due <= now]
-            for lease in sorted(ready, key=lambda one: one.until):
-                yield from self._renew(lease)
-            if ready:
-                continue
+                elif not lease.resting and lease.due <= now:
+                    lease.due = FOREVER  # the renewal says when the next one is
+                    self.spawn(self._renew_due(lease))
             moments = [min(lease.until, FOREVER if lease.resting else lease.due) for lease in live if not lease.gone]
             yield Pause(max(0.0, min(moments, default=now + 60.0) - time.monotonic()), b"\0renew")
+
+    def _renew_due(self, lease: Lease) -> Steps:
+        yield from self._renew(lease)
+        self._wake(b"\0renew", None)
 
     def _renew(self, lease: Lease) -> Steps:
         while True:

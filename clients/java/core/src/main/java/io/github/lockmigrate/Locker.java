@@ -4,7 +4,6 @@ import static io.github.lockmigrate.Machines.Verdict;
 
 import java.time.Duration;
 import java.util.ArrayList;
-import java.util.Comparator;
 import java.util.HashMap;
 import java.util.List;
 import java.util.Map;
@@ -354,27 +353,27 @@ public final class Locker implements AutoCloseable {
         }
     }
 
-    /** Renews what is due, for as long as the Locker lives; a deadline that passes is told. */
+    /** Has what is due renewed, for as long as the Locker lives, and tells a deadline that passes. It asks nobody itself: a server that is silent holds nothing up. */
     private void renew() throws InterruptedException {
         while (!closed) {
             long now = System.nanoTime(), next = now + 60 * Terms.SECOND;
             held.removeIf(lock -> lock.gone);
-            List<HeldLock> ready = new ArrayList<>();
             for (HeldLock lock : held) {
                 if (now - lock.until >= 0) {
                     lose(lock, LockLostException.Reason.DEADLINE, "its lease is over, and no renewal was confirmed in time");
-                } else if (!lock.resting && lock.due - now <= 0) {
-                    ready.add(lock);
-                } else {
-                    long moment = lock.resting || lock.until - lock.due < 0 ? lock.until : lock.due;
-                    next = moment - next < 0 ? moment : next;
+                    continue;
                 }
+                if (!lock.resting && lock.due - now <= 0) {
+                    lock.due = now + FOREVER; // the renewal says when the next one is
+                    behind.execute(() -> {
+                        renew(lock);
+                        renewals.put(Mailbox.LOOK);
+                    });
+                }
+                long moment = lock.resting || lock.until - lock.due < 0 ? lock.until : lock.due;
+                next = moment - next < 0 ? moment : next;
             }
-            ready.sort(Comparator.comparingLong(lock -> lock.until - now));
-            ready.forEach(this::renew);
-            if (ready.isEmpty()) {
-                renewals.take(Math.max(0, next - System.nanoTime()));
-            }
+            renewals.take(Math.max(0, next - System.nanoTime()));
         }
     }
 
