@@ -50,8 +50,6 @@ func newObserveCommand(env *environment) *cobra.Command {
 	f.DurationVar(&flags.opts.Lease, "lease", 0, "the lease of every legacy client, where it is known")
 	f.StringArrayVar(&flags.match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
 	f.Float64Var(&flags.limits.Load, "max-load", 0.9, "stop when the server's main thread uses more than this `SHARE` of a core")
-	f.IntVar(&flags.limits.Snapshot, "snapshot", 20_000, "read all keys at the start if there are no more than `N` (-1: never)")
-	mayBeNegative(f, "snapshot")
 	return cmd
 }
 
