@@ -60,7 +60,9 @@ func TestEveryOtherCommandOfTheDocumentsRuns(t *testing.T) {
 		clients.Go(func() { oldClient(ctx, t, s, key, 30*time.Second, 0, 10*time.Millisecond, 10*time.Millisecond) })
 	}
 	t.Chdir(t.TempDir())
-	require.NoError(t, os.Symlink(filepath.Join(root, "testdata"), "testdata"))
+	for _, folder := range []string{"testdata", "clients"} { // what the lines name
+		require.NoError(t, os.Symlink(filepath.Join(root, folder), folder))
+	}
 	require.NoError(t, os.Symlink(filepath.Join(root, "cmd", "lockmigrate", "testdata", "redis.pcap"), "redis.pcap"))
 	examples, err := txtar.ParseFile(filepath.Join(root, "cmd", "lockmigrate", "testdata", "script", "forecast.txtar"))
 	require.NoError(t, err)
