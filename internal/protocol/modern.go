@@ -12,7 +12,6 @@ const (
 	Extend                      // modern_extend.lua: 1 extended, 0 not ours
 	Queue                       // modern_queue.lua: {1, fence, 0} taken, {-n, remaining ms, ticket} queued behind n
 	QueueRelease                // modern_release.lua: 2 handed to the next waiter, 1 deleted, 0 not ours
-	NativeDel                   // DELEX key IFEQ value, or DELIFEQ key value; Old names it: 1 deleted, 0 not ours
 	WaitReplicas                // WAIT count ttl: how many replicas have every write of this connection
 	Unqueue                     // ZREM queue entry: how many were removed
 
@@ -365,7 +364,6 @@ type ModernRelease struct {
 	Wanted   bool // somebody is likely to wait: let the server tell them before it answers us
 	Fence    string
 	FenceTTL time.Duration
-	Native   string // the server's own compare-and-delete, where it has one: DELEX or DELIFEQ
 
 	at modernState
 }
@@ -378,7 +376,7 @@ func (r *ModernRelease) Next(now Instant, reply Reply) Step {
 	case reply.Kind == Silence && r.at == modernAsked:
 		return r.ask(modernAskedAgain)
 	case reply.Kind == Fault && r.Queue != "":
-		r.Queue, r.Native = "", ""
+		r.Queue = ""
 		return r.ask(r.at)
 	case reply.Kind == Silence, reply.Kind == Fault && r.at == modernAskedAgain:
 		return done(Unsure)
@@ -394,15 +392,12 @@ func (r *ModernRelease) Next(now Instant, reply Reply) Step {
 func (r *ModernRelease) ask(next modernState) Step {
 	r.at = next
 	c := Command{Op: CompareDel, Key: r.Key, Value: r.Token}
-	switch {
-	case r.Queue != "":
+	if r.Queue != "" {
 		c.Op, c.Queue, c.Guard = QueueRelease, r.Queue, r.Guard
 		c.Fence, c.FenceTTL, c.Share, c.Wanted = r.Fence, r.FenceTTL, r.Share, r.Wanted
 		if r.Entry {
 			c.Channel, c.Claim = r.Channel, r.Claim
 		}
-	case r.Native != "":
-		c.Op, c.Old = NativeDel, r.Native
 	}
 	return send(c)
 }

@@ -174,7 +174,7 @@ func TestModernRenewAndRelease(t *testing.T) {
 	follow(t, &ModernRenew{}, exchange{0, begins, sends(Extend)}, exchange{0, refusal, done(Failed)})
 	follow(t, &ModernRenew{Redisson: true}, exchange{0, begins, sends(RedissonExtend)}, exchange{0, ints(1), done(Renewed)})
 
-	for op, m := range map[Op]ModernRelease{CompareDel: {}, QueueRelease: {Queue: "q"}, NativeDel: {Native: "DELEX"}} {
+	for op, m := range map[Op]ModernRelease{CompareDel: {}, QueueRelease: {Queue: "q"}} {
 		for _, c := range []struct {
 			replies []Reply
 			want    Verdict
@@ -197,9 +197,7 @@ func TestModernRenewAndRelease(t *testing.T) {
 			follow(t, &m, exchanges...)
 		}
 	}
-	for op, m := range map[Op]ModernRelease{CompareDel: {}, NativeDel: {Native: "DELEX"}} {
-		follow(t, &m, exchange{0, begins, sends(op)}, exchange{0, refusal, done(Failed)})
-	}
+	follow(t, &ModernRelease{}, exchange{0, begins, sends(CompareDel)}, exchange{0, refusal, done(Failed)})
 	for _, c := range []struct {
 		reply Reply
 		want  Verdict

@@ -251,12 +251,6 @@ func (r *Request) Of(c *protocol.Command) error {
 		r.plain("UNWATCH")
 	case protocol.SetToken:
 		r.plain("SET", c.Key, c.Value, "NX", "PX", milliseconds(c.TTL))
-	case protocol.NativeDel:
-		if c.Old == "DELIFEQ" {
-			r.plain("DELIFEQ", c.Key, c.Value)
-			break
-		}
-		r.plain("DELEX", c.Key, "IFEQ", c.Value)
 	case protocol.Unqueue:
 		r.plain("ZREM", c.Queue, c.TokenEntry())
 	case protocol.WaitReplicas:

@@ -69,7 +69,7 @@ var without = map[string]string{
 	"type":            "a value of another type than a string is reported without its type",
 	"persist":         "on a server that is out of memory a legacy lock cannot be renewed",
 	"zrem":            "a waiter that gives up keeps its place until its turn has passed",
-	"command|info":    "DELIFEQ and DELEX of newer servers are not used",
+	"command|info":    "doctor finds out whether a command is there by sending it with words that it refuses",
 	Namespace:         stops,
 	Namespaces:        stops,
 	"eval":            stops,
