@@ -56,6 +56,8 @@ type command struct {
 	Redis, Listen, Name, Dialect string
 	Offset                       time.Duration // of its host's clock
 	KeepFor                      time.Duration
+	New                          string // of a handover: its locks move from Redis
+	DataOld                      bool
 }
 
 // memberLease is for how long a sidecar may lock without a report.
@@ -70,11 +72,20 @@ func serve(text string) error {
 	ctx, end := signal.NotifyContext(context.Background(), syscall.SIGTERM)
 	defer end()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
-	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", c.Redis) }}
-	s, err := sidecar.New(ctx, sidecar.Options{
-		Pool: pool, Namespace: "orders", Name: c.Name, MemberLease: memberLease, Lease: 2 * time.Second, KeepFor: c.KeepFor, Log: log,
+	to := func(addr string) *redis.Pool {
+		return &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
+	}
+	data, opts := c.Redis, sidecar.Options{
+		Pool: to(c.Redis), Namespace: "orders", Name: c.Name, MemberLease: memberLease, Lease: 2 * time.Second, KeepFor: c.KeepFor, Log: log,
 		Clock: func() time.Time { return time.Now().Add(c.Offset) },
-	})
+	}
+	if c.New != "" {
+		opts.Old, opts.Pool, opts.DataOld, opts.MemberLease, opts.ReplyTimeout = opts.Pool, to(c.New), c.DataOld, 2*time.Second, time.Second
+		if !c.DataOld {
+			data = c.New
+		}
+	}
+	s, err := sidecar.New(ctx, opts)
 	if err != nil {
 		return err
 	}
@@ -92,7 +103,7 @@ func serve(text string) error {
 	}
 	return proxy.New(proxy.Options{
 		Listeners: []proxy.Listener{{Address: c.Listen, Rewriter: s.Rewriter(d)}}, Log: log, Drain: 10 * time.Second, Beside: s.Beside, Leaving: s.Leaving,
-		Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", c.Redis) },
+		Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", data) },
 	}).Run(ctx)
 }
 
@@ -133,9 +144,14 @@ func (s *site) sidecar(name, dialect string, offset time.Duration) *process {
 }
 
 func (s *site) sidecarOf(upstream, name, dialect string, offset time.Duration) *process {
+	return s.launch(command{Redis: upstream, Name: name, Dialect: dialect, Offset: offset, KeepFor: s.keepFor})
+}
+
+func (s *site) launch(c command) *process {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	require.NoError(s, err)
-	p := &process{site: s, line: command{Redis: upstream, Listen: l.Addr().String(), Name: name, Dialect: dialect, Offset: offset, KeepFor: s.keepFor}}
+	c.Listen = l.Addr().String()
+	p := &process{site: s, line: c}
 	_ = l.Close()
 	p.start()
 	s.Cleanup(p.kill)

@@ -1,0 +1,143 @@
+package sidecar
+
+import (
+	"fmt"
+	"slices"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// TestMovesHouse takes services that nobody changes from Redis 2.8.19 to Valkey 9.0.0: jedis-lock 1.0.0, and redis-py 2.7.6, whose locks are SETNX and GETSET.
+// Each has a sidecar. The stage goes forth, back and forth while they work, the data moves by a dump, and services are killed inside their locks; sidecars are
+// killed, stopped for longer than their lease, and cut off from Old and from New.
+func TestMovesHouse(t *testing.T) {
+	redistest.Need(t, redistest.Servers)
+	for _, kind := range []holders.Kind{holders.JedisLock, holders.RedisPy27} {
+		t.Run(kind.Name, func(t *testing.T) {
+			t.Parallel()
+			moveHouse(t, kind, map[bool]string{true: "jedis-ms", false: "redispy-float"}[kind == holders.JedisLock])
+		})
+	}
+}
+
+func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
+	turns, path, kills := 30, []stages.Stage{stages.Both, stages.New}, []int{0}
+	if *long {
+		turns, path, kills = 2500, slices.Repeat([]stages.Stage{stages.Both, stages.New, stages.Both, stages.Old}, 3), []int{0, 1, 2, 0, 1, 2}
+		path = append(path, stages.Both, stages.New)
+	}
+	a, b := redistest.Of(t, "redis-2.8.19"), redistest.Of(t, "valkey-9.0.0")
+	s := &site{T: t, server: b, book: redistest.Real(t), lease: 3 * time.Second}
+	s.store = &stages.Store{Pool: b.Pool(), Namespace: "orders", ReplyTimeout: 2 * time.Second}
+	halves := &stages.Halves{}
+	for pool, half := range map[*redis.Pool]*stages.Half{a.Pool(): &halves.Old, b.Pool(): &halves.New} {
+		mark, err := stages.WriteMark(t.Context(), pool, "orders", 2*time.Second)
+		require.NoError(t, err)
+		half.Mark = mark
+	}
+	require.NoError(t, s.store.Init(t.Context(), stages.Record{Namespace: "orders", Patterns: []string{"lock:fleet"}, Handover: halves}))
+	var members []holders.Member
+	var sidecars []*process
+	var links [][2]*redistest.Link
+	for _, name := range []string{"billing", "stock", "mail"} {
+		ways := [2]*redistest.Link{redistest.NewLink(t, a.Addr), redistest.NewLink(t, b.Addr)}
+		p := s.launch(command{Redis: ways[0].Addr, New: ways[1].Addr, DataOld: true, Name: name, Dialect: dialect})
+		members, sidecars, links = append(members, s.of(kind, p.url(), 0)), append(sidecars, p), append(links, ways)
+	}
+	service, err := redis.Dial("tcp", sidecars[0].line.Listen)
+	require.NoError(t, err)
+	for i := range 100 {
+		_, err := service.Do("SET", fmt.Sprint("data:", i), i)
+		require.NoError(t, err)
+	}
+	_ = service.Close()
+
+	faults, next := []func(p *process, ways [2]*redistest.Link){
+		func(p *process, _ [2]*redistest.Link) { p.kill(); p.start() },
+		func(p *process, _ [2]*redistest.Link) {
+			_ = p.cmd.Process.Signal(syscall.SIGSTOP)
+			time.Sleep(2500 * time.Millisecond)
+			_ = p.cmd.Process.Signal(syscall.SIGCONT)
+		},
+		func(_ *process, ways [2]*redistest.Link) { away(ways[0]) },
+		func(_ *process, ways [2]*redistest.Link) { away(ways[1]) },
+	}, 0
+	over := make(chan bool)
+	reached := map[stages.Stage]int{}
+	go func() {
+		defer close(over)
+		for i, to := range path {
+			mover := stages.Mover{Store: s.store, Look: 50 * time.Millisecond}
+			if !assert.NoError(t, mover.Run(t.Context(), to, func(stages.View, []stages.Blocker) {})) {
+				return
+			}
+			reached[to]++
+			if *long || i == 0 {
+				victim := next % len(sidecars)
+				faults[next%len(faults)](sidecars[victim], links[victim])
+				next++
+			}
+			if to == stages.New && sidecars[0].line.DataOld {
+				moveData(t, a, b)
+				for _, p := range sidecars { // a second process beside the first, which drains
+					first := p.cmd
+					p.line.DataOld = false
+					p.start()
+					_ = first.Process.Signal(syscall.SIGTERM)
+					_ = first.Wait()
+				}
+			}
+			if *long {
+				time.Sleep(2 * time.Second)
+			}
+		}
+	}()
+	r := holders.Fleet{
+		T: t, Server: s.book, Key: "lock:fleet", Turns: turns, Each: turns / 60, Hold: 2 * time.Millisecond, Limit: 15 * time.Minute, Members: members, Kills: kills,
+		Until: func() bool {
+			select {
+			case <-over:
+				return true
+			default:
+				return false
+			}
+		},
+	}.Run()
+	t.Logf("%s: %v; moves %v, faults %d", kind.Name, r, reached, next)
+	assert.Equal(t, 1, r.Inside, redistest.Violated)
+	assert.Zero(t, r.Overlaps)
+	assert.Equal(t, len(kills), r.Kills)
+	service, err = redis.Dial("tcp", sidecars[0].line.Listen)
+	require.NoError(t, err)
+	defer service.Close()
+	got, err := redis.String(service.Do("GET", "data:99"))
+	require.NoError(t, err)
+	assert.Equal(t, "99", got)
+	assert.Equal(t, int64(1), b.Do("EXISTS", "data:99"))
+}
+
+// away cuts a sidecar off for longer than its lease.
+func away(way *redistest.Link) {
+	way.Partition()
+	time.Sleep(2500 * time.Millisecond)
+	way.Cut()
+	way.Heal()
+}
+
+// moveData copies all keys but the locks, as a dump would.
+func moveData(t *testing.T, from, to *redistest.Server) {
+	keys, err := redis.Strings(from.Do("KEYS", "data:*"), nil)
+	assert.NoError(t, err)
+	for _, key := range keys {
+		to.Do("RESTORE", key, 0, from.Do("DUMP", key), "REPLACE")
+	}
+}
