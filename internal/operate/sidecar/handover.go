@@ -98,7 +98,8 @@ func (t *translator) across(c *proxy.Client, here *place, name string, known com
 			return refuse(fmt.Sprintf("on keys of which some are locks: at stage %v these are not where the others are; send one command for each", o.Stage))
 		}
 	}
-	if !o.Lives() {
+	lives := o.Lives()
+	if !lives {
 		s.counts.late.Add(1)
 	}
 	if !s.keys.begin(x, now) {
@@ -110,11 +111,11 @@ func (t *translator) across(c *proxy.Client, here *place, name string, known com
 	reply := x.run()
 	one.Unlock()
 	s.keys.lookNow(x.key)
-	if time.Now().After(o.Until) && yes(reply) {
+	if lives && time.Now().After(o.Until) && yes(reply) {
 		reply = fmt.Errorf("%s: the lease of this member is over; what was taken ends with its lease", name)
 	}
-	if c.Bound = o.Until; !o.Lives() {
-		c.Bound = time.Time{}
+	if lives {
+		c.Bound = o.Until
 	}
 	verdict, with = answer(out, reply)
 	return verdict, with, true
@@ -693,7 +694,14 @@ func (s *Sidecar) openOld() (redis.Conn, error) {
 func (s *Sidecar) closeOld(conn redis.Conn) {
 	s.old.mu.Lock()
 	defer s.old.mu.Unlock()
-	if conn.Err() != nil || len(s.old.idle) >= mostIdle {
+	switch {
+	case conn.Err() != nil: // the others are hardly better
+		for _, c := range s.old.idle {
+			_ = c.Close()
+		}
+		s.old.idle = nil
+		fallthrough
+	case len(s.old.idle) >= mostIdle:
 		_ = conn.Close()
 		return
 	}

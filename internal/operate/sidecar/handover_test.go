@@ -2,8 +2,10 @@ package sidecar_test
 
 import (
 	"cmp"
+	"context"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -157,4 +159,92 @@ func TestHandoverCommands(t *testing.T) {
 	}
 	assert.Equal(t, "new", h.old.Value("data"))
 	assert.Equal(t, "new", h.new.Value("data"))
+}
+
+// TestHandoverFaults cuts a sidecar off from either server within a command, at stage both. The service hears an error or "held", nobody enters beside another, and what
+// was taken ends with its lease.
+func TestHandoverFaults(t *testing.T) {
+	t.Parallel()
+	for _, c := range []struct {
+		what     string
+		way      int // 0: to Old
+		fault    func(*redistest.Link)
+		old, new bool // where something may be left until its lease ends
+	}{
+		{"no reply of New", 1, (*redistest.Link).HalfOpen, false, true},
+		{"no way to New", 1, (*redistest.Link).Partition, false, false},
+		{"no reply of Old", 0, (*redistest.Link).HalfOpen, true, false},
+		{"no way to Old", 0, (*redistest.Link).Partition, false, false},
+	} {
+		t.Run(c.what, func(t *testing.T) {
+			t.Parallel()
+			h := newHouses(t)
+			ways := [2]*redistest.Link{redistest.NewLink(t, h.old.Addr), redistest.NewLink(t, h.new.Addr)}
+			to := func(addr string) *redis.Pool {
+				return &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
+			}
+			one := h.client(h.sidecar("one", true, func(o *sidecar.Options) {
+				o.Old, o.Pool, o.MemberLease = to(ways[0].Addr), to(ways[1].Addr), 5*time.Second
+			}))
+			two := h.client(h.sidecar("two", true))
+			h.move(stages.Both)
+			for _, command := range []string{"SETNX", "GETSET", "DEL"} {
+				k := "lock:" + command
+				args := []any{k, ends(3 * time.Second)}
+				switch command {
+				case "GETSET": // of a lock that is over
+					h.old.Do("SET", k, ends(-time.Second))
+				case "DEL":
+					redistest.Await(t, "the way", 10*time.Second, func() bool { n, _ := redis.Int(one.Do("SETNX", args...)); return n == 1 })
+					args = args[:1]
+				}
+				c.fault(ways[c.way])
+				_, err := one.Do(command, args...)
+				ways[c.way].Cut()
+				ways[c.way].Heal()
+				require.ErrorContains(t, err, "ERR lockmigrate sidecar: "+command)
+				if command != "DEL" {
+					require.False(t, h.old.Do("EXISTS", k) == int64(1) && h.old.Value(k) == args[1] && !c.old, "the text stands on Old")
+					require.False(t, h.new.Do("EXISTS", k) == int64(1) && !c.new, "New is taken")
+				}
+				redistest.Await(t, "the end of the lease", 20*time.Second, func() bool { // as its client takes it
+					text := ends(30 * time.Second)
+					if n, _ := redis.Int(two.Do("SETNX", k, text)); n == 1 {
+						return true
+					}
+					over := func(reply any, err error) bool {
+						n, err := redis.Int64(reply, err)
+						return err == nil && n < time.Now().UnixMilli()
+					}
+					return over(two.Do("GET", k)) && over(two.Do("GETSET", k, text))
+				})
+				require.Equal(t, "old new", h.where(k))
+				says(t, two, "1", "DEL", k)
+			}
+		})
+	}
+}
+
+// TestHandoverLease: a reply that comes after the sidecar's lease does not reach the service, and while it lasts no more nothing is granted.
+func TestHandoverLease(t *testing.T) {
+	t.Parallel()
+	h := newHouses(t)
+	way := redistest.NewLink(t, h.new.Addr)
+	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", way.Addr) }}
+	s := h.sidecar("one", true, func(o *sidecar.Options) { o.Pool = pool })
+	conn := h.client(s)
+	h.old.Do("CLIENT", "PAUSE", "1500")
+	_, err := conn.Do("SETNX", "lock:a", ends(time.Minute))
+	require.ErrorIs(t, err, syscall.ECONNRESET)
+	require.Equal(t, "old", h.where("lock:a"), "it has acted")
+	way.Partition()
+	redistest.Await(t, "the end of the lease", 10*time.Second, func() bool { _, _, lives := s.Stage(); return !lives })
+	conn = h.client(s)
+	says(t, conn, "0", "SETNX", "lock:b", ends(time.Minute))
+	says(t, conn, "nil", "SET", "lock:b", "x", "NX", "PX", "1000")
+	says(t, conn, "far", "GETSET", "lock:b", ends(time.Minute))
+	_, err = conn.Do("EVAL", takeScript, "1", "lock:b", "x", "1000")
+	require.ErrorContains(t, err, "its lease is over")
+	require.Equal(t, "nowhere", h.where("lock:b"))
+	says(t, conn, "OK", "SET", "data", "1")
 }
