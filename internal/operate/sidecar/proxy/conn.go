@@ -10,6 +10,7 @@ import (
 	"net"
 	"os"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -41,6 +42,8 @@ type conn struct {
 	taken    int    // bytes of in that are done with when it is gone
 	holding  bool   // the Rewriter holds the first request of in
 	apart    bool   // that request waits until all before it are answered
+	fromDown *source
+	fromUp   *source
 	ended    atomic.Bool
 	endedBy  atomic.Int32 // the first of the sides below; 0 while it lasts
 	began    time.Time
@@ -55,6 +58,13 @@ type conn struct {
 	bound    atomic.Pointer[bound]  // of requests that may not be answered later
 	waits    atomic.Bool            // requests waits for a change, which news tells
 	news     chan struct{}
+
+	// A connection rests when nothing has come for a while: copyReplies returns first, and then requests, or it has copyReplies go on.
+	seen     int64          // answered when it was last looked at
+	parked   atomic.Bool    // it rests; changes with the mutex of ends
+	replying sync.WaitGroup // copyReplies
+	rested   atomic.Bool    // copyReplies has returned without an end
+	stays    atomic.Bool    // copyReplies must not: a request is held, or the client has gone
 }
 
 // bound is until when the replies up to the last-th may go to the client.
@@ -77,19 +87,42 @@ var errCut = errors.New("a request on a lock's key is too long to be looked at")
 // errRefused ends one by the verdict Cut.
 var errRefused = fmt.Errorf("%w, or may not be passed on any more", errCut)
 
-// serve copies until one side ends. The caller closes both connections.
-func (c *conn) serve() {
-	c.began = time.Now()
-	replied := make(chan struct{})
-	go func() {
-		defer close(replied)
-		c.copyReplies()
-	}()
-	if err := c.requests(); err != nil {
+// serve copies until one side ends, or until nothing comes and it rests. The caller then closes both connections.
+func (c *conn) serve() (rests bool) {
+	c.replying.Go(c.copyReplies)
+	err := c.requests()
+	if errors.Is(err, errRests) {
+		c.replying.Wait()
+		c.rested.Store(false)
+		c.readOn()
+		return true
+	}
+	if err != nil {
 		c.server.brokenClient(c, err)
 	}
-	<-replied
+	for c.stays.Store(true); ; {
+		c.resume()
+		if c.replying.Wait(); c.ended.Load() {
+			break
+		}
+	}
 	c.client.Cut = c.endedBy.Load() == notTheClient
+	return false
+}
+
+// resume has copyReplies go on.
+func (c *conn) resume() {
+	if c.rested.CompareAndSwap(true, false) {
+		c.replying.Go(c.copyReplies)
+	}
+}
+
+// errRests is the end of requests where the connection rests.
+var errRests = errors.New("nothing comes")
+
+// idle tells that nothing of a request has come that is not sent.
+func (c *conn) idle() bool {
+	return c.in.n == 0 && c.framer.args == 0 && c.framer.body == 0 && c.settled() && !c.holding && !c.apart && !c.ended.Load() && !c.server.leaving.Load()
 }
 
 // noScript begins the server's words that it does not have the script of an EVALSHA. It has done nothing then.
@@ -98,13 +131,13 @@ var noScript = []byte("-NOSCRIPT ")
 // copyReplies copies what the server sends, and counts the replies. Where one says that a script is missing, the request goes again with
 // the script's text, and the client gets the reply to that. So does one that a node of a cluster has refused: see Options.Follow.
 func (c *conn) copyReplies() {
+	rests := false
 	defer func() {
-		c.ended.Store(true)
+		c.ended.Store(!rests)
 		c.tell()
 	}()
 	var b buffer
-	from, to, counted := newSource(c.up, c.server.ends), newSink(c.down), 0 // b[:counted] is counted, and the rest of b may be a NOSCRIPT
-	defer func() { c.server.ends.forget(from.id) }()
+	from, to, counted := c.fromUp, newSink(c.down), 0 // b[:counted] is counted, and the rest of b may be a NOSCRIPT
 	quick := func() bool {
 		if c.late() {
 			return false
@@ -125,11 +158,16 @@ func (c *conn) copyReplies() {
 			reset(c.down)
 			return
 		}
-		if counted = c.count(&b, counted, true); from.conn != c.up {
-			c.server.ends.forget(from.id)
-			from = newSource(c.up, c.server.ends)
+		if errors.Is(err, os.ErrDeadlineExceeded) { // sweep has asked whether anything comes
+			err = c.up.SetReadDeadline(time.Time{})
+			if rests = err == nil && b.n == 0 && c.replies.between() && !c.stays.Load(); rests {
+				c.rested.Store(true)
+				_ = c.down.SetReadDeadline(time.Unix(1, 0))
+				return
+			}
 		}
-		if counted < b.n && err == nil {
+		counted = c.count(&b, counted, true)
+		if from = c.fromUp; counted < b.n && err == nil {
 			continue
 		}
 		if counted = 0; b.n > 0 {
@@ -145,7 +183,7 @@ func (c *conn) copyReplies() {
 			b.rest()
 			n, failed := io.CopyN(c.down, c.up, c.replies.body-1) // its last byte is seen
 			c.replies.body -= n
-			if from.onlyEnded(failed) {
+			if from.onlyEnded(failed) || errors.Is(failed, os.ErrDeadlineExceeded) {
 				continue
 			}
 			if err = failed; failed != nil && !errors.Is(failed, io.EOF) {
@@ -267,7 +305,10 @@ func (c *conn) tell() {
 // await waits until something is so, or the server has ended the connection.
 func (c *conn) await(so func() bool) {
 	c.waits.Store(true)
-	for !so() && !c.ended.Load() {
+	for {
+		if c.resume(); so() || c.ended.Load() {
+			break
+		}
 		<-c.news
 	}
 	c.waits.Store(false)
@@ -285,8 +326,7 @@ func (c *conn) atRest() bool {
 
 // requests passes on what the client sends until it ends. An error cuts the connection.
 func (c *conn) requests() error {
-	from, to := newSource(c.down, c.server.ends), newSink(c.up)
-	defer func() { c.server.ends.forget(from.id) }()
+	from, to := c.fromDown, newSink(c.up)
 	var failed error
 	full := false   // the server takes nothing more
 	framed := false // what was read has been looked at
@@ -306,8 +346,15 @@ func (c *conn) requests() error {
 		if !full && c.server.leaving.Load() {
 			full = c.leave()
 		}
+		c.resume() // readOn may have taken its sign away
 		framed = false
 		err := c.wait(from, quick)
+		if c.rested.Load() {
+			if errors.Is(err, os.ErrDeadlineExceeded) && !full && c.idle() {
+				return errRests
+			}
+			c.resume()
+		}
 		if (!framed || err != nil) && !c.settled() {
 			c.await(c.settled)
 		}
@@ -349,6 +396,8 @@ func (c *conn) wait(from *source, quick func() bool) error {
 	if !c.holding {
 		return from.read(&c.in, quick)
 	}
+	c.stays.Store(true)
+	defer c.stays.Store(false)
 	_ = c.down.SetReadDeadline(time.Now().Add(c.client.Patience))
 	over, watching := make(chan struct{}), make(chan struct{})
 	go func() {

@@ -320,3 +320,39 @@ func TestServerLoading(t *testing.T) {
 		return strings.HasPrefix(said, "-LOADING ")
 	}, 20*time.Second, 5*time.Millisecond)
 }
+
+// A connection on which nothing comes has no goroutine. It goes on with the first byte of either side, and ends with its server.
+func TestRests(t *testing.T) {
+	server := redistest.Real(t)
+	s, addr := start(t, server.Addr, passing)
+	idle, waits, listens := dial(t, addr), dial(t, addr), dial(t, addr)
+	ask(t, idle, "+PONG\r\n", "PING")
+	ask(t, listens, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", "SUBSCRIBE", "c")
+	_, err := waits.Write(wire.Append(nil, "BLPOP", "list", "0"))
+	require.NoError(t, err)
+	resting := func() bool {
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		n := 0
+		for c := range s.conns {
+			if c.parked.Load() {
+				n++
+			}
+		}
+		return n == 3
+	}
+	require.Eventually(t, resting, 20*time.Second, time.Millisecond)
+	server.Do("RPUSH", "list", "v")
+	assert.Equal(t, "*2\r\n$4\r\nlist\r\n$1\r\nv\r\n", readUntil(t, waits, "v\r\n"))
+	server.Do("PUBLISH", "c", "m")
+	assert.Contains(t, readUntil(t, listens, "m\r\n"), "message")
+	ask(t, idle, "+PONG\r\n", "PING")
+	require.Eventually(t, resting, 20*time.Second, time.Millisecond, "and rests again")
+	server.Kill()
+	for _, conn := range []net.Conn{idle, waits, listens} {
+		_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
+		_, err := conn.Read(make([]byte, 1))
+		assert.True(t, err == io.EOF || isReset(err), "%v", err)
+	}
+	require.Eventually(t, func() bool { return s.connections() == 0 }, 20*time.Second, time.Millisecond)
+}

@@ -27,7 +27,8 @@ const (
 	lookAgainAfter  = 50 * time.Millisecond
 	lookAgainAtMost = time.Second
 	lastCallFor     = 50 * time.Millisecond // for connections that the system has taken in for a listener that ends
-	kept            = 64                    // descriptors for all but clients: without them the process can neither report nor listen
+	restAfter       = 200 * time.Millisecond
+	kept            = 64 // descriptors for all but clients: without them the process can neither report nor listen
 )
 
 // Options of a Server.
@@ -95,6 +96,7 @@ func (s *Server) Run(ctx context.Context) error {
 	defer ends.Wait()
 	defer s.ends.close()
 	background.Go(func() { s.watch(watching, began) })
+	background.Go(func() { s.sweep(watching) })
 	err := <-began
 	if err == nil {
 		<-ctx.Done()
@@ -128,6 +130,7 @@ func (s *Server) retire() {
 	for c := range s.conns {
 		if c.up != nil { // else it looks before its first read
 			_ = c.down.SetReadDeadline(time.Unix(1, 0))
+			s.ends.unpark(c)
 		}
 	}
 }
@@ -263,20 +266,22 @@ func (s *Server) Addresses() (addrs []string) {
 // CutAll ends all connections, as when the server has become another one.
 func (s *Server) CutAll(why string) {
 	s.mu.Lock()
-	var sockets []net.Conn
+	defer s.mu.Unlock()
+	if len(s.conns) > 0 {
+		s.opts.Log.Warn("ending connections", "connections", len(s.conns), "reason", why)
+	}
 	for c := range s.conns {
 		c.endBy(notTheClient)
-		sockets = append(sockets, socket(c.down))
-		if c.up != nil {
-			sockets = append(sockets, socket(c.up))
-		}
-	}
-	s.mu.Unlock()
-	if len(sockets) > 0 {
-		s.opts.Log.Warn("ending connections", "connections", (len(sockets)+1)/2, "reason", why)
-	}
-	for _, c := range sockets {
-		go func() { _ = c.Close() }() // it waits for what uses the socket
+		down, up := c.down, c.up
+		go func() { // closing waits for what uses the socket
+			if up == nil {
+				_ = socket(down).Close()
+				return
+			}
+			go func() { _ = socket(down).Close() }()
+			_ = socket(up).Close()
+			s.ends.unpark(c)
+		}()
 	}
 }
 
@@ -286,7 +291,8 @@ func (s *Server) accept(d *door, listener net.Listener) {
 		switch {
 		case err == nil:
 			if c := s.admit(d, down); c != nil {
-				s.running.Go(func() { s.attend(d, c) })
+				s.running.Add(1)
+				go s.attend(d, c)
 			}
 		case errors.Is(err, os.ErrDeadlineExceeded) && !last: // it did not look whether somebody waits
 			last = true
@@ -320,16 +326,70 @@ func (s *Server) admit(d *door, down net.Conn) *conn {
 
 // attend serves one client.
 func (s *Server) attend(d *door, c *conn) {
-	down := c.down
-	defer func() {
-		s.mu.Lock()
-		delete(s.conns, c)
-		s.mu.Unlock()
-		_ = c.down.Close()
-		if c.up != nil {
-			_ = c.up.Close()
+	if s.connect(d, c) {
+		c.rewriter.Open(&c.client)
+		s.live(c)
+		return
+	}
+	s.end(c)
+}
+
+// live serves a client from a rest to the next one, or to its end.
+func (s *Server) live(c *conn) {
+	for c.serve() {
+		if s.ends.park(c) {
+			if s.leaving.Load() {
+				s.ends.unpark(c)
+			}
+			return
 		}
-	}()
+	}
+	c.rewriter.Close(&c.client)
+	s.ends.forget(c.fromDown)
+	s.ends.forget(c.fromUp)
+	s.end(c)
+}
+
+// end closes a client's connections.
+func (s *Server) end(c *conn) {
+	s.mu.Lock()
+	delete(s.conns, c)
+	s.mu.Unlock()
+	_ = c.down.Close()
+	if c.up != nil {
+		_ = c.up.Close()
+	}
+	s.running.Done()
+}
+
+// sweep asks connections to rest on which nothing has been answered since it last came by.
+func (s *Server) sweep(ctx context.Context) {
+	tick := time.NewTicker(restAfter)
+	defer tick.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-tick.C:
+		}
+		s.mu.Lock()
+		for c := range s.conns {
+			if c.fromUp == nil || c.fromUp.id == 0 || c.fromDown.id == 0 || c.stays.Load() {
+				continue
+			}
+			if answered := c.answered.Load(); answered != c.seen {
+				c.seen = answered
+			} else if !c.parked.Load() {
+				_ = c.up.SetReadDeadline(time.Unix(1, 0))
+			}
+		}
+		s.mu.Unlock()
+	}
+}
+
+// connect finds the server for a client.
+func (s *Server) connect(d *door, c *conn) bool {
+	down := c.down
 	keepAlive(down)
 	if d.TLS != nil {
 		secure := tls.Server(down, d.TLS)
@@ -338,7 +398,7 @@ func (s *Server) attend(d *door, c *conn) {
 		cancel()
 		if err != nil {
 			s.opts.Log.Warn("no TLS with a client", "client", c.client.Addr, "error", err)
-			return
+			return false
 		}
 		c.setDown(secure)
 	}
@@ -351,14 +411,13 @@ func (s *Server) attend(d *door, c *conn) {
 		default:
 		}
 		reset(down) // an end looks like a reply of no bytes to some clients
-		return
+		return false
 	}
 	keepAlive(up)
 	c.setUp(up)
 	c.framer.commands, c.framer.covers = d.commands, d.Rewriter.Covers
-	c.rewriter.Open(&c.client)
-	defer c.rewriter.Close(&c.client)
-	c.serve()
+	c.began = time.Now()
+	return true
 }
 
 func (c *conn) setDown(down net.Conn) {
@@ -370,7 +429,12 @@ func (c *conn) setDown(down net.Conn) {
 func (c *conn) setUp(up net.Conn) {
 	c.server.mu.Lock()
 	defer c.server.mu.Unlock()
-	c.up = up
+	if c.fromUp == nil {
+		c.fromDown = newSource(c.down, c)
+	} else {
+		c.server.ends.forget(c.fromUp)
+	}
+	c.up, c.fromUp = up, newSource(up, c)
 }
 
 // keepAlive finds a client or server that has gone without a word, within two minutes.

@@ -5,12 +5,9 @@ import (
 	"io"
 	"net"
 	"os"
-	"sync"
 	"sync/atomic"
 	"syscall"
 	"time"
-
-	"golang.org/x/sys/unix"
 )
 
 // source reads a connection. A plain socket is waited for without a buffer.
@@ -27,18 +24,18 @@ type source struct {
 	err   error
 	step  func(fd uintptr) bool // made once, so that a read allocates nothing
 
-	ends  *ends
-	id    int64       // 0 where ends does not watch it
+	id    int64 // 0 where ends does not watch it
+	of    *conn
 	ended atomic.Bool // its end is to be read
 	woken bool        // it has been told so
 }
 
-func newSource(conn net.Conn, ends *ends) *source {
-	s := &source{conn: conn, ends: ends}
+func newSource(conn net.Conn, of *conn) *source {
+	s := &source{conn: conn, of: of}
 	if c, ok := conn.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
 			s.raw, s.step = raw, s.readAll
-			ends.watch(s)
+			of.server.ends.watch(s)
 		}
 	}
 	return s
@@ -121,80 +118,4 @@ func (s *sink) try(b []byte) int {
 		_ = s.raw.Write(s.step)
 	}
 	return max(s.n, 0)
-}
-
-// ends watches for sources whether the other side has ended.
-type ends struct {
-	poll *os.File // an epoll instance; nil where the system has none left
-	raw  syscall.RawConn
-
-	mu      sync.Mutex
-	last    int64
-	sources map[int64]*source
-}
-
-func newEnds() *ends {
-	e := &ends{sources: map[int64]*source{}}
-	if fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC); err == nil && unix.SetNonblock(fd, true) == nil {
-		e.poll = os.NewFile(uintptr(fd), "epoll")
-		e.raw, _ = e.poll.SyscallConn()
-	}
-	return e
-}
-
-func (e *ends) close() {
-	if e.poll != nil {
-		_ = e.poll.Close()
-	}
-}
-
-func (e *ends) watch(s *source) {
-	if e.poll == nil {
-		return
-	}
-	e.mu.Lock()
-	e.last++
-	id := e.last
-	e.sources[id] = s
-	e.mu.Unlock()
-	event := unix.EpollEvent{Events: unix.EPOLLRDHUP | unix.EPOLLONESHOT, Fd: int32(id), Pad: int32(id >> 32)}
-	err := errors.ErrUnsupported
-	failed := s.raw.Control(func(fd uintptr) {
-		_ = e.raw.Control(func(poll uintptr) { err = unix.EpollCtl(int(poll), unix.EPOLL_CTL_ADD, int(fd), &event) })
-	})
-	if err == nil && failed == nil {
-		s.id = id
-		return
-	}
-	e.forget(id)
-}
-
-func (e *ends) forget(id int64) {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	delete(e.sources, id)
-}
-
-// run wakes sources until close.
-func (e *ends) run() {
-	if e.poll == nil {
-		return
-	}
-	var events [64]unix.EpollEvent
-	_ = e.raw.Read(func(fd uintptr) bool {
-		for {
-			n, _ := unix.EpollWait(int(fd), events[:], 0)
-			if n <= 0 {
-				return false
-			}
-			e.mu.Lock()
-			for _, event := range events[:n] {
-				if s := e.sources[int64(uint32(event.Fd))|int64(event.Pad)<<32]; s != nil {
-					s.ended.Store(true)
-					_ = s.conn.SetReadDeadline(time.Unix(1, 0))
-				}
-			}
-			e.mu.Unlock()
-		}
-	})
 }

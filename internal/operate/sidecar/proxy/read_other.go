@@ -8,10 +8,10 @@ import "net"
 type source struct {
 	conn net.Conn
 	tls  encrypted
-	id   int64
+	id   int64 // 0: its connection never rests
 }
 
-func newSource(conn net.Conn, _ *ends) *source { return &source{conn: conn} }
+func newSource(conn net.Conn, _ *conn) *source { return &source{conn: conn} }
 
 // read appends what comes to a buffer. It returns io.EOF at the end.
 func (s *source) read(to *buffer, _ func() bool) error { return s.tls.read(s.conn, to) }
@@ -26,10 +26,9 @@ func (*sink) try([]byte) int { return 0 }
 
 type ends struct{}
 
-func newEnds() *ends { return nil }
-
-func (*ends) run() {}
-
-func (*ends) close() {}
-
-func (*ends) forget(int64) {}
+func newEnds() *ends          { return nil }
+func (*ends) run()            {}
+func (*ends) close()          {}
+func (*ends) forget(*source)  {}
+func (*ends) park(*conn) bool { return false }
+func (*ends) unpark(*conn)    {}
