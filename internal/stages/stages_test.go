@@ -279,11 +279,7 @@ func TestAnUnreadableMemberStopsNobodyElse(t *testing.T) {
 			all, err := store.List(t.Context())
 			require.NoError(t, err)
 			require.Len(t, all, 1)
-			other := newStore(s)
-			other.Namespace = "pay"
-			pay := orders
-			pay.Patterns = []string{"pay.*"}
-			require.NoError(t, other.Init(t.Context(), pay))
+			require.NoError(t, named(store, "pay").Init(t.Context(), record("pay.*")))
 			blockers, err := store.Move(t.Context(), view.Record.Epoch, Bridge, true)
 			require.NoError(t, err)
 			require.Contains(t, blockers[len(blockers)-1].String(), `HDEL lockmigrate:{orders}:members "m"`)
@@ -298,6 +294,13 @@ func TestAnUnreadableMemberStopsNobodyElse(t *testing.T) {
 	})
 }
 
+// keepsItsKeys: a record that cannot be read keeps its keys, and nobody else from theirs.
+func keepsItsKeys(t *testing.T, store *Store) {
+	t.Helper()
+	require.ErrorIs(t, named(store, "pay").Init(t.Context(), record("lock.pay.*")), ErrOverlap)
+	require.NoError(t, named(store, "pay").Init(t.Context(), record("pay.*")))
+}
+
 // TestAnUnreadableRecordIsListed: it keeps its keys, and nobody else from theirs.
 func TestAnUnreadableRecordIsListed(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
@@ -307,13 +310,7 @@ func TestAnUnreadableRecordIsListed(t *testing.T) {
 		all, err := store.List(t.Context())
 		require.NoError(t, err)
 		require.ErrorIs(t, all[0].Unknown, ErrGarbage)
-		other := newStore(s)
-		other.Namespace = "pay"
-		pay := orders
-		pay.Patterns = []string{"lock.pay.*"}
-		require.ErrorIs(t, other.Init(t.Context(), pay), ErrOverlap)
-		pay.Patterns = []string{"pay.*"}
-		require.NoError(t, other.Init(t.Context(), pay))
+		keepsItsKeys(t, store)
 	})
 }
 
@@ -362,13 +359,7 @@ func TestANewerProtocol(t *testing.T) {
 		all, err := store.List(t.Context())
 		require.NoError(t, err)
 		require.ErrorIs(t, all[0].Unknown, ErrNewer)
-		other := newStore(s)
-		other.Namespace = "pay"
-		pay := orders
-		pay.Patterns = []string{"lock.pay.*"}
-		require.ErrorIs(t, other.Init(t.Context(), pay), ErrOverlap)
-		pay.Patterns = []string{"pay.*"}
-		require.NoError(t, other.Init(t.Context(), pay))
+		keepsItsKeys(t, store)
 		s.Do("HDEL", RecordKey("orders"), "protocol")
 		_, err = store.Show(t.Context())
 		require.NoError(t, err, "without the field it is protocol 1")

@@ -112,11 +112,9 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 		}
 	}
 
-	legacy, err := redis.Dial("tcp", s.Addr, redis.DialUsername("old"), redis.DialPassword("pw"))
-	require.NoError(t, err)
-	defer legacy.Close()
+	legacy := dialAs(t, s, "old")
 	log := fence.Log{Server: s.Addr}
-	_, err = log.Poll(ctx, conn)
+	_, err := log.Poll(ctx, conn)
 	require.NoError(t, err)
 	_, err = legacy.Do("SETNX", "lock:orders", "1")
 	assert.ErrorContains(t, err, "NOPERM")
@@ -314,12 +312,8 @@ func TestBackAfterARestart(t *testing.T) {
 func TestWhatAFenceTakes(t *testing.T) {
 	s := redistest.Real(t)
 	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all")
-	conn, err := redis.Dial("tcp", s.Addr, redis.DialUsername("old"), redis.DialPassword("pw"), redis.DialClientName("billing"))
-	require.NoError(t, err)
-	defer conn.Close()
-	idle, err := redis.Dial("tcp", s.Addr, redis.DialUsername("old"), redis.DialPassword("pw"))
-	require.NoError(t, err)
-	defer idle.Close()
+	conn := dialAs(t, s, "old", redis.DialClientName("billing"))
+	dialAs(t, s, "old") // idle
 	sending, stop := context.WithCancel(t.Context())
 	var sent sync.WaitGroup
 	sent.Go(func() {
@@ -409,19 +403,15 @@ func fencedNeedsEverybody(t *testing.T, s *redistest.Server) {
 	s.Do("ACL", "SETUSER", "ops", "resetkeys", "+@all")
 
 	s.Do("ACL", "SETUSER", "gone", "on", "nopass", "~*", "+@all")
-	gone, err := redis.Dial("tcp", s.Addr, redis.DialUsername("gone"), redis.DialPassword("x"))
-	require.NoError(t, err)
-	defer gone.Close()
+	gone := dialAs(t, s, "gone")
 	s.Do("ACL", "SETUSER", "gone", "off")
-	_, err = gone.Do("SETNX", "lock:x", "1")
+	_, err := gone.Do("SETNX", "lock:x", "1")
 	require.NoError(t, err, "a user that is off keeps its connections")
 	got, said = verdict()
 	assert.Equal(t, fence.Partly, got, said)
 	assert.Contains(t, said, "gone (off, but connected)")
 	s.Do("ACL", "SETUSER", "ops", "-client|list")
-	ops, err := redis.Dial("tcp", s.Addr, redis.DialUsername("ops"), redis.DialPassword("x"))
-	require.NoError(t, err)
-	defer ops.Close()
+	ops := dialAs(t, s, "ops")
 	s.Do("CLIENT", "KILL", "USER", "gone")
 	got, said = verdict()
 	assert.Equal(t, fence.Fenced, got, said)
@@ -454,6 +444,15 @@ func executeTakesBack(t *testing.T, s *redistest.Server) {
 	plans[0].Command = []string{"ACL", "SETUSER", "old", "-setnx", "-getset", "(+setnx ~lock*)"}
 	assert.ErrorContains(t, plans[0].Execute(ctx, conn, nil), "taken back")
 	assert.Equal(t, before, rules(t, s, "old"))
+}
+
+// dialAs connects as a user, until the test ends.
+func dialAs(t *testing.T, s *redistest.Server, user string, more ...redis.DialOption) redis.Conn {
+	t.Helper()
+	conn, err := redis.Dial("tcp", s.Addr, append(more, redis.DialUsername(user), redis.DialPassword("pw"))...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
 }
 
 func legacyAddr(t *testing.T, conn redis.Conn) string {
