@@ -3,6 +3,7 @@ package conformance
 
 import (
 	"context"
+	"flag"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -85,6 +86,8 @@ func passes(t *testing.T, r *conformance.Report, levels ...int) {
 		want := conformance.NotClaimed
 		if slices.Contains(levels, l.Level) {
 			want = conformance.Passed
+		} else if l.Cases == 0 {
+			want = conformance.NotTried
 		}
 		assert.Equal(t, want, l.Result, "level %d of %s", l.Level, r.Implementation.Name)
 	}
@@ -106,6 +109,33 @@ func TestNodePassesWhatItClaims(t *testing.T) {
 	passes(t, r, 1, 2)
 	for _, c := range r.Cases {
 		assert.Equal(t, c.Level > 2 || c.Needs != "", c.Result == conformance.NotClaimed, c.ID)
+	}
+}
+
+var everyLevel = flag.Bool("every-level", false, "the libraries of other languages play all levels, and Java's with Lettuce too; else the faults alone")
+
+// The libraries of Java and Python are members as Go's is.
+func TestLibrariesPass(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Python, redistest.Java)
+	t.Parallel()
+	at := func(path string) string {
+		path, err := filepath.Abs(filepath.Join(root, path))
+		require.NoError(t, err)
+		return path
+	}
+	java := at("clients/java/tests/target")
+	jvm := []string{"java", "-Xshare:auto", "-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-cp", java + "/*:" + java + "/lib/*"}
+	libraries := [][]string{
+		{"env", "PYTHONPATH=" + at("clients/python/src"), at("testdata/holders/python/.venv-suite/bin/python"), "-B", "-m", "lockmigrate.conformance"},
+		append(slices.Clone(jvm), "-Dclients=jedis", "io.github.lockmigrate.Conformance"),
+	}
+	o := conformance.Options{Levels: []int{4}}
+	if *everyLevel {
+		o.Levels = []int{1, 2, 3, 4}
+		libraries = append(libraries, append(slices.Clone(jvm), "-Dclients=lettuce", "io.github.lockmigrate.Conformance"))
+	}
+	for _, o.Command = range libraries {
+		passes(t, try(t, o), o.Levels...)
 	}
 }
 
