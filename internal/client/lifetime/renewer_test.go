@@ -2,7 +2,6 @@ package lifetime
 
 import (
 	"context"
-	"errors"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -147,27 +146,6 @@ func TestDueRenewalsGoTogether(t *testing.T) {
 	})
 }
 
-// TestRestingLeaseIsOnlyWatched: nothing is sent any more, and the deadline is told.
-func TestRestingLeaseIsOnlyWatched(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newWatched(t)
-		k := b.hold(2*time.Second, time.Millisecond, time.Hour)
-		within(t, "a renewal", k.renewed)
-		b.r.Rest(&k.lease)
-		_, before := b.post.counts()
-		until := k.lease.Until()
-		if why := within(t, "the end", k.lost); why != Deadline || b.clock.Now() < until {
-			t.Errorf("lost: %v, %v before the deadline", why, until.Sub(b.clock.Now()))
-		}
-		if _, after := b.post.counts(); after > before+1 { // one may have been on its way
-			t.Errorf("%d renewals while it rested", after-before)
-		}
-		if k.lease.Until() != until {
-			t.Error("an answer that came late has moved the deadline")
-		}
-	})
-}
-
 // TestRestingLeaseIsNotLostByAnAnswer: a renewal that overtakes a release finds nothing, which is no news.
 func TestRestingLeaseIsNotLostByAnAnswer(t *testing.T) {
 	b := newWatched(t)
@@ -183,26 +161,6 @@ func TestRestingLeaseIsNotLostByAnAnswer(t *testing.T) {
 	if !b.r.Remove(&k.lease) {
 		t.Error("the lease is gone")
 	}
-}
-
-func TestAnswersOfTheServer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newWatched(t)
-		b.post.answer(protocol.Reply{Kind: protocol.Silence}, errors.New("the line broke"))
-		k := b.hold(time.Minute, time.Millisecond, 0)
-		if err := within(t, "the failure", k.failed); err == nil || err.Error() != "the line broke" {
-			t.Errorf("failed: %v", err)
-		}
-		b.post.answer(yes, nil)
-		within(t, "the renewal after a failure", k.renewed)
-		b.post.answer(protocol.Reply{Kind: protocol.Integer}, nil)
-		if why := within(t, "the loss", k.lost); why != Taken {
-			t.Errorf("lost: %v", why)
-		}
-		if b.r.Remove(&k.lease) {
-			t.Error("a lost lease is kept")
-		}
-	})
 }
 
 // TestLeasesThatComeAndGoWakeNobody: the goroutine looks once for many leases that are over before it is their turn.
@@ -275,35 +233,6 @@ func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 			}
 		})
 	}
-}
-
-// hermit renews itself.
-type hermit struct {
-	leased
-	answers chan Answer
-}
-
-func (h *hermit) RenewAlone(context.Context) (Answer, error) { return <-h.answers, nil }
-
-func TestAloneRenewsItself(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newWatched(t)
-		h := &hermit{leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}, make(chan Answer, 3)}
-		h.lease.Owner, h.lease.Span, h.lease.Every = h, time.Hour, time.Millisecond
-		h.lease.Begin(b.clock.Now(), b.clock.Now().Add(time.Hour))
-		for _, a := range []Answer{Extended, Unclear, Gone} {
-			h.answers <- a
-		}
-		b.r.Add(&h.lease)
-		within(t, "the renewal", h.renewed)
-		within(t, "the failure", h.failed)
-		if why := within(t, "the loss", h.lost); why != Taken {
-			t.Errorf("lost: %v", why)
-		}
-		if _, sent := b.post.counts(); sent != 0 {
-			t.Errorf("%d commands for one who renews itself", sent)
-		}
-	})
 }
 
 func TestCloseEndsEveryLease(t *testing.T) {

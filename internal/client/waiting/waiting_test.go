@@ -149,36 +149,6 @@ func TestModes(t *testing.T) {
 	assert.Equal(t, Tracking, modeOf(h))
 }
 
-func TestGrantComesOverTheChannel(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		h := newHub(t, s, func(o *Options) { o.Poll = time.Hour })
-		turn := enter(t, h, "k")
-		turn.Expect("token")
-		s.Do("PUBLISH", "wake:test", "1 2 another")
-		s.Do("PUBLISH", "wake:test", "123 456 token")
-		e := wait(t, turn)
-		assert.Equal(t, Event{Kind: Granted, Fence: 456, Ticket: 123}, e)
-		assert.Equal(t, protocol.Reply{Kind: protocol.Granted, Int: 456, Int2: 123}, e.Reply())
-		s.Do("PUBLISH", "wake:test", "head token")
-		assert.Equal(t, First, wait(t, turn).Kind)
-	})
-}
-
-func TestSubscribe(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		h := newHub(t, s, func(o *Options) { o.Poll = time.Hour })
-		turn := enter(t, h, "k")
-		require.NoError(t, turn.Subscribe(t.Context(), "released:k"))
-		s.Do("PUBLISH", "released:k", "0")
-		assert.Equal(t, Announced, wait(t, turn).Kind)
-		turn.Leave()
-		require.Eventually(t, func() bool {
-			n, _ := redis.Values(s.Do("PUBSUB", "CHANNELS", "released:*"), nil)
-			return len(n) == 0
-		}, 10*time.Second, time.Millisecond, "nobody waits for it any more")
-	})
-}
-
 // Every way in which a stranger changes the key is heard, once for each reading.
 func TestTrackingHearsStrangers(t *testing.T) {
 	s := redistest.Real(t)

@@ -102,7 +102,7 @@ var plants = []plant{
 			Files: map[string][]string{"internal/protocol/modern.go": {
 				`	case reply.Kind == Fault && r.Queue != "":`, `	case false:`,
 			}}},
-		kinds: "modern,modern-share", finds: `a release was refused: .*`,
+		kinds: "modern", finds: `a release was refused: .*`,
 	},
 	{
 		Plant: redistest.Plant{Name: "a bridge lock is extended by SET",
