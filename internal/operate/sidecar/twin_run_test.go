@@ -473,6 +473,8 @@ func (r *run) judge(s *step, before [2]view, got [2][]string) {
 			r.differ("D10")
 		case name == "SETNX" && what == "kept":
 			r.differ("D6")
+		case what == "token" && r.ends(before[0].value):
+			r.differ("D1")
 		}
 		return
 	}
