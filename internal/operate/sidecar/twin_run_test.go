@@ -529,7 +529,7 @@ func (r *run) reply(s *step, c []string, before [2]view, bare, behind string) {
 		}
 	case nx && no && (theirs && v.what == "kept" || v.kind == "none" && (v.gap || v.guard == "breath") || r.site.stage == stages.Bridge && len(s.commands) > 1):
 		r.differ("D6")
-	case r.direct && v.kind == "none" && v.guard != "":
+	case r.direct && v.guard != "" && (v.kind == "none" || v.what == "raw" && len(s.commands) > 1): // ... or it goes within the transaction
 		r.differ("D10")
 	case rounded(bare, behind):
 		r.differ("D11")
