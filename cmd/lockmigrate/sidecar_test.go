@@ -141,88 +141,61 @@ func TestSidecar(t *testing.T) {
 	assert.Contains(t, r.stderr, fmt.Sprintf("address=%s", addr))
 }
 
-// TestSidecarTransports runs the command in front of a server with TLS, and of one on a Unix socket. One process has listeners for two
-// dialects and all transports.
+// TestSidecarTransports runs the command in front of a server with TLS, for clients with TLS. One process has listeners for two dialects, on TCP and on
+// a Unix socket.
 func TestSidecarTransports(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t, redistest.Redis)
-	certs, folder := redistest.NewCertificates(t), t.TempDir()
-	socket := filepath.Join(folder, "redis.sock")
-	secure, local := redistest.TLS(t, certs), redistest.Real(t, "--unixsocket", socket)
-	known := []string{"--tls-ca", certs.CA, "--tls-cert", certs.ClientCert, "--tls-key", certs.ClientKey}
-	for _, c := range []struct {
-		name   string
-		server *redistest.Server
-		flags  []string
-		tls    bool // towards the service
-	}{
-		{"TLS towards the server", secure, append([]string{"--redis", "rediss://" + secure.Addr + "/0"}, known...), false},
-		{"TLS towards the service", local, []string{"--redis", "unix://" + socket}, true},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			ctx, cancel := context.WithCancel(t.Context())
-			global := c.flags
-			for _, args := range [][]string{
-				{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--execute"},
-				{"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"},
-			} {
-				code, _, stderr := lockmigrateIn(ctx, false, append(args, global...)...)
-				require.Equal(t, exitDone, code, stderr)
-			}
-			tcp, path, status := freePort(t), filepath.Join(t.TempDir(), "sidecar.sock"), freePort(t)
-			args := append([]string{"sidecar", "--namespace", "orders", "--name", "nightly", "--listen", "redispy-float=" + tcp, "--listen", "none=unix:" + path,
-				"--status", status, "--drain", "0s"}, global...)
-			options := []redis.DialOption{}
-			if c.tls {
-				args = append(args, "--listen-cert", certs.ServerCert, "--listen-key", certs.ServerKey, "--listen-ca", certs.CA)
-				options = append(options, redis.DialUseTLS(true), redis.DialTLSConfig(certs.Client))
-			}
-			ended := make(chan string, 1)
-			go func() {
-				_, _, stderr := lockmigrateIn(ctx, false, args...)
-				ended <- stderr
-			}()
-			defer func() { cancel(); <-ended }()
-			require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
+	certs := redistest.NewCertificates(t)
+	server := redistest.TLS(t, certs)
+	ctx, cancel := context.WithCancel(t.Context())
+	known := []string{"--redis", "rediss://" + server.Addr + "/0", "--tls-ca", certs.CA, "--tls-cert", certs.ClientCert, "--tls-key", certs.ClientKey}
+	expect(t, exitDone, append([]string{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--stage", "bridge", "--execute"}, known...)...)
+	tcp, path, status := freePort(t), filepath.Join(t.TempDir(), "sidecar.sock"), freePort(t)
+	ended := make(chan string, 1)
+	go func() {
+		_, _, stderr := lockmigrateIn(ctx, false, append([]string{"sidecar", "--namespace", "orders", "--name", "nightly", "--listen", "redispy-float=" + tcp, "--listen", "none=unix:" + path,
+			"--status", status, "--drain", "0s", "--listen-cert", certs.ServerCert, "--listen-key", certs.ServerKey, "--listen-ca", certs.CA}, known...)...)
+		ended <- stderr
+	}()
+	defer func() { cancel(); <-ended }()
+	require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
 
-			python, err := redis.Dial("tcp", tcp, options...)
-			require.NoError(t, err)
-			defer python.Close()
-			crawler, err := redis.Dial("unix", path, options...)
-			require.NoError(t, err)
-			defer crawler.Close()
-			text := strconv.FormatFloat(float64(time.Now().Add(time.Minute).UnixMilli())/1000, 'f', 3, 64)
-			says := func(conn redis.Conn, want any, command string, args ...any) {
-				t.Helper()
-				got, err := conn.Do(command, args...)
-				require.NoError(t, err)
-				if b, ok := got.([]byte); ok {
-					got = string(b)
-				}
-				assert.Equal(t, want, got, "%s %v", command, args)
-			}
-			says(python, int64(1), "SETNX", "lock:a", text)
-			says(crawler, int64(0), "SETNX", "lock:a", "a uuid")
-			says(crawler, int64(1), "SETNX", "lock:b", "a uuid")
-			says(crawler, "a uuid", "GET", "lock:b")
-			says(python, text, "GET", "lock:a")
-			for key, lease := range map[string]int{"lock:a": 60_000, "lock:b": 30_000} {
-				ttl, _ := redis.Int(c.server.Do("PTTL", key), nil)
-				assert.InDelta(t, lease, ttl, 10_000, "the lease of each dialect")
-			}
-			says(python, int64(1), "DEL", "lock:a")
-			says(crawler, int64(1), "DEL", "lock:b")
-			if c.tls {
-				for _, refused := range [][]redis.DialOption{nil, {redis.DialUseTLS(true), redis.DialTLSConfig(&tls.Config{RootCAs: certs.Client.RootCAs, MinVersion: tls.VersionTLS12})}} {
-					conn, err := redis.Dial("tcp", tcp, append(refused, redis.DialReadTimeout(5*time.Second))...)
-					if err == nil { // without TLS; with TLS 1.3 a missing certificate is told after the handshake
-						_, err = conn.Do("PING")
-						_ = conn.Close()
-					}
-					assert.Error(t, err, "a client without a certificate")
-				}
-			}
-		})
+	dial := func(network, addr string) redis.Conn {
+		conn, err := redis.Dial(network, addr, redis.DialUseTLS(true), redis.DialTLSConfig(certs.Client))
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = conn.Close() })
+		return conn
+	}
+	python, crawler := dial("tcp", tcp), dial("unix", path)
+	text := strconv.FormatFloat(float64(time.Now().Add(time.Minute).UnixMilli())/1000, 'f', 3, 64)
+	says := func(conn redis.Conn, want any, command string, args ...any) {
+		t.Helper()
+		got, err := conn.Do(command, args...)
+		require.NoError(t, err)
+		if b, ok := got.([]byte); ok {
+			got = string(b)
+		}
+		assert.Equal(t, want, got, "%s %v", command, args)
+	}
+	says(python, int64(1), "SETNX", "lock:a", text)
+	says(crawler, int64(0), "SETNX", "lock:a", "a uuid")
+	says(crawler, int64(1), "SETNX", "lock:b", "a uuid")
+	says(crawler, "a uuid", "GET", "lock:b")
+	says(python, text, "GET", "lock:a")
+	for key, lease := range map[string]int{"lock:a": 60_000, "lock:b": 30_000} {
+		ttl, _ := redis.Int(server.Do("PTTL", key), nil)
+		assert.InDelta(t, lease, ttl, 10_000, "the lease of each dialect")
+	}
+	says(python, int64(1), "DEL", "lock:a")
+	says(crawler, int64(1), "DEL", "lock:b")
+	for _, refused := range [][]redis.DialOption{nil, {redis.DialUseTLS(true), redis.DialTLSConfig(&tls.Config{RootCAs: certs.Client.RootCAs, MinVersion: tls.VersionTLS12})}} {
+		conn, err := redis.Dial("tcp", tcp, append(refused, redis.DialReadTimeout(5*time.Second))...)
+		if err == nil { // without TLS; with TLS 1.3 a missing certificate is told after the handshake
+			_, err = conn.Do("PING")
+			_ = conn.Close()
+		}
+		assert.Error(t, err, "a client without a certificate")
 	}
 }
 
