@@ -240,7 +240,7 @@ func (k *kit) judge(ctx context.Context, r *Result) {
 		r.Result = Pass
 	}
 	if r.Result == Fail {
-		r.Stderr = p.stderr()
+		r.Stderr, p.failed = p.stderr(), true
 	}
 }
 

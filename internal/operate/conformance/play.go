@@ -40,6 +40,7 @@ type play struct {
 	operator *link.Link                    // to the master, for the record
 	offset   time.Duration                 // of the server's clock from ours
 	rewrite  func(words []string) []string // what the offset makes of commands; nil for none
+	failed   bool
 	record   stages.Record
 	actors   map[string]*actor
 	load     *load
@@ -125,6 +126,7 @@ func (p *play) end() {
 			} else {
 				_ = a.client.close(ctx)
 			}
+			a.proc.killed = a.proc.killed || p.failed // what is wrong in it ends with the case
 			p.release(a.proc)
 		} else if a.client != nil {
 			_ = a.client.close(ctx)

@@ -98,7 +98,10 @@ func (k *kit) process(ctx context.Context) (*process, error) {
 
 // release gives a process back.
 func (k *kit) release(p *process) {
-	if p.killed || p.broken != nil {
+	p.mu.Lock()
+	bad := p.killed || p.broken != nil
+	p.mu.Unlock()
+	if bad {
 		p.kill()
 		return
 	}
