@@ -295,8 +295,9 @@ class Bytes(unittest.TestCase):
         client = redis.Redis.from_url(URL)
         now = time.time() * 1000
         for name, dialect in DIALECTS.items():
-            value, ends = dialect.expiry(now, 60, dialect.owner())
+            value = dialect.expiry(now, 60, dialect.owner())
             client.set("value." + name, value)
+            self.assertFalse(dialect.expired(dialect.expiry(1.7e12 + 900, 10.4, dialect.owner()), 1.7e12 + 900 + 10399), name + ": over before the lease")
             self.assertFalse(dialect.expired(value, now))
             self.assertTrue(dialect.expired(value, now + 63000))
             self.assertFalse(dialect.expired(dialect.bridge_value(), now) is True)

@@ -78,9 +78,7 @@ class Held:
     stage: int
     value: bytes
     since: float = 0.0  # on the monotonic clock, when it was known to be ours
-    expiry_ms: float = 0.0  # stage legacy: what value stands for
     pending: bytes = b""  # stage legacy: what a renewal without an answer may have written
-    pending_ms: float = 0.0
     doubt: bool = False  # stage legacy: value may stand on the key, and may be a twin's there that computed the same one
     entry: str = ""  # ours in the queue
     stood: str = ""  # the one before it
@@ -278,7 +276,7 @@ def legacy_acquire(h: Held, now: Clock, server_ms: Clock, bound: Bound, until: f
 
     while True:
         sent = now()
-        h.value, h.expiry_ms = d.expiry(server_ms(), h.terms.lease, owner)
+        h.value = d.expiry(server_ms(), h.terms.lease, owner)
         seen, foreign = b"", False
         call, doubt = write("SETNX", h.value), False
         for again in (False, True):
@@ -351,12 +349,12 @@ def legacy_renew(h: Held, now: Clock, server_ms: Clock, bound: Bound) -> Machine
         reply = yield replace(h.value, h.pending)
         if reply.silent or reply.fault:
             return Outcome("unsure", error=reply.silent or reply.fault)
-        h.value, h.expiry_ms, h.pending = h.pending, h.pending_ms, b""
+        h.value, h.pending = h.pending, b""
     sent = now()
     d = h.terms.dialect
     owner = d._number(h.value) and h.value.decode("latin-1").partition(":")[0] if d.layout == "uuid" else d.owner()
-    fresh, ends = d.expiry(server_ms(), h.terms.lease, owner)
-    h.pending, h.pending_ms = fresh, ends
+    fresh = d.expiry(server_ms(), h.terms.lease, owner)
+    h.pending = fresh
     reply = yield replace(h.value, fresh)
     if reply.silent:
         return Outcome("unsure", error=reply.silent)
@@ -365,7 +363,7 @@ def legacy_renew(h: Held, now: Clock, server_ms: Clock, bound: Bound) -> Machine
         return Outcome("failed", error=reply.fault)
     if reply.code != 1:
         return Outcome("lost")
-    h.value, h.expiry_ms, h.pending = fresh, ends, b""
+    h.value, h.pending = fresh, b""
     return Outcome("renewed", until=sent + h.terms.lease)
 
 

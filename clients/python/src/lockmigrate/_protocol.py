@@ -5,11 +5,12 @@ clock are milliseconds since the epoch.
 """
 from __future__ import annotations
 
+import math
 import secrets
 import struct
 import uuid
 from dataclasses import dataclass
-from typing import Dict, Optional, Tuple
+from typing import Dict, Optional
 
 BRIDGE_LOW, BRIDGE_HIGH = 5 * 10**18, 92 * 10**17
 EARLIEST_MS = 10**12  # September 2001: an earlier number is no expiry
@@ -66,14 +67,13 @@ class Dialect:
             return b"\xf6\x82" + struct.pack("<q", int(number))
         return number.encode()
 
-    def expiry(self, now_ms: float, lease: float, owner: str) -> Tuple[bytes, float]:
-        """What a client whose clock reads now writes for a lease, and the instant that it stands for."""
+    def expiry(self, now_ms: float, lease: float, owner: str) -> bytes:
+        """What a client whose clock reads now writes for a lease: never less than it, also where the unit is coarser."""
         if self.unit == "float":
-            at = now_ms / 1000.0 + lease + self.extra
-            return self.join(repr(at), owner), at * 1000
+            return self.join(repr(now_ms / 1000.0 + lease + self.extra), owner)
         per_second = {"ms": 1000, "s": 1, "ns": 10**9}[self.unit]
-        n = int(now_ms * per_second // 1000) + int(round(lease * per_second)) + self.extra
-        return self.join(str(n), owner), n * 1000.0 / per_second
+        n = int(now_ms * per_second // 1000) + math.ceil(round(lease * per_second, 3)) + self.extra
+        return self.join(str(n), owner)
 
     def bridge_value(self) -> bytes:
         """A number that every old reader takes for an expiry that never comes, and that nobody guesses."""

@@ -422,6 +422,8 @@ public class MembersTest {
             assertEquals(d.name, true, d.expired(value, now + 63_000_000));
             assertFalse(d.name, Boolean.TRUE.equals(d.expired(d.bridgeValue(), now)));
             assertEquals(d.name, null, d.expired("text", now));
+            long late = 1_700_000_000_900_000L; // in a second
+            assertEquals(d.name + ": over before the lease", false, d.expired(d.expiry(late, 10_400 * Terms.MS, d.owner()), late + 10_399_000));
         }
         int held = 0;
         for (String line : operator("scan", "--match", "value.*", "--json").split("\n")) {
