@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"net/http"
+	"os"
 	"strconv"
 	"strings"
 	"sync"
@@ -33,18 +34,34 @@ func TestSidecarHandover(t *testing.T) {
 	}
 	expect(t, exitUsage, "sidecar", "--redis", a.URL(), "--handover", "to-b", "--new", b.URL(), "--dialect", "jedis-ms")
 	expect(t, exitUsage, "sidecar", "--redis", a.URL(), "--handover", "to-b", "--new", b.URL(), "--data", "old")
-	do(exitDone, "stage", "init", "--handover", "--match", "lock.*", "--old", a.URL(), "--execute")
+	addr := freePort(t)
+	book, err := os.ReadFile("../../docs/handover.md")
+	require.NoError(t, err)
+	_, chapter, _ := strings.Cut(string(book), "## Services that nobody changes")
+	// printed is a line of the chapter.
+	printed := func(begins string) []string {
+		t.Helper()
+		for line := range strings.Lines(chapter) {
+			if line = strings.TrimSpace(line); strings.HasPrefix(line, "lockmigrate "+begins) {
+				line = strings.NewReplacer("'", "", "redis://a:6379/0", a.URL(), "redis://b:6379/0", b.URL(), "127.0.0.1:6380", addr, "25h", "500ms", "26h", "600ms",
+					"to-b.certificate.json", file).Replace(line)
+				return strings.Fields(line)[1:]
+			}
+		}
+		t.Fatalf("the book has no line that begins with %q", begins)
+		return nil
+	}
+	expect(t, exitDone, printed("stage init")...)
 	expect(t, exitFailed, "sidecar", "--redis", b.URL(), "--namespace", "to-b", "--name", "billing") // a record of the other kind
 	c := redistest.Real(t)
 	expect(t, exitFailed, "sidecar", "--redis", c.URL(), "--handover", "to-b", "--new", b.URL(), "--data", "old", "--dialect", "jedis-ms") // another half
 
-	addr := freePort(t)
 	begin := func(data string) (stop func() string) {
 		ctx, cancel := context.WithCancel(context.Background())
 		status, ended := freePort(t), make(chan string, 1)
+		line := printed("sidecar --handover to-b --redis redis://a:6379/0 --new redis://b:6379/0 --data " + data)
 		go func() {
-			_, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", a.URL(), "--handover", "to-b", "--new", b.URL(), "--data", data, "--dialect", "jedis-ms",
-				"--listen", addr, "--status", status, "--name", "billing")
+			_, _, stderr := lockmigrateIn(ctx, false, append(line, "--status", status)...)
 			ended <- stderr
 		}()
 		stop = sync.OnceValue(func() string { cancel(); return <-ended })
@@ -85,12 +102,12 @@ func TestSidecarHandover(t *testing.T) {
 		says("OK", "SET", "data", "1")
 	}
 	turn()
-	shown := do(exitDone, "stage")
+	shown, _ := expect(t, exitDone, printed("stage --namespace")...)
 	assert.Contains(t, shown, "sidecar:billing/")
 	assert.Equal(t, 2, strings.Count(shown, "  old    old "), "two members at stage old: %s", shown)
 
-	says(int64(1), "SETNX", "lock.held", "1") // of stage old
-	do(exitDone, "stage", "advance", "--to", "both", "--execute")
+	says(int64(1), "SETNX", "lock.held", "1")                     // of stage old
+	do(exitDone, "stage", "advance", "--to", "both", "--execute") // the printed line has --wait, and waits for it
 	follow := func(stage stages.Stage) {
 		t.Helper()
 		store := &stages.Store{Pool: b.Pool(), Namespace: "to-b", ReplyTimeout: time.Second}
@@ -109,6 +126,7 @@ func TestSidecarHandover(t *testing.T) {
 	assert.Contains(t, stdout+stderr, "holds a lock of, stage old", "advance waits for it")
 	assert.Contains(t, do(exitDone, "stage"), "stage      both")
 	says(int64(1), "DEL", "lock.held")
+	expect(t, exitDone, printed("stage advance --namespace to-b --to both")...)
 
 	working, over := make(chan bool), make(chan bool)
 	go func() {
@@ -122,10 +140,11 @@ func TestSidecarHandover(t *testing.T) {
 			}
 		}
 	}()
-	assert.Contains(t, do(exitDone, "verify", "--only-members", "--old", a.URL(), "--for", "600ms", "--longest-silence", "500ms", "--out", file), "verdict: NONE-SEEN")
+	verdict, _ := expect(t, exitDone, printed("verify --only-members")...)
+	assert.Contains(t, verdict, "verdict: NONE-SEEN")
 	close(working)
 	<-over
-	do(exitDone, "stage", "advance", "--to", "new", "--certificate", file, "--wait", "--execute")
+	expect(t, exitDone, printed("stage advance --namespace to-b --to new")...)
 	follow(stages.New)
 	turn()
 	assert.Equal(t, "1", a.Value("data"))
