@@ -84,7 +84,7 @@ func (s *standing) nextHandover(on step, living, unfit int, show string) step {
 	case unfit > 0:
 		on.Do, on.Command = fmt.Sprintf("correct or stop %s: they cannot run this record and acquire nothing", counted(int64(unfit), "member")), show
 	case stage == stages.Old && living == 0:
-		on.Do, on.Command = fmt.Sprintf("put package handover, with Options{Namespace: %q}, into every service that locks these keys, and start them", name), show
+		on.Do, on.Command = fmt.Sprintf("put package handover, with Options{Namespace: %q}, into every service that locks these keys, or a sidecar --handover beside it, and start them", name), show
 		on.InWay = append(on.InWay, "no member lives: no service follows this record yet")
 	case stage == stages.Old:
 		on.Do, on.Command = "check that every process which locks these keys is a member, and move to both: the step does not wait for others", move("advance", stages.Both)

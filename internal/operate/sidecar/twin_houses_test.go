@@ -80,7 +80,11 @@ func (w *twoServers) sites(t *testing.T) (all []*house) {
 		if d != nil && d.Layout == protocol.FSTLong {
 			continue
 		}
-		h := &house{site: site{world: w.world, name: "house-" + name, dialect: d}, stage: stages.Old}
+		fleet := "jedis-ms"
+		if d != nil {
+			fleet = d.Name
+		}
+		h := &house{site: site{world: w.world, name: "house-" + name, dialect: d, fleet: fleet}, stage: stages.Old}
 		for i := range h.services {
 			one, err := sidecar.New(t.Context(), sidecar.Options{
 				Pool: w.new.server.Pool(), Old: w.server.Pool(), DataOld: i == 0, Namespace: "to-b", Name: fmt.Sprint(name, "-s", i),
@@ -265,7 +269,7 @@ func (w *twoServers) send(r *run, client int, words []string) bool {
 
 // on are what stands on the keys behind, on one of the servers.
 func (h *house) on(w *world, r *run) [2]view {
-	r.site = &site{world: w, name: h.name, dialect: h.dialect}
+	r.site = &site{world: w, name: h.name, dialect: h.dialect, fleet: h.fleet}
 	r.ask()
 	w.conn.flush()
 	_, behind := r.hear()
