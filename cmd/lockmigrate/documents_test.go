@@ -191,6 +191,9 @@ func runProxy(t *testing.T, s *redistest.Server, place string, words []string) {
 			words[n+1] = address
 		case "--redis":
 			words[n+1] = s.URL()
+		case "--new": // the server to which a handover leads, with its record
+			words[n+1] = redistest.Real(t).URL()
+			expect(t, exitDone, "stage", "init", "--handover", "--namespace", words[slices.Index(words, "--handover")+1], "--match", "lock.order.*", "--old", s.URL(), "--execute", "--redis", words[n+1])
 		}
 	}
 	_ = os.Remove("orders.profile.json") // observe writes it when its window is over
@@ -217,9 +220,11 @@ func runProxy(t *testing.T, s *redistest.Server, place string, words []string) {
 	_, err = client.Do("DEL", "lock.order.99")
 	require.NoError(t, err, place)
 	require.NoError(t, client.Close())
-	if words[0] == "sidecar" {
+	switch {
+	case slices.Contains(words, "--handover"): // at stage old the old lock stands there
+	case words[0] == "sidecar":
 		assert.NotEqual(t, fmt.Sprint(expiry), found, "%s: a token", place)
-	} else {
+	default:
 		assert.Equal(t, fmt.Sprint(expiry), found, "%s: passed on", place)
 		assert.Eventually(t, func() bool { _, err := os.Stat("orders.profile.json"); return err == nil }, 20*time.Second, 20*time.Millisecond, place)
 	}
