@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"net"
+	"os"
 	"os/exec"
 	"slices"
 	"time"
@@ -19,6 +20,7 @@ import (
 // server is a redis-server of one case.
 type server struct {
 	addr  string
+	name  string // of its file, by which it is told from one that has taken the port
 	cmd   *exec.Cmd
 	said  tail
 	ended chan struct{}
@@ -28,12 +30,12 @@ type server struct {
 func (p *play) start(ctx context.Context, args ...string) (*server, error) {
 	var err error
 	for range 5 { // the port may be taken between the look and the start
-		s := &server{ended: make(chan struct{})}
+		s := &server{ended: make(chan struct{}), name: fmt.Sprintf("conformance-%d-%d.rdb", os.Getpid(), number.Add(1))}
 		if s.addr, err = freeAddr(); err != nil {
 			return nil, err
 		}
 		_, port, _ := net.SplitHostPort(s.addr)
-		s.cmd = exec.Command(p.Server, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0", "--dir", p.dir}, args...)...)
+		s.cmd = exec.Command(p.Server, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0", "--dbfilename", s.name, "--dir", p.dir}, args...)...)
 		s.cmd.Stdout, s.cmd.Stderr = &s.said, &s.said
 		ownGroup(s.cmd)
 		if err = s.cmd.Start(); err != nil {
@@ -51,7 +53,10 @@ func (p *play) start(ctx context.Context, args ...string) (*server, error) {
 
 func (s *server) answers(ctx context.Context) error {
 	for end := time.Now().Add(10 * time.Second); ; {
-		_, err := s.do(ctx, "PING")
+		names, err := redis.Strings(s.do(ctx, "CONFIG", "GET", "dbfilename"))
+		if err == nil && (len(names) < 2 || names[1] != s.name) {
+			return fmt.Errorf("another server has the port of %s", s.addr)
+		}
 		if err == nil || time.Now().After(end) || ctx.Err() != nil || s.gone() {
 			return err
 		}
