@@ -2,7 +2,6 @@ package modern_test
 
 import (
 	"context"
-	"sync"
 	"testing"
 	"time"
 
@@ -11,34 +10,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
-	"github.com/lockmigrate/lockmigrate/modern"
 )
-
-// New connections hang while those that are there work: the waiters wait for that once, and not one after the other.
-func TestWaitersBesideADialThatHangs(t *testing.T) {
-	const waiters, turns = 4, 15
-	world.Run(t, 1, func(w *world.World) {
-		route := w.Process("a").Route(w.Server())
-		locker := newLocker(w, route.Pool(), modern.Options{ReplyTimeout: 20 * time.Second})
-		do := func() error {
-			return locker.Do(w.Context(), key, func(context.Context) error { return nil })
-		}
-		require.NoError(w, do())
-		route.Refuse(true)
-		began := time.Now()
-		var all sync.WaitGroup
-		for range waiters {
-			all.Go(func() {
-				for range turns {
-					assert.NoError(w, do())
-				}
-			})
-		}
-		all.Wait()
-		assert.Less(w, time.Since(began), 6*time.Second)
-		route.Heal()
-	})
-}
 
 // Options.Wait bounds all of an Acquire, also the first attempt.
 func TestWaitBoundsTheWholeAcquire(t *testing.T) {
