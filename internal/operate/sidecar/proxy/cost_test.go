@@ -5,6 +5,7 @@ import (
 	"net"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,66 +18,86 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-// rate runs redis-benchmark and returns requests a second.
-func rate(t testing.TB, addr, command string, clients, pipeline, size, requests int) float64 {
+// load runs redis-benchmark, and returns requests a second and the p99 in ms.
+func load(t testing.TB, addr, command string, clients, pipeline, requests int) (rate, p99 float64) {
 	t.Helper()
 	_, port, _ := net.SplitHostPort(addr)
-	out, err := exec.Command("redis-benchmark", "-p", port, "-t", command, "-c", strconv.Itoa(clients), "-P", strconv.Itoa(pipeline),
-		"-d", strconv.Itoa(size), "-n", strconv.Itoa(requests), "--csv").Output()
+	out, err := exec.Command("redis-benchmark", "-p", port, "-t", command, "-c", strconv.Itoa(clients), "-P", strconv.Itoa(pipeline), "-n", strconv.Itoa(requests), "--csv").Output()
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
-	figure, err := strconv.ParseFloat(strings.Trim(strings.Split(lines[len(lines)-1], ",")[1], `"`), 64)
+	_, err = fmt.Sscanf(strings.NewReplacer(`"`, "", ",", " ").Replace(lines[len(lines)-1]), "%s %f %f %f %f %f %f", new(string), &rate, new(float64), new(float64), new(float64), new(float64), &p99)
 	require.NoError(t, err, "%s", out)
-	return figure
+	return rate, p99
 }
 
-// spent is the processor time of this process, and so of the proxies in it.
-func spent() time.Duration {
-	var u syscall.Rusage
-	_ = syscall.Getrusage(syscall.RUSAGE_SELF, &u)
-	return time.Duration(u.Utime.Nano() + u.Stime.Nano())
+// spent is the processor time of a process in µs.
+func spent(t testing.TB, pid int) float64 {
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", pid))
+	require.NoError(t, err)
+	fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+	user, _ := strconv.ParseFloat(fields[11], 64)
+	system, err := strconv.ParseFloat(fields[12], 64)
+	require.NoError(t, err)
+	return (user + system) * 1e4
 }
 
-// TestWhatPassingThroughCosts compares with a plain copying proxy: LOCKMIGRATE_COST is how many rounds to run.
+// haproxy starts HAProxy, which copies TCP with two threads.
+func haproxy(t testing.TB, server string) (pid int, addr string) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	require.NoError(t, err)
+	addr = l.Addr().String()
+	_ = l.Close()
+	file := filepath.Join(t.TempDir(), "haproxy.cfg")
+	config := "global\n nbthread 2\n maxconn 2000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\nlisten r\n bind %s\n server s %s\n"
+	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, config, addr, server), 0o600))
+	command := exec.Command("haproxy", "-f", file)
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	require.NoError(t, command.Start())
+	t.Cleanup(func() { _, _ = command.Process.Kill(), command.Wait() })
+	require.Eventually(t, func() bool { return !refused(addr) }, 20*time.Second, 10*time.Millisecond)
+	return command.Process.Pid, addr
+}
+
+// TestWhatPassingThroughCosts compares with HAProxy and with a plain copying proxy: LOCKMIGRATE_COST is how many rounds to run.
 func TestWhatPassingThroughCosts(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("LOCKMIGRATE_COST"))
 	if rounds == 0 {
-		t.Skip("left out: it judges nothing, and measures for minutes what docs/sidecar.md says; LOCKMIGRATE_COST=5 LOCKMIGRATE_SUITES=redis go test -run TestWhatPassingThroughCosts -v")
+		t.Skip("left out: it judges nothing, and measures for minutes what docs/benchmarks.md says; LOCKMIGRATE_COST=9 LOCKMIGRATE_SUITES=redis go test -run TestWhatPassingThroughCosts -v")
 	}
-	server := redistest.Real(t)
-	_, addr := start(t, server.Addr, passing)
-	plain := redistest.Copying(t, server.Addr)
-	sizes := []int{64, 64 << 10}
-	if n, err := strconv.Atoi(os.Getenv("LOCKMIGRATE_COST_SIZE")); err == nil {
-		sizes = []int{n}
+	type contestant struct {
+		name, addr string
+		pid        int
+		rate, p99  []float64 // beside HAProxy in the same round
+		work       []float64 // µs a request
 	}
-	for _, size := range sizes {
-		for _, clients := range []int{1, 20} {
-			for _, pipeline := range []int{1, 16} {
-				for _, command := range []string{"set", "get"} {
-					requests := 20_000 * pipeline
-					if size > 64 {
-						requests = 5000 * min(pipeline, 2)
+	server := redistest.Real(t, "--maxclients", "5000")
+	pid, addr := haproxy(t, server.Addr)
+	own, ours := another(t, server.Addr)
+	contestants := []*contestant{{name: "haproxy", addr: addr, pid: pid}, {name: "proxy", addr: ours, pid: own},
+		{name: "copying", addr: redistest.Copying(t, server.Addr), pid: os.Getpid()}, {name: "direct", addr: server.Addr, pid: os.Getpid()}}
+	for _, pipeline := range []int{1, 16} {
+		for _, clients := range []int{1, 50, 500} {
+			requests := 40_000 * min(pipeline, 5) * min(clients, 2) / 2
+			for _, c := range contestants {
+				c.rate, c.p99, c.work = nil, nil, nil
+			}
+			for range rounds {
+				var rate, p99 float64 // HAProxy's
+				for i, c := range contestants {
+					at := spent(t, c.pid)
+					r, p := load(t, c.addr, "get", clients, pipeline, requests)
+					if i == 0 {
+						rate, p99 = r, p
 					}
-					if clients == 1 {
-						requests /= 2
-					}
-					var ratios, work []float64
-					var ours, theirs float64
-					for range rounds {
-						at := spent()
-						a := rate(t, plain, command, clients, pipeline, size, requests)
-						plainWork := spent() - at
-						b := rate(t, addr, command, clients, pipeline, size, requests)
-						ourWork := spent() - at - plainWork
-						ratios, work = append(ratios, b/a), append(work, float64(ourWork)/float64(plainWork))
-						ours, theirs = max(ours, b), max(theirs, a)
-					}
-					slices.Sort(ratios)
-					slices.Sort(work)
-					fmt.Printf("%5d bytes, %2d clients, -P %2d, %s: plain %7.0f/s, proxy %7.0f/s, best ratio %.2f, median %.2f (%.2f to %.2f); processor time %.2f (%.2f to %.2f)\n", size, clients, pipeline, command,
-						theirs, ours, ours/theirs, ratios[rounds/2], ratios[0], ratios[rounds-1], work[rounds/2], work[0], work[rounds-1])
+					c.rate, c.p99, c.work = append(c.rate, r/rate), append(c.p99, p/p99), append(c.work, (spent(t, c.pid)-at)/float64(requests))
 				}
+			}
+			for _, c := range contestants {
+				slices.Sort(c.rate)
+				slices.Sort(c.p99)
+				slices.Sort(c.work)
+				fmt.Printf("-P %2d, %3d clients, %-8s rate / haproxy %.2f (%.2f to %.2f), p99 / haproxy %.2f, %5.2f us of processor time a request (at least %.2f)\n", pipeline, clients, c.name,
+					c.rate[rounds/2], c.rate[0], c.rate[rounds-1], c.p99[rounds/2], c.work[rounds/2], c.work[0])
 			}
 		}
 	}
