@@ -3,6 +3,7 @@ package sidecar
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -48,10 +49,15 @@ func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
 	var members []holders.Member
 	var sidecars []*process
 	var links [][2]*redistest.Link
+	var starting sync.Mutex // a service that starts finds its sidecar
 	for _, name := range []string{"billing", "stock", "mail"} {
 		ways := [2]*redistest.Link{redistest.NewLink(t, a.Addr), redistest.NewLink(t, b.Addr)}
 		p := s.launch(command{Redis: ways[0].Addr, New: ways[1].Addr, DataOld: true, Name: name, Dialect: dialect})
-		members, sidecars, links = append(members, s.of(kind, p.url(), 0)), append(sidecars, p), append(links, ways)
+		members, sidecars, links = append(members, func() *holders.Holder {
+			starting.Lock()
+			defer starting.Unlock()
+			return s.of(kind, p.url(), 0)()
+		}), append(sidecars, p), append(links, ways)
 	}
 	service, err := redis.Dial("tcp", sidecars[0].line.Listen)
 	require.NoError(t, err)
@@ -62,7 +68,12 @@ func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
 	_ = service.Close()
 
 	faults, next := []func(p *process, ways [2]*redistest.Link){
-		func(p *process, _ [2]*redistest.Link) { p.kill(); p.start() },
+		func(p *process, _ [2]*redistest.Link) {
+			starting.Lock()
+			defer starting.Unlock()
+			p.kill()
+			p.start()
+		},
 		func(p *process, _ [2]*redistest.Link) {
 			_ = p.cmd.Process.Signal(syscall.SIGSTOP)
 			time.Sleep(2500 * time.Millisecond)
@@ -71,10 +82,11 @@ func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
 		func(_ *process, ways [2]*redistest.Link) { away(ways[0]) },
 		func(_ *process, ways [2]*redistest.Link) { away(ways[1]) },
 	}, 0
-	over := make(chan bool)
+	over, begun := make(chan bool), make(chan bool, 1)
 	reached := map[stages.Stage]int{}
 	go func() {
 		defer close(over)
+		<-begun
 		for i, to := range path {
 			mover := stages.Mover{Store: s.store, Look: 50 * time.Millisecond}
 			if !assert.NoError(t, mover.Run(t.Context(), to, func(stages.View, []stages.Blocker) {})) {
@@ -103,6 +115,12 @@ func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
 	}()
 	r := holders.Fleet{
 		T: t, Server: s.book, Key: "lock:fleet", Turns: turns, Each: turns / 60, Hold: 2 * time.Millisecond, Limit: 15 * time.Minute, Members: members, Kills: kills,
+		Meanwhile: func(int) {
+			select {
+			case begun <- true:
+			default:
+			}
+		},
 		Until: func() bool {
 			select {
 			case <-over:
