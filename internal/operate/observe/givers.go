@@ -19,12 +19,13 @@ type givers struct {
 	cluster bool
 	table   *topology.Table // nil: not known
 	those   map[string]bool
-	wonders bool // one is new: who has its address is to be asked soon
+	clients map[string]Peer // that CLIENT LIST has shown last: an address may have been another's before
+	wonders bool            // one is new: who has its address is to be asked soon
 }
 
-// sent tells whether a command of an address that CLIENT LIST has not shown yet is a giver's.
+// sent tells whether a command of an address that CLIENT LIST has not shown is a giver's.
 func (g *givers) sent(c *traffic.Command) bool {
-	if g.table == nil || c.InScript() {
+	if _, client := g.clients[c.Addr]; client || g.table == nil || c.InScript() {
 		return false
 	}
 	if g.those[c.Addr] {
@@ -65,6 +66,9 @@ func (g *givers) owns(table *topology.Table) {
 // know takes in who is connected.
 func (g *givers) know(clients map[string]Peer, nodes []string) {
 	g.wonders = false
+	if clients != nil {
+		g.clients = clients
+	}
 	if g.those == nil || len(g.those) > 10_000 {
 		g.those = map[string]bool{}
 	}

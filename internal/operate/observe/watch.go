@@ -230,7 +230,7 @@ func (w *Watch) next(ctx context.Context) error {
 	if !known && !c.InScript() && len(w.unnamed) < 10_000 {
 		w.unnamed[strings.Clone(c.Addr)] = true
 	}
-	if known || !w.givers.sent(c) {
+	if !w.givers.sent(c) {
 		w.obs.Take(c)
 	}
 	return nil
