@@ -261,7 +261,8 @@ func (x *exchange) take() any {
 	if len(x.args) > 4 { // PX or EX: Old has read it
 		ms, err := x.atOld("PTTL", x.key)
 		if left, ok := ms.(int64); err == nil && ok && left > 0 {
-			command.TTL, command.Sidecar.Until = time.Duration(left)*time.Millisecond, 0
+			command.TTL = time.Duration(left) * time.Millisecond
+			command.Sidecar.Until = x.now().Add(command.TTL) // it is not renewed, whatever becomes of this process
 		}
 	}
 	n, err := x.atNew(command)

@@ -16,6 +16,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -137,6 +138,11 @@ func TestHandoverCommands(t *testing.T) {
 				says(t, conn, "OK", "SET", k, "x", "NX", "PX", "20000")
 				require.Equal(t, where, h.where(k))
 				says(t, other, "nil", "SET", k, "y", "NX", "PX", "20000")
+				if stage == stages.Both { // it ends by itself, also where the sidecar dies before it has set that TTL
+					records, err := redis.Strings(h.new.Do("HVALS", protocol.SidecarKey(k)), nil)
+					require.NoError(t, err)
+					assert.True(t, slices.ContainsFunc(records, func(r string) bool { return strings.HasSuffix(r, " x") && strings.Fields(r)[1] != "0" }), records)
+				}
 				says(t, conn, "0", "EVAL", freeScript, "1", k, "y")
 				says(t, conn, "1", "EVAL", freeScript, "1", k, "x")
 				h.gone(k)
