@@ -17,7 +17,6 @@ type server struct {
 	batches int
 	sent    int
 	reply   protocol.Reply
-	err     error
 }
 
 func (p *server) At(context.Context, string) string { return "" }
@@ -26,17 +25,10 @@ func (p *server) Batch(_ context.Context, commands []protocol.Command, each func
 	p.mu.Lock()
 	p.batches++
 	p.sent += len(commands)
-	reply, err := p.reply, p.err
 	p.mu.Unlock()
 	for i := range commands {
-		each(i, reply, err)
+		each(i, p.reply, nil)
 	}
-}
-
-func (p *server) answer(reply protocol.Reply, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.reply, p.err = reply, err
 }
 
 func (p *server) counts() (batches, sent int) {
