@@ -255,7 +255,7 @@ func interruptedVerify(t *testing.T, s *redistest.Server) {
 // forget removes every namespace.
 func forget(s *redistest.Server) {
 	s.Do("DEL", stages.ListKey)
-	for _, namespace := range []string{"orders", "orders-to-b"} {
+	for _, namespace := range []string{"orders", "orders-to-b", "to-b"} {
 		s.Do("DEL", stages.RecordKey(namespace), stages.MembersKey(namespace))
 	}
 }
