@@ -51,6 +51,7 @@ var (
 	RedisLockPy  = Kind{"redis-lock", "python-2.7.6"}      // PyPI redis-lock 0.2.0
 	Retools      = Kind{"retools", "python-2.7.6"}         // retools 0.3
 	RedisPyLua   = Kind{"redis-py-lua", "python-2.10.6"}   // redis-py 2.10.6's LuaLock
+	PythonMember = Kind{"member", "python-suite"}          // the library clients/python
 	RedisPySetNX = Kind{"redis-py-setnx", "python-2.10.6"} // redis-py 2.10.6's Lock
 	Netlock      = Kind{"redis-netlock", "python-2.10.6"}  // redis-netlock 1.6
 	CeleryOnce   = Kind{"celery-once", "python-2.10.6"}    // celery_once 1.2.0
@@ -220,7 +221,7 @@ func command(t testing.TB, kind Kind) *exec.Cmd {
 	t.Helper()
 	root := Root(t)
 	switch kind.module {
-	case "python", "python-2.7.6", "python-2.10.6": // by redis-py's version, see python/holder.py
+	case "python", "python-2.7.6", "python-2.10.6", "python-suite": // by redis-py's version, see python/holder.py
 		environment := strings.Replace(kind.module, "python", ".venv", 1)
 		return exec.Command(filepath.Join(root, "python", environment, "bin/python"), filepath.Join(root, "python/holder.py"))
 	case "node":

@@ -43,6 +43,9 @@ KINDS = {
         "redis-netlock": released.NetlockHolder,
         "celery-once": released.CeleryOnceHolder,
     },
+    "6.4.0": {
+        "member": locks.MemberHolder,
+    },
 }[redis.__version__]
 
 
@@ -75,17 +78,20 @@ class Options:
         self.book = self.server
         self.id = "%s-%d" % (self.kind, os.getpid())
         self.numbers = {}
+        self.namespace = ""
         for arg in args[2:]:
             name, _, value = arg.partition("=")
             if name == "id":
                 self.id = value
             elif name in ("lease", "wait", "poll", "clock"):
                 self.numbers[name] = whole(value)
+            elif name == "namespace":
+                self.namespace = value
             elif name == "book":
                 host, _, port = value.rpartition(":")
                 self.book = {"host": host, "port": whole(port), "db": 0, "password": None}
             else:
-                raise Usage("unknown option %s; want id, lease, wait, poll, clock, book" % arg)
+                raise Usage("unknown option %s; want id, lease, wait, poll, clock, book, namespace" % arg)
 
     def number(self, name, default):
         value = self.numbers.get(name, default)

@@ -1,5 +1,7 @@
 """locks.py: the kinds of lock on redis-py alone, and what every kind is made of."""
 import math
+import os
+import sys
 import time
 import uuid
 
@@ -216,3 +218,31 @@ class SetNxPxHolder(Holder):
     def release(self, key):
         token = self.tokens.pop(key, None)
         return token is not None and self.client.eval(UNLOCK, 1, key, token) == 1
+
+
+class MemberHolder(Holder):
+    """Kind `member`: the library clients/python, as a member of a namespace. lease is its TTL."""
+
+    def __init__(self, options):
+        options.without("clock", "poll")
+        sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../../../clients/python/src"))
+        import lockmigrate
+
+        self.lib = lockmigrate
+        self.version = "clients/python, redis-py " + redis.__version__
+        self.wait_ms = options.number("wait", 10_000)
+        ttl = options.number("lease", 10_000) / 1000.0
+        client = connect(lambda **server: redis.Redis(socket_timeout=ttl / 2, **server), options.server)
+        self.locker = lockmigrate.Locker(client, options.namespace, ttl=ttl, member=options.id)
+        self.locker.ready(timeout=30)
+        self.locks = {}
+
+    def acquire(self, key, wait_ms):
+        try:
+            self.locks[key] = self.locker.try_acquire(key) if wait_ms == 0 else self.locker.acquire(key, None if wait_ms == FOREVER else wait_ms / 1000.0)
+        except self.lib.NotAcquired:
+            return False, None
+        return True, self.locks[key].token.decode("latin-1")
+
+    def release(self, key):
+        self.locks.pop(key).release()

@@ -6,6 +6,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -15,8 +16,11 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
+
+var handOvers = flag.Int("handovers", 0, "TestHandOvers measures so many hand-overs to a member of each language")
 
 var javaClients = flag.String("java-clients", "", "builds clients/java with these clients, such as jedis=3.10.0,lettuce=6.0.0.RELEASE, and runs its tests with each")
 
@@ -124,5 +128,40 @@ func TestStagesOfTwoLanguages(t *testing.T) {
 	assert.Equal(t, 4, report.Kills)
 	for _, e := range report.Errors {
 		assert.True(t, strings.Contains(e.Message, "lost") || e.Lost, "a lock threw: %+v", e)
+	}
+}
+
+// TestHandOvers measures how long it takes from the word to a Go member to release until a waiting member of each language has the lock, in
+// turn. It asks for -handovers.
+func TestHandOvers(t *testing.T) {
+	if *handOvers == 0 {
+		t.Skip("left out: it measures; -handovers asks for it")
+	}
+	const key = "lock.handed"
+	s := redistest.Real(t)
+	store := &stages.Store{Pool: s.Pool(), Namespace: "orders"}
+	require.NoError(t, store.Init(t.Context(), stages.Record{Stage: stages.Modern, Patterns: []string{"lock.*"}, Dialect: "jedis-ms", Shortest: lease}))
+	args := []holders.Option{holders.Arg("namespace", "orders"), holders.Arg("lease", memberTTL)}
+	golang := ofGo(t, s, "compat", args[0])
+	giver, waiters := golang(), map[string]*holders.Holder{
+		"Go": golang(), "Java": holders.Start(t, holders.JavaMember, s.URL(), args...), "Python": holders.Start(t, holders.PythonMember, s.URL(), args...),
+	}
+	took := map[string][]time.Duration{}
+	for range *handOvers {
+		for name, waiter := range waiters {
+			require.Equal(t, "acquired", giver.Do("acquire %s", key).Event)
+			waiter.Send("acquire %s", key)
+			redistest.Await(t, "a place in the queue", 10*time.Second, func() bool { return s.Do("ZCARD", protocol.QueueKey(key)) == int64(1) })
+			began := time.Now()
+			giver.Send("release %s", key)
+			require.Equal(t, "acquired", waiter.Next(10*time.Second).Event, name)
+			took[name] = append(took[name], time.Since(began))
+			require.Equal(t, "released", waiter.Do("release %s", key).Event)
+			require.Equal(t, "released", giver.Next(10*time.Second).Event)
+		}
+	}
+	for name, all := range took {
+		slices.Sort(all)
+		t.Logf("%s: %v, the fastest tenth below %v", name, all[len(all)/2], all[len(all)/10])
 	}
 }

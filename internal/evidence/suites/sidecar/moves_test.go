@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"testing"
 	"time"
 
@@ -20,23 +19,27 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-var long = flag.Bool("long", false, "TestMoves in its long form: 1,500 turns a fleet, client clocks 10 s apart")
+var (
+	long      = flag.Bool("long", false, "TestMoves in its long form: client clocks 10 s apart, and stage legacy once more on the way")
+	longTurns = flag.Int("turns", 1500, "of each fleet of TestMoves in its long form")
+)
 
 // form is how much of TestMoves is run.
 type form struct {
 	turns           int
+	path            []stages.Stage
 	lease           time.Duration // longer than the clocks are apart, or the old scheme itself fails at stage legacy
 	apart           time.Duration // the services' clocks
 	clients, others int           // kills of clients, and of sidecars and the server each
 }
 
-// TestMoves takes fleets in which every Java and Python service is behind a sidecar through legacy, bridge, modern, bridge and modern,
-// under load. Clients, sidecars and the server, which persists, are killed, and the clients' clocks differ. Verify then finds nobody
+// TestMoves takes fleets in which every old Java and Python service is behind a sidecar through legacy, bridge, modern, bridge and modern,
+// under load, beside Go members, and in one fleet beside Java and Python members. Clients, sidecars and the server, which persists, are killed, and the clients' clocks differ. Verify then finds nobody
 // of the old scheme. It has a fleet for each dialect, as at stage legacy those of two do not exclude each other.
 func TestMoves(t *testing.T) {
-	f := form{turns: 120, lease: 3 * time.Second, apart: 2 * time.Second, clients: 1, others: 1}
+	f := form{turns: 120, path: []stages.Stage{stages.Bridge, stages.Modern, stages.Bridge, stages.Modern}, lease: 3 * time.Second, apart: 2 * time.Second, clients: 1, others: 1}
 	if *long {
-		f = form{turns: 1500, lease: 12 * time.Second, apart: 10 * time.Second, clients: 6, others: 4}
+		f = form{turns: *longTurns, path: []stages.Stage{stages.Bridge, stages.Modern, stages.Bridge, stages.Legacy, stages.Bridge, stages.Modern}, lease: 12 * time.Second, apart: 10 * time.Second, clients: 6, others: 4}
 	}
 	program := filepath.Join(t.TempDir(), "lockmigrate")
 	out, err := exec.Command("go", "build", "-o", program, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()
@@ -65,7 +68,16 @@ func (f form) run(t *testing.T, program string, kind holders.Kind, dialect strin
 	}
 	members = append(members, s.goMember(), s.goMember())
 
-	path := []stages.Stage{stages.Bridge, stages.Modern, stages.Bridge, stages.Modern}
+	kills := []int{0, 3, 1, 2, 0, 3}
+	if kind == holders.JedisLock {
+		kills = []int{5, 6, 0, 3, 5, 6}
+		for _, member := range []holders.Kind{holders.JavaMember, holders.PythonMember} {
+			members = append(members, func() *holders.Holder {
+				return holders.Start(t, member, s.server.URL(), holders.Arg("namespace", "orders"), holders.Arg("lease", 2*time.Second), holders.Arg("book", s.book.Addr))
+			})
+		}
+	}
+	path := f.path
 	turn, arrived := make(chan int, 1), make(chan string, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
@@ -89,7 +101,7 @@ func (f form) run(t *testing.T, program string, kind holders.Kind, dialect strin
 	others, next := 2*f.others, 1
 	r := holders.Fleet{
 		T: t, Server: s.book, Key: "lock:fleet", Turns: f.turns, Each: f.turns / 60, Hold: 2 * time.Millisecond, Limit: 15 * time.Minute, Members: members,
-		Kills: slices.Repeat([]int{0, 3, 1, 2}, 2)[:f.clients],
+		Kills: kills[:f.clients],
 		Until: func() bool {
 			select {
 			case verdict = <-arrived:
