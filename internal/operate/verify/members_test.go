@@ -214,6 +214,12 @@ func TestOnlyMembers(t *testing.T) {
 	} {
 		t.Run("stranger/"+name, func(t *testing.T) {
 			cert := f.look(c.happens)
+			switch name {
+			case "every key": // the mark is gone
+				a.Do("SET", stages.MarkKey(ofFleet), mark)
+			case "two at one place": // a member's connection that was ended has come again: until it is reported it is a stranger's
+				defer redistest.Await(t, "the members' report", 20*time.Second, func() bool { return len(f.look(func() {}).Evidence.Unexplained) == 0 })
+			}
 			assert.Equal(t, verify.Inconclusive, cert.Verdict)
 			assert.Equal(t, []string{"commands"}, open(cert))
 			found := func(s verify.Client) bool {
@@ -227,9 +233,6 @@ func TestOnlyMembers(t *testing.T) {
 				assert.Equal(t, "orders", cert.Evidence.Unexplained[0].Name)
 			}
 			assert.Contains(t, cert.Why, "a process that is no member touched a lock key")
-			if name == "every key" { // the mark is gone
-				a.Do("SET", stages.MarkKey(ofFleet), mark)
-			}
 		})
 	}
 	t.Run("another database", func(t *testing.T) {
