@@ -70,7 +70,7 @@ func (f form) run(t *testing.T, program string, kind holders.Kind, dialect strin
 
 	kills := []int{0, 3, 1, 2, 0, 3}
 	if kind == holders.JedisLock {
-		kills = []int{5, 6, 0, 3, 5, 6}
+		kills = []int{0, 5, 6, 3, 5, 6}
 		for _, member := range []holders.Kind{holders.JavaMember, holders.PythonMember} {
 			members = append(members, func() *holders.Holder {
 				return holders.Start(t, member, s.server.URL(), holders.Arg("namespace", "orders"), holders.Arg("lease", 2*time.Second), holders.Arg("book", s.book.Addr))
