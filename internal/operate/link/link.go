@@ -49,6 +49,7 @@ func Start(target string, commands bool) (*Link, error) {
 // Close ends it, and all that goes through it.
 func (l *Link) Close() {
 	_ = l.listener.Close()
+	l.Retarget("") // a client that is being let in goes nowhere
 	l.Heal()
 	l.Cut()
 	l.running.Wait()
