@@ -41,7 +41,7 @@ func Example_errors() {
 	pool, stop := fleet()
 	defer stop()
 	ctx := context.Background()
-	locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 3 * time.Second, Wait: time.Second})
+	locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 3 * time.Second, Wait: 2 * time.Second})
 	if err != nil {
 		panic(err) // options that can never work
 	}
