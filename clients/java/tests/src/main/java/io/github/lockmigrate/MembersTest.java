@@ -293,7 +293,7 @@ public class MembersTest {
                 waiter.start();
                 waiters.add(waiter);
             }
-            until(() -> ask("ZCARD", "{handed}:queue").equals(2L));
+            until(() -> ((List<?>) ask("ZRANGE", "{handed}:queue", "0", "-1")).stream().filter(e -> Raw.of((byte[]) e).contains("lockmigrate:wake:")).count() == 2); // both hear
             Thread.sleep(300);
             long asked = commands("evalsha");
             first.close();

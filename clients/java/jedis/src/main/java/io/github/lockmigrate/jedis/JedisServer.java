@@ -86,6 +86,16 @@ public final class JedisServer implements RedisServer {
             public void onSubscribe(byte[] to, int count) {
                 subscribed.run();
             }
+
+            // From Jedis 5 on these methods come from a class of a type parameter: they are called by these names, and a class that was compiled
+            // against an older Jedis has no bridges to the ones above.
+            public void onMessage(Object from, Object message) {
+                onMessage((byte[]) from, (byte[]) message);
+            }
+
+            public void onSubscribe(Object to, int count) {
+                onSubscribe((byte[]) to, count);
+            }
         };
         Thread thread = new Thread(() -> {
             try {
