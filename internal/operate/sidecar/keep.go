@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
@@ -18,209 +17,6 @@ import (
 
 // lookEvery is the pause between two looks at the list of keys.
 const lookEvery = 50 * time.Millisecond
-
-// keys are the keys that the service may hold. What is not on the list is not held: a key goes on it before the command that may take it is
-// sent, and leaves it when no such command can act any more and the server says that nothing of ours is there.
-type keys struct {
-	mu      sync.Mutex
-	all     map[string]*watched
-	longest time.Duration     // of the leases that were asked for
-	first   stages.Stage      // of the stages of the namespace
-	changes map[string]string // of the list on the server, see entry; empty: the key leaves it
-}
-
-type watched struct {
-	acts     [3]time.Time // for each stage: until when a command of it may act
-	holds    [3]bool      // ... and whether something of it was there at the last look
-	next     time.Time    // of the looks
-	attempt  time.Time    // the last one
-	wanted   time.Time    // when two wanted it last
-	waits    bool         // no DEL came since: it was refused, or the lock is in use
-	displace bool         // that was told
-	endless  bool         // the last attempt wrote no time
-	tried    int64        // the connection that had come last at the first attempt since the last look; 0: no attempt
-	token    string       // of the lock at the last look
-	since    int64        // the connection that had come last before that token's attempt
-	gone     time.Time    // when all connections up to that one had ended; zero: not yet
-	orphan   bool         // that was told
-	entry    string       // on the list on the server; empty: none
-	left     bool         // of a handover: Old has a value, be it over
-	refused  bool         // the server does not let this sidecar look at it; that was told
-}
-
-// wait puts a key on the list, and tells whether the attempt waits for the lock to be handed over: the lock is in use, as far as we know, or
-// others want it too. It is not put there if the order has changed: stale says so.
-func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Client, command *protocol.Command, multi bool, now time.Time) (waits, stale bool) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if s.order.Load().Epoch != o.Epoch {
-		return false, true
-	}
-	w := k.all[command.Key]
-	if w == nil {
-		w = &watched{next: now.Add(s.every(o))}
-		k.all[command.Key] = w
-	}
-	if w.tried == 0 {
-		w.tried = s.clients.latest()
-	}
-	w.endless = command.Sidecar.Until == 0
-	k.note(s, command.Key, w)
-	if nx := command.Sidecar.Form == protocol.FormSetNX || command.Sidecar.Form == protocol.FormSet; nx && s.opts.Hold > 0 && !c.Held && s.hears.Load() && !multi { // to ask for the lock would break the WATCH of the transaction
-		s.waking.Lock()
-		woken, handed := s.woken, s.handed.After(w.attempt)
-		s.waking.Unlock()
-		waits := w.waits && now.Sub(w.attempt) < 3*command.Claim
-		if waits {
-			w.wanted = now
-		}
-		if now.Sub(w.wanted) < wantedFor && !(waits && handed) { // it would be refused: so it waits from the beginning
-			w.acts[stages.Number(o.Stage)], w.attempt = o.Until, now
-			c.Wake, c.Patience = s.reserve(rules, o, command.Key, now, woken), s.opts.Hold
-			return true, false
-		}
-	}
-	w.acts[stages.Number(o.Stage)] = o.Until
-	w.attempt, w.waits = now, true
-	k.lasts(s, command.TTL)
-	return false, false
-}
-
-// lasts notes a lease that was asked for. The caller has k.mu.
-func (k *keys) lasts(s *Sidecar, ttl time.Duration) {
-	if ttl > k.longest && ttl < protocol.Century {
-		k.longest = ttl
-		s.tellNews()
-	}
-}
-
-func (k *keys) longer(s *Sidecar, ttl time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.lasts(s, ttl)
-}
-
-// passed notes a command that passes at stage legacy, and may leave a value on the key. It does not if the order has changed.
-func (k *keys) passed(s *Sidecar, o *order, key string, now time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if s.order.Load().Epoch != o.Epoch {
-		return false
-	}
-	w := k.all[key]
-	if w == nil {
-		w = &watched{next: now.Add(s.every(o))}
-		k.all[key] = w
-	}
-	w.acts[stages.Legacy], w.attempt = o.Until, now
-	k.note(s, key, w)
-	return true
-}
-
-// begin notes what a command that this process carries out may leave on its keys. It does not if the order has changed.
-func (k *keys) begin(x *exchange, now time.Time) bool {
-	s := x.sidecar
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if s.order.Load().Epoch != x.o.Epoch {
-		return false
-	}
-	if x.known.mode == spares || x.known.mode == reads || x.name == "GET" {
-		return true
-	}
-	for _, i := range x.at {
-		key := string(x.args[i])
-		w := k.all[key]
-		if w == nil {
-			w = &watched{}
-			k.all[key] = w
-		}
-		if w.tried == 0 {
-			w.tried = s.clients.latest()
-		}
-		w.acts[stages.Number(x.o.Stage)], w.attempt, w.waits = x.o.Until, now, true
-		if len(x.args) > 2 {
-			command := x.rules.SetNX(x.now(), key, string(x.args[2]), "", protocol.FormSetNX)
-			w.endless = command.Sidecar.Until == 0 && len(x.args) < 5
-			k.lasts(s, command.TTL)
-		}
-		k.note(s, key, w)
-	}
-	return true
-}
-
-// lookNow has a key looked at soon: a command on it is over.
-func (k *keys) lookNow(key string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if w := k.all[key]; w != nil {
-		w.next = time.Now()
-	}
-}
-
-// elsewhere tells whether anything of a key may be where the commands of a stage do not go.
-func (k *keys) elsewhere(key string, stage int, now time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	w := k.all[key]
-	if w == nil {
-		return false
-	}
-	if w.since == before && w.next.IsZero() || stage == 2 && w.left {
-		return true
-	}
-	for other := range w.acts {
-		if other != stage && (w.holds[other] || now.Before(w.acts[other])) {
-			return true
-		}
-	}
-	return false
-}
-
-// alone notes that a lock is given back but at one stage.
-func (k *keys) alone(key string, stage int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if w := k.all[key]; w != nil {
-		w.holds, w.left = [3]bool{}, stage == 0
-		w.holds[stage] = true
-	}
-}
-
-// onOld tells whether a key counts as held at stage old.
-func (k *keys) onOld(key string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	w := k.all[key]
-	return w != nil && w.holds[stages.Legacy]
-}
-
-// tokens tells whether a token may stand on a key: one was attempted or seen, or the process before had the key and nobody has looked yet.
-func (k *keys) tokens(key string, now time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	w := k.all[key]
-	return w != nil && (w.holds[stages.Bridge] || now.Before(w.acts[stages.Bridge]) || now.Before(w.acts[stages.Modern]) || w.since == before && w.next.IsZero())
-}
-
-// given notes a DEL: what was attempted before it was granted.
-func (k *keys) given(s *Sidecar, key string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if w := k.all[key]; w != nil && w.waits {
-		w.waits = false
-		s.counts.granted.Add(1)
-	}
-}
-
-// contended notes that an attempt which was held back has to wait.
-func (k *keys) contended(key string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if w := k.all[key]; w != nil {
-		w.wanted = time.Now()
-	}
-}
 
 // wantedFor is for how long a key on which an attempt had to wait counts as one that others want too.
 const wantedFor = 2 * time.Second
@@ -358,23 +154,6 @@ func (s *Sidecar) reportOnce(ctx context.Context) (news bool, err error) {
 	return news, nil
 }
 
-// stages returns the lowest and the highest stage with a lock that may be held (-1: none), and for how long a lock can outlive
-// its last renewal.
-func (k *keys) stages(lease time.Duration) (low, high stages.Stage, longest time.Duration) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	low, high = -1, -1
-	now := time.Now()
-	for _, w := range k.all {
-		for stage := range w.acts {
-			if w.holds[stage] || now.Before(w.acts[stage]) {
-				low, high = lowest(low, k.first+stages.Stage(stage)), max(high, k.first+stages.Stage(stage))
-			}
-		}
-	}
-	return low, high, max(lease, k.longest)
-}
-
 func (s *Sidecar) leave() {
 	if low, _, _ := s.keys.stages(0); low >= 0 {
 		return // the lease runs out by itself, and what is held counts until then
@@ -398,19 +177,6 @@ func (s *Sidecar) look(ctx context.Context) {
 			s.keep(ctx, due)
 		}
 	}
-}
-
-// due are the keys that are to be looked at, what has waited longest first.
-func (k *keys) due(now time.Time) (due []string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	for key, w := range k.all {
-		if now.After(w.next) {
-			due = append(due, key)
-		}
-	}
-	slices.SortFunc(due, func(a, b string) int { return k.all[a].next.Compare(k.all[b].next) })
-	return due
 }
 
 // together is how many keys are looked at in one round trip. The server is busy with them for less than a millisecond.
@@ -593,13 +359,4 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 			w.next = asked.Add(lookEvery)
 		}
 	}
-}
-
-func latest(times [3]time.Time, t time.Time) time.Time {
-	for _, other := range times {
-		if other.After(t) {
-			t = other
-		}
-	}
-	return t
 }

@@ -1,0 +1,292 @@
+package sidecar
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
+)
+
+// atNew carries out a script of the sidecar on New.
+func (x *exchange) atNew(command protocol.Command) (any, error) {
+	conn, err := x.sidecar.open(x.sidecar.opts.Pool)
+	if err != nil {
+		return nil, x.failed("new", err)
+	}
+	defer conn.Close()
+	command.NotAfter, command.Queue = x.o.notAfter, x.queue(command)
+	x.sidecar.keys.longer(x.sidecar, command.TTL)
+	reply, err := wire.Do(conn, x.sidecar.opts.ReplyTimeout, command)
+	switch {
+	case err != nil:
+		return nil, x.failed("new", err)
+	case reply.Kind == protocol.Integer:
+		return reply.Int, nil
+	case reply.Kind == protocol.Text:
+		return []byte(reply.Text), nil
+	}
+	return nil, nil
+}
+
+// queue is the queue of a command: at stage both nobody waits on New for what Old decides.
+func (x *exchange) queue(command protocol.Command) string {
+	if x.o.Stage == stages.Both && command.Op == protocol.SidecarTake {
+		return ""
+	}
+	return command.Queue
+}
+
+// runAtNew has sidecar_run.lua carry out a command on New.
+func (x *exchange) runAtNew(args [][]byte) (any, error) {
+	body, call, why := x.call(x.name, x.known.keys, x.known.mode, args, x.sidecar.opts.Clock(), "")
+	if why != "" {
+		return nil, redis.Error(why)
+	}
+	script := runScript
+	if body != nil {
+		script = redis.NewScript(-1, scripts.SidecarRun.Around(string(body)))
+	}
+	words := make([]any, len(call))
+	for i, w := range call {
+		words[i] = w
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), x.sidecar.opts.ReplyTimeout)
+	defer cancel()
+	conn, err := x.sidecar.open(x.sidecar.opts.Pool)
+	if err != nil {
+		return nil, x.failed("new", err)
+	}
+	defer conn.Close()
+	reply, err := script.DoContext(ctx, conn, words...)
+	return reply, x.failed("new", err)
+}
+
+var runScript = redis.NewScript(-1, scripts.SidecarRun.Bare())
+
+// atOld carries out a command on Old as it came.
+func (x *exchange) atOld(words ...any) (any, error) {
+	conn, err := x.sidecar.openOld()
+	if err != nil {
+		return nil, x.failed("old", err)
+	}
+	reply, err := redis.DoWithTimeout(conn, x.sidecar.opts.ReplyTimeout, text(words[0]), words[1:]...)
+	x.sidecar.closeOld(conn)
+	return reply, x.failed("old", err)
+}
+
+// failed says on which server something went wrong. What a server answers is its own word.
+func (x *exchange) failed(which string, err error) error {
+	var refused redis.Error
+	if err == nil || errors.As(err, &refused) {
+		return err
+	}
+	return fmt.Errorf("%s: the %s server has not answered (%w): it is not known whether it has acted; what was taken ends with its lease", x.name, which, err)
+}
+
+func errorIs(err error, word string) bool {
+	return err != nil && strings.HasPrefix(err.Error(), word)
+}
+
+func or(reply any, err error) any {
+	var refused redis.Error
+	switch {
+	case errors.As(err, &refused):
+		return refused
+	case err != nil:
+		return err
+	}
+	return reply
+}
+
+func text(word any) string { return string(bytesOf(word)) }
+
+func bytesOf(word any) []byte {
+	switch v := word.(type) {
+	case []byte:
+		return v
+	case string:
+		return []byte(v)
+	}
+	return nil
+}
+
+// open is a connection to New within the bound of a command.
+func (s *Sidecar) open(pool lockmigrate.Pool) (redis.Conn, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), s.opts.ReplyTimeout)
+	defer cancel()
+	return pool.GetContext(ctx)
+}
+
+// oldConns are connections to Old that nobody uses. They are never given back to their pool, so each is told to the record once.
+type oldConns struct {
+	opened lockers.Opened
+	mu     sync.Mutex
+	idle   []idleConn
+}
+
+type idleConn struct {
+	redis.Conn
+	since time.Time
+}
+
+const mostIdle, idleFor = 16, 5 * time.Second
+
+func (s *Sidecar) openOld() (redis.Conn, error) {
+	for {
+		s.old.mu.Lock()
+		n := len(s.old.idle) - 1
+		if n < 0 {
+			s.old.mu.Unlock()
+			break
+		}
+		c := s.old.idle[n]
+		s.old.idle = s.old.idle[:n]
+		s.old.mu.Unlock()
+		if time.Since(c.since) > idleFor {
+			if _, err := redis.DoWithTimeout(c.Conn, s.opts.ReplyTimeout, "PING"); err != nil {
+				_ = c.Close()
+				continue
+			}
+		}
+		return c.Conn, nil
+	}
+	conn, err := s.open(s.opts.Old)
+	if err == nil {
+		s.old.opened.Ask(conn, s.opts.ReplyTimeout)
+	}
+	return conn, err
+}
+
+func (s *Sidecar) closeOld(conn redis.Conn) {
+	s.old.mu.Lock()
+	defer s.old.mu.Unlock()
+	switch {
+	case conn.Err() != nil: // the others are hardly better
+		for _, c := range s.old.idle {
+			_ = c.Close()
+		}
+		s.old.idle = nil
+		fallthrough
+	case len(s.old.idle) >= mostIdle:
+		_ = conn.Close()
+		return
+	}
+	s.old.idle = append(s.old.idle, idleConn{conn, time.Now()})
+}
+
+// ErrUnfit says that the record is not for this sidecar: somebody has to change one of them.
+var ErrUnfit = errors.New("this sidecar cannot follow the record")
+
+// fits says why this sidecar cannot follow a record: package handover asks the same. At stage new nobody needs Old any more, so one that cannot be asked
+// is asked again when the stage is another.
+func (s *Sidecar) fits(ctx context.Context, o stages.Order) error {
+	switch {
+	case s.fitted:
+		return nil
+	case (o.Handover == nil) != (s.opts.Old == nil):
+		return fmt.Errorf("%w: --handover is for the record of a handover, and --namespace for one that moves from legacy to modern", ErrUnfit)
+	case s.opts.Old == nil:
+		return nil
+	}
+	var ours stages.Halves
+	var errs [2]error
+	ours.Old.Mark, errs[0] = stages.ReadMark(ctx, s.opts.Old, o.Namespace, s.opts.ReplyTimeout)
+	ours.New.Mark, errs[1] = stages.ReadMark(ctx, s.opts.Pool, o.Namespace, s.opts.ReplyTimeout)
+	switch err := errors.Join(errs[:]...); {
+	case errs[0] != nil && errs[1] == nil && o.Stage == stages.New:
+		return nil
+	case err != nil:
+		return err
+	case ours.Old.Mark == ours.New.Mark:
+		return fmt.Errorf("%w: both servers are one", ErrUnfit)
+	}
+	if err := o.Handover.Differs(ours); err != nil {
+		return fmt.Errorf("%w: %w", ErrUnfit, err)
+	}
+	s.fitted = true
+	return nil
+}
+
+// stripe is what the commands on a key that this process carries out by itself wait for.
+func (s *Sidecar) stripe(key string) *sync.Mutex {
+	h := uint32(2166136261)
+	for i := range len(key) {
+		h = (h ^ uint32(key[i])) * 16777619
+	}
+	return &s.stripes[h%uint32(len(s.stripes))]
+}
+
+// sight is what stands on the two servers.
+type sight struct {
+	asked, there, live bool // Old has answered; it has a value; and that is not over
+	held               bool // somebody has New's key
+}
+
+// sights looks at keys on both servers.
+func (s *Sidecar) sights(keys []string) map[string]sight {
+	all := map[string]sight{}
+	if s.opts.Old == nil {
+		return all
+	}
+	conn, err := s.openOld()
+	if err != nil {
+		return all
+	}
+	defer s.closeOld(conn)
+	for _, key := range keys {
+		_ = conn.Send("GET", key)
+		_ = conn.Send("PTTL", key)
+	}
+	_ = conn.Flush()
+	for _, key := range keys {
+		value, err := redis.ReceiveWithTimeout(conn, s.opts.ReplyTimeout)
+		ms, _ := redis.Int64(redis.ReceiveWithTimeout(conn, s.opts.ReplyTimeout))
+		s.keys.longer(s, time.Duration(ms)*time.Millisecond)
+		if err == nil || errorIs(err, "WRONGTYPE") {
+			all[key] = sight{asked: true, there: err != nil || value != nil, live: err != nil || ms > 0 || value != nil && s.lives(text(value))} // with a TTL it may be a lock of SET NX PX, whatever its text
+		}
+	}
+	other, err := s.open(s.opts.Pool)
+	if err != nil {
+		return all
+	}
+	defer other.Close()
+	for _, key := range keys {
+		_ = other.Send("EXISTS", key)
+	}
+	_ = other.Flush()
+	for _, key := range keys {
+		n, err := redis.ReceiveWithTimeout(other, s.opts.ReplyTimeout)
+		v := all[key]
+		v.held = err == nil && n == int64(1)
+		all[key] = v
+	}
+	return all
+}
+
+// lives tells whether a text on Old may be a lock of the service: not where each of its dialects that can read it takes it for over.
+func (s *Sidecar) lives(value string) bool {
+	s.dialectsMu.Lock()
+	defer s.dialectsMu.Unlock()
+	now := protocol.InstantOf(s.opts.Clock())
+	for _, d := range s.dialects {
+		if d == nil || value == d.Forever {
+			return true
+		}
+		if ends, ok := d.Written(value); !ok || now < ends.Add(time.Second) { // a count of seconds lasts to the end of its second
+			return true
+		}
+	}
+	return false
+}
