@@ -11,7 +11,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -62,7 +62,7 @@ func newSimulateCommand(env *environment) *cobra.Command {
 	f.StringVar(&flags.network, "network", "", "the network, as in a scenario: `'DELAY WORD=VALUE ...'`, such as '1ms lose-reply=1%'")
 	f.IntVar(&flags.runs, "runs", 5, "how many seeds to run, in each cell or of the scenario")
 	f.Uint64Var(&flags.seed, "seed", 1, "the first seed")
-	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the report to this `FILE`; empty for none")
+	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the page to this `FILE`; empty for none")
 	f.StringVar(&flags.scenario, "scenario", "", "run the fleet that a `FILE` describes instead")
 	choose(cmd, &flags.as, "as", "show one run of a scenario or of a cell: as a `FORM`, story, trace, or a scenario that plays it again", forms...)
 	f.BoolVar(&flags.shrink, "shrink", false, "with --as: cut a run that breaks down to what it needs")
@@ -236,16 +236,16 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	}
 	wall := env.now().Sub(start)
 	r := report.Collect(axes, outcomes, flags.seed)
-	r.Command = command
 	if flags.html != "" {
-		if err := writeReport(ctx, status, r, flags.html); err != nil {
+		status.Clear()
+		status.Update(func() string { return "simulate: looking for the smallest runs that break" })
+		if err := writeFile(flags.html, playground.OfSweep(r, command).Write); err != nil {
 			return err
 		}
+		status.Clear()
+		env.note("the page is in %s", flags.html)
 	}
 	status.Clear()
-	if flags.html != "" {
-		env.note("the report is in %s", flags.html)
-	}
 	if err := env.print(sweepJSON(r, wall), func(b *strings.Builder) { sweepText(b, env, r, wall, flags) }); err != nil {
 		return err
 	}
@@ -255,23 +255,6 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 		}
 	}
 	return nil
-}
-
-// writeReport shrinks the breaks, refutes the claims, and writes the file.
-func writeReport(ctx context.Context, status *terminal.Status, r *report.Report, path string) error {
-	status.Clear()
-	status.Update(func() string { return "simulate: looking for the smallest runs that break" })
-	r.Shrink()
-	claims := explore.Claims()
-	for i, c := range claims {
-		status.Update(func() string {
-			return fmt.Sprintf("report %s %d of %d claims", terminal.Bar(float64(i)/float64(len(claims))), i, len(claims))
-		})
-		if c.Expected == explore.Violated {
-			r.Claims = append(r.Claims, explore.Check(ctx, c, explore.Limits{}))
-		}
-	}
-	return writeFile(path, r.Write)
 }
 
 func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time.Duration, flags *simulateFlags) {

@@ -7,11 +7,13 @@ import (
 	"io"
 
 	"github.com/lockmigrate/lockmigrate/internal/page"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 )
 
 //go:embed page.html
 var html string
+
+//go:embed page.css
+var style string
 
 //go:embed page.js
 var script string
@@ -21,10 +23,17 @@ var sheet = template.Must(template.New("playground").Parse(html))
 // Home is where the page leads to.
 const Home = "https://github.com/lockmigrate/lockmigrate"
 
-// Write writes the page: one file, which loads nothing. Program is the gzipped WebAssembly of cmd/playground, exec Go's wasm_exec.js.
+// Write writes the page on which a reader moves sliders: one file, which loads nothing. Program is the gzipped WebAssembly of
+// cmd/playground, exec Go's wasm_exec.js.
 func Write(out io.Writer, program []byte, exec string) error {
+	return write(out, nil, base64.StdEncoding.EncodeToString(program), exec)
+}
+
+// Write writes the page of a sweep that is over: the same page, with what was found in place of the program.
+func (s *Sweep) Write(out io.Writer) error { return write(out, s, "", "") }
+
+func write(out io.Writer, s *Sweep, wasm, exec string) error {
 	return sheet.Execute(out, map[string]any{
-		"Style": page.Style(), "Picture": report.Style(), "Home": Home, "Exec": template.JS(exec), "Script": template.JS(script),
-		"Wasm": template.JSStr(base64.StdEncoding.EncodeToString(program)),
+		"Style": page.Style() + template.CSS(style), "Home": Home, "Sweep": s, "Exec": template.JS(exec), "Script": template.JS(script), "Wasm": template.JSStr(wasm),
 	})
 }

@@ -1,15 +1,12 @@
 // Package playground plays fleets for a page on which a reader moves sliders: package main of cmd/playground compiles it to WebAssembly, so
-// that the shipped protocol runs in the reader's browser. It says what happened in figures; the page has the words.
+// that the shipped protocol runs in the reader's browser. The same page shows the map and the runs of a sweep that is over (sweep.go). Go says
+// what happened in figures; the page has the words.
 package playground
 
 import (
 	"errors"
-	"fmt"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -27,17 +24,17 @@ type Settings struct {
 
 func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
-// fleet makes the fleet, or says what is wrong with the settings.
-func (s *Settings) fleet() (*sim.Fleet, error) {
+// fleet makes the cell and its fleet, or says what is wrong with the settings.
+func (s *Settings) fleet() (*sim.Cell, *sim.Fleet, error) {
 	setting := sim.StandardSetting()
 	setting.Clients = s.Clients
 	setting.Client.Poll = ms(s.PollMS)
 	cell := sim.Cell{Scheme: s.Scheme, Skew: ms(s.SkewMS), Lease: ms(s.LeaseMS), Hold: ms(s.HoldMS), Setting: setting}
 	if err := cell.Validate(); err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	if s.PollMS < 1 || s.PauseMS < 0 || s.Failover < 0 {
-		return nil, errors.New("a poll must be above zero, pauses and failovers not below")
+		return nil, nil, errors.New("a poll must be above zero, pauses and failovers not below")
 	}
 	if s.PauseMS > 0 {
 		setting.Client.Chaos.PauseEvery = sim.Uniform(cell.Lease/2, 2*cell.Lease)
@@ -47,7 +44,7 @@ func (s *Settings) fleet() (*sim.Fleet, error) {
 	if s.Failover > 0 {
 		f.Server.FailoverEvery, f.Server.Outage, f.Server.Behind = sim.Uniform(cell.Lease/2, 2*cell.Lease), sim.Fixed(ms(200)), sim.Fixed(ms(s.Failover))
 	}
-	return f, nil
+	return &cell, f, nil
 }
 
 // runs is how many seeds Play tries at most.
@@ -55,102 +52,59 @@ const runs = 8
 
 // Played is one run: the first that breaks, or else the first.
 type Played struct {
-	Wide     string `json:"wide"`  // a picture for a screen
-	Phone    string `json:"phone"` // ... and for a phone
-	Seed     uint64 `json:"seed"`
-	Runs     int    `json:"runs"`     // that were tried
-	Turns    int64  `json:"turns"`    // in all of them
-	Seconds  int64  `json:"seconds"`  // of the fleet's time, in all of them
-	Break    *Break `json:"break"`    // nil: nobody came in beside another
-	Scenario string `json:"scenario"` // a file for lockmigrate simulate --scenario
-}
-
-// Break is the moment at which a second holder comes in.
-type Break struct {
-	AtMS   int64  `json:"at"`
-	Inside Holder `json:"inside"`
-	Second Holder `json:"second"`
-	Cause  string `json:"cause"` // of forecast.Cause
-}
-
-// Holder is one of the two.
-type Holder struct {
-	Name    string `json:"name"`
-	ClockMS int64  `json:"clock"` // how far its clock is ahead
-	LeftMS  int64  `json:"left"`  // of its lease in true time; below 0: it is over for so long
+	*Run
+	Seed    uint64 `json:"seed"`
+	Runs    int    `json:"runs"`    // that were tried
+	Turns   int64  `json:"turns"`   // in all of them
+	Seconds int64  `json:"seconds"` // of the fleet's time, in all of them
 }
 
 // Play runs a fleet, with up to 8 seeds until one breaks.
 func Play(s Settings) (*Played, error) {
-	f, err := s.fleet()
+	_, f, err := s.fleet()
 	if err != nil {
 		return nil, err
 	}
 	w, p := new(sim.World), &Played{Seed: 1}
-	for seed := uint64(1); seed <= runs && p.Break == nil; seed++ {
+	for seed := uint64(1); seed <= runs; seed++ {
 		r := w.Run(f, seed)
 		p.Runs++
 		p.Turns += r.Turns
 		p.Seconds += int64(r.Simulated / time.Second)
 		if r.Overlaps > 0 {
-			p.Seed, p.Break = seed, &Break{}
+			p.Seed = seed
+			break
 		}
 	}
-	records, _ := report.Trace(w, f, p.Seed)
-	if p.Break != nil {
-		p.Break.of(f, records)
-	}
-	p.Wide, p.Phone = report.Pictures(f, records)
-	expect := scenario.Expectation{What: "overlaps", Op: "="}
-	if p.Break != nil {
-		expect.Op = ">"
-	}
-	out := scenario.Scenario{Purpose: []string{"made on the playground"}, Fleet: *f, Seed: p.Seed, Seeds: 1, Expect: []scenario.Expectation{expect}}
-	p.Scenario = out.Format()
+	p.Run = look(w, f, p.Seed, "made on the playground")
 	return p, nil
 }
 
-// of finds the moment and its cause.
-func (b *Break) of(f *sim.Fleet, records []sim.Record) {
-	judge := forecast.NewJudge(f)
-	leases, clocks := make([]time.Duration, len(f.Clients)), make([]time.Duration, len(f.Clients))
-	for i := range records {
-		r := &records[i]
-		judge.See(r)
-		if r.Client >= 0 {
-			clocks[r.Client] = r.Error
-		}
-		if r.Kind == sim.Enters {
-			leases[r.Client] = time.Duration(r.Lease)
-		}
-		if r.Kind != sim.Overlaps {
-			continue
-		}
-		b.AtMS = time.Duration(r.At).Milliseconds()
-		holder := func(i int32) Holder {
-			return Holder{f.Clients[i].Name, clocks[i].Round(time.Millisecond).Milliseconds(), (leases[i] - time.Duration(r.At)).Milliseconds()}
-		}
-		b.Inside, b.Second = holder(r.Other), holder(r.Client)
-		break
-	}
-	for cause, n := range judge.Causes {
-		if n > 0 {
-			b.Cause = fmt.Sprint(forecast.Cause(cause))
-		}
-	}
-}
-
-// Broken plays a fleet once for each of three seeds, and returns how many of the runs broke: a cell of the map.
-func Broken(s Settings) (broken int, err error) {
-	f, err := s.fleet()
+// Broken plays a fleet once for each of three seeds: a cell of the map, as shade writes it.
+func Broken(s Settings) (int, error) {
+	cell, f, err := s.fleet()
 	if err != nil {
 		return 0, err
 	}
-	w := new(sim.World)
+	w, broken := new(sim.World), 0
 	for seed := uint64(1); seed <= 3; seed++ {
 		if w.Run(f, seed).Overlaps > 0 {
 			broken++
 		}
 	}
-	return broken, nil
+	return shade(cell, broken, 3), nil
+}
+
+// predicted is what shade adds to a cell that the closed form says breaks.
+const predicted = 8
+
+// shade is a cell of a map: 0 where no run broke, else 1 to 4 by their share.
+func shade(c *sim.Cell, broken, runs int) (n int) {
+	if broken > 0 {
+		n = 1 + 3*broken/runs
+	}
+	if c.Predict() == sim.Breaks {
+		n += predicted
+	}
+	return n
 }

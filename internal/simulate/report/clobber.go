@@ -2,10 +2,8 @@ package report
 
 import (
 	_ "embed"
-	"fmt"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 //go:embed clobber.txt
@@ -19,14 +17,4 @@ func Clobber() *scenario.Scenario {
 		panic(err) // the file is part of the program
 	}
 	return s
-}
-
-func clobberRun(w *sim.World) Run {
-	s := Clobber()
-	records, _ := Trace(w, &s.Fleet, s.Seed)
-	return Run{
-		ID: "clobber", Fleet: &s.Fleet, Records: records, Scenario: clobber,
-		Title:  fmt.Sprintf("legacy, clocks agree, nobody overruns: a clobber shortens the lease (%d clients)", len(s.Fleet.Clients)),
-		Replay: "lockmigrate simulate --scheme clobber --as story",
-	}
 }

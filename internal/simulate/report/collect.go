@@ -1,20 +1,35 @@
+// Package report tells what happened: a run as lines of a trace and as sentences, a sweep as a table.
 package report
 
 import (
-	"cmp"
 	"fmt"
-	"slices"
+	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
-// maxRuns bounds the runs that a report draws: it must stay a file that one can send.
-const maxRuns = 34
+// Report is what a sweep found.
+type Report struct {
+	Seed      uint64
+	TraceHash string
+	Ops       int64
+	Simulated time.Duration
+	Grid      sim.Grid
+	Outcomes  []sim.Outcome // in the order of Grid.Cells
+	Rows      []Row
+}
 
-// skewStep is the smallest change of a clock that a shrunk run distinguishes.
-const skewStep = 100 * time.Millisecond
+// Row is one line of the table: where a scheme breaks, and where it should.
+type Row struct {
+	Scheme     string `json:"scheme"`
+	Breaks     string `json:"breaks"` // the least skew that broke it
+	Predicted  string `json:"predicted"`
+	Cells      int    `json:"cells"`
+	Broken     int    `json:"broken"`
+	Overlaps   int64  `json:"overlaps"`
+	Unpromised int64  `json:"unpromised"`
+}
 
 // Collect makes a report of a sweep's outcomes.
 func Collect(table sim.Grid, outcomes []sim.Outcome, seed uint64) *Report {
@@ -99,78 +114,6 @@ func (e *edges) String() string {
 	}
 }
 
-// Shrink adds a minimal run for each row of the maps that breaks: its break with the smallest skew, on
-// either side of zero; and last the break that needs no skew at all.
-func (r *Report) Shrink() {
-	best := map[string]*sim.Outcome{}
-	var order []string
-	for i := range r.Outcomes {
-		o := &r.Outcomes[i]
-		if o.Broken == 0 {
-			continue
-		}
-		axis, value := r.axis(i, o)
-		id := RunID(o.Scheme, axis, value, o.Skew < 0)
-		if best[id] == nil {
-			order = append(order, id)
-		}
-		if was := best[id]; was == nil || o.Skew.Abs() < was.Skew.Abs() {
-			best[id] = o
-		}
-	}
-	slices.SortStableFunc(order, func(a, b string) int { return cmp.Compare(rank(r.Grid, best[a]), rank(r.Grid, best[b])) })
-	w := new(sim.World)
-	for _, id := range order[:min(len(order), maxRuns)] {
-		r.Runs = append(r.Runs, ShrinkCell(w, id, best[id]))
-	}
-	r.Runs = append(r.Runs, clobberRun(w))
-}
-
-// rank prefers the runs nearest to the grid's own lease and hold time.
-func rank(g sim.Grid, o *sim.Outcome) time.Duration {
-	d := (o.Lease - g.Lease).Abs() + (o.Hold - g.Hold).Abs()
-	if o.Skew < 0 {
-		d += time.Millisecond
-	}
-	return d
-}
-
-// axis tells which map an outcome belongs to, and its row.
-func (r *Report) axis(i int, o *sim.Outcome) (string, time.Duration) {
-	perScheme := (len(r.Grid.Leases) + len(r.Grid.Holds)) * len(r.Grid.Skews)
-	if i%perScheme < len(r.Grid.Leases)*len(r.Grid.Skews) {
-		return "lease", o.Lease
-	}
-	return "hold", o.Hold
-}
-
-// ShrinkCell finds the smallest run that breaks a cell's fleet.
-func ShrinkCell(w *sim.World, id string, o *sim.Outcome) Run {
-	planned, _ := sim.Planned(w, o.Fleet(), o.FirstSeed)
-	small := sim.NewShrinker(w, skewStep).Shrink(planned)
-	records, result := Trace(w, small, 0)
-	s := scenario.Scenario{
-		Purpose: []string{fmt.Sprintf("%s: the smallest run that breaks it at lease %v, hold %v.", o.Scheme, o.Lease, o.Hold)},
-		Fleet:   *small, Seed: 1, Seeds: 1,
-		Expect: []scenario.Expectation{{What: "overlaps", Op: "=", N: result.Overlaps}},
-	}
-	return Run{
-		ID: id, Fleet: small, Records: records, Scenario: s.Format(),
-		Title:  title(o, small, result.Ops),
-		Replay: PlayCommand(o) + " --shrink",
-	}
-}
-
-func title(o *sim.Outcome, small *sim.Fleet, commands int64) string {
-	skew := "clocks agree"
-	for i := range small.Clients {
-		if off := small.Clients[i].Offset; off != 0 {
-			skew = "one clock " + Ahead(off)
-		}
-	}
-	return fmt.Sprintf("%s, lease %v, hold %v: %s, %d clients, %d server commands", o.Scheme, o.Lease, o.Hold, skew, len(small.Clients), commands)
-}
-
 // PlayCommand is the command line that plays a cell's first broken run again.
 func PlayCommand(o *sim.Outcome) string {
 	line := fmt.Sprintf("lockmigrate simulate --scheme %s --skew=%v --lease %v --hold %v --seed %d", o.Scheme, o.Skew, o.Lease, o.Hold, o.FirstSeed)
@@ -178,4 +121,11 @@ func PlayCommand(o *sim.Outcome) string {
 		line += fmt.Sprintf(" --clients %d", n)
 	}
 	return line + o.Setting.Flags + " --as story"
+}
+
+func signedSeconds(d time.Duration) string {
+	if d > 0 {
+		return "+" + d.String()
+	}
+	return strings.Replace(d.String(), "-", "−", 1)
 }
