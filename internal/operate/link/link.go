@@ -237,6 +237,8 @@ func (l *Link) requests(client, server net.Conn) {
 	}
 }
 
+const longest = 512 << 20 // of a word, for Redis too
+
 // readCommand reads one RESP array of bulk strings, and keeps its bytes.
 func readCommand(in *bufio.Reader) (raw []byte, words []string, err error) {
 	number := func(prefix byte) (int, error) {
@@ -256,7 +258,10 @@ func readCommand(in *bufio.Reader) (raw []byte, words []string, err error) {
 			break
 		}
 		var length int
-		if length, err = number('$'); err != nil {
+		if length, err = number('$'); err == nil && (length < 0 || length > longest) {
+			err = fmt.Errorf("not a RESP command: a word of %d bytes", length)
+		}
+		if err != nil {
 			break
 		}
 		word := make([]byte, length+2)
