@@ -42,37 +42,58 @@ func (u Use) names(kind Kind) string {
 	return strings.Join(out, " ")
 }
 
-// Markdown is the table of SECURITY.md.
+// Markdown is the table of SECURITY.md. A row has what its use needs beside the rights of an earlier row.
 func Markdown() string {
 	var b strings.Builder
-	b.WriteString("| use | keys | channels | commands |\n|---|---|---|---|\n")
+	b.WriteString("| use | as the row | keys | channels | commands |\n|---|---|---|---|---|\n")
 	for i, u := range all() {
 		name := u.Name
 		if at := i - len(Packages); at >= 0 && at < len(Topologies) {
 			name = "in addition, over package " + name
 		}
+		var base Use
+		for _, o := range all()[:i] {
+			if strings.Fields(o.Name)[0] == strings.Fields(u.Name)[0] && len(o.Rights) > max(len(base.Rights), 4) && u.includes(o.Rights) {
+				base = o
+			}
+		}
+		more := Use{Rights: slices.DeleteFunc(slices.Clone(u.Rights), func(r Right) bool { return base.includes([]Right{r}) })}
 		row := func(kind Kind) string {
-			if text := u.names(kind); text != "none" {
+			if text := more.names(kind); text != "none" {
 				return "`" + strings.ReplaceAll(text, "|", `\|`) + "`"
 			}
-			return "none"
+			return ""
 		}
-		fmt.Fprintf(&b, "| %s | %s | %s | %s |\n", name, row(Key), row(Channel), row(Command))
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %s |\n", name, base.Name, row(Key), row(Channel), row(Command))
 	}
 	return b.String()
 }
 
+// includes tells whether a use has these rights, and can do without the same ones.
+func (u Use) includes(rights []Right) bool {
+	return !slices.ContainsFunc(rights, func(r Right) bool {
+		return !slices.ContainsFunc(u.Rights, func(o Right) bool { return o.Kind == r.Kind && o.Name == r.Name && o.Without == r.Without })
+	})
+}
+
 // Losses lists what is lost without a right in brackets.
 func Losses() string {
-	var b strings.Builder
-	seen := map[string]bool{}
+	var order []string
+	names, seen := map[string][]string{}, map[string]bool{}
 	for _, u := range all() {
 		for _, r := range u.Rights {
-			if r.Without != "" && !seen[r.Name] {
-				seen[r.Name] = true
-				fmt.Fprintf(&b, "- `%s`: %s.\n", r.Name, r.Without)
+			if r.Without == "" || seen[r.Name] {
+				continue
 			}
+			if seen[r.Name] = true; names[r.Without] == nil {
+				order = append(order, r.Without)
+			}
+			names[r.Without] = append(names[r.Without], "`"+r.Name+"`")
 		}
+	}
+	var b strings.Builder
+	for _, lost := range order {
+		fmt.Fprintf(&b, "- %s: %s.\n", strings.Join(names[lost], ", "), lost)
 	}
 	return b.String()
 }
