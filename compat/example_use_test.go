@@ -41,7 +41,7 @@ func Example_errors() {
 	pool, stop := fleet()
 	defer stop()
 	ctx := context.Background()
-	locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 3 * time.Second, Wait: 2 * time.Second})
+	locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 3 * time.Second})
 	if err != nil {
 		panic(err) // options that can never work
 	}
@@ -72,14 +72,17 @@ func Example_errors() {
 	}
 
 	report(locker.Do(ctx, "lock.order.17", func(ctx context.Context) error {
-		report(locker.Do(ctx, "lock.order.17", func(context.Context) error { return nil })) // it is held
+		brief, cancel := context.WithTimeout(ctx, 100*time.Millisecond) // or Options.Wait, for all of a Locker's waits
+		defer cancel()
+		report(locker.Do(brief, "lock.order.17", func(context.Context) error { return nil })) // it is held
 		return nil
 	}))
 
 	conn := pool.Get()
 	defer conn.Close()
 	_, _ = conn.Do("SET", "lock.order.18", "a word")
-	report(locker.Do(ctx, "lock.order.18", func(context.Context) error { return nil }))
+	_, err = locker.TryAcquire(ctx, "lock.order.18")
+	report(err)
 
 	report(locker.Do(ctx, "lock.order.19", func(ctx context.Context) error {
 		_, _ = conn.Do("FLUSHDB") // the server forgets everything
@@ -87,7 +90,7 @@ func Example_errors() {
 		return ctx.Err()
 	}))
 	// Output:
-	// try again later: acquire "lock.order.17": lock not acquired: Options.Wait is over
+	// try again later: acquire "lock.order.17": lock not acquired: context deadline exceeded
 	// the work is done, and the lock was ours throughout
 	// tell the operator what is on lock.order.18
 	// check the order by hand: true
