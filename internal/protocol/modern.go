@@ -47,6 +47,9 @@ type ModernAcquire struct {
 	FenceTTL time.Duration // how long the counter outlives its last use
 	Script   bool          // use the script in any case: it reads the key, and tells how long it is held
 	Queues   bool          // use the script, and be refused where the queue's scripts could not run
+	// Redisson makes it RLock.tryLock: the key is a hash, Token its field. Each run has a token of its own, and the release takes away
+	// whatever was counted, so to be counted twice does no harm.
+	Redisson bool
 
 	at    modernState
 	sent  Instant // when the command that was answered last had not been sent yet
@@ -79,6 +82,9 @@ func (a *ModernAcquire) Left() time.Duration { return a.left }
 func (a *ModernAcquire) Next(now Instant, reply Reply) Step {
 	switch reply.Kind {
 	case Fault:
+		if a.Redisson && wrongType(reply) {
+			return done(Foreign)
+		}
 		if a.at == modernAskedAgain || reply.withinScript() { // the first says nothing about the command whose reply was lost
 			return done(Unsure)
 		}
@@ -90,10 +96,15 @@ func (a *ModernAcquire) Next(now Instant, reply Reply) Step {
 		return a.ask(now, modernAskedAgain, Take)
 	}
 	switch {
-	case a.at == modernBegin && a.Fence == "" && !a.Script && !a.Queues:
+	case a.at == modernBegin && a.Fence == "" && !a.Script && !a.Queues && !a.Redisson:
 		return a.ask(now, modernAsked, SetToken)
 	case a.at == modernBegin:
 		return a.ask(now, modernAsked, Take)
+	case a.Redisson && reply.Kind == Nil:
+		return done(Acquired)
+	case a.Redisson:
+		a.left = milliseconds(reply.Int)
+		return done(Busy)
 	case reply.Kind == Integer && reply.Int == 1:
 		a.fence = reply.Int2
 		return done(Acquired)
@@ -109,7 +120,9 @@ func (a *ModernAcquire) Next(now Instant, reply Reply) Step {
 }
 
 func (a *ModernAcquire) ask(now Instant, next modernState, op Op) Step {
-	a.at, a.sent = next, now
+	if a.at, a.sent = next, now; a.Redisson {
+		return send(Command{Op: RedissonTake, Key: a.Key, Value: a.Token, TTL: a.TTL})
+	}
 	return send(Command{Op: op, Key: a.Key, Value: a.Token, TTL: a.TTL, Fence: a.Fence, FenceTTL: a.FenceTTL, Queues: a.Queues})
 }
 
@@ -364,6 +377,7 @@ type ModernRelease struct {
 	Wanted   bool // somebody is likely to wait: let the server tell them before it answers us
 	Fence    string
 	FenceTTL time.Duration
+	Redisson bool // the key is a hash, Token its field: RLock.unlock of the last hold, and its announcement
 
 	at modernState
 }
@@ -392,6 +406,9 @@ func (r *ModernRelease) Next(now Instant, reply Reply) Step {
 func (r *ModernRelease) ask(next modernState) Step {
 	r.at = next
 	c := Command{Op: CompareDel, Key: r.Key, Value: r.Token}
+	if r.Redisson {
+		c.Op, c.Channel = RedissonRelease, RedissonChannel(r.Key)
+	}
 	if r.Queue != "" {
 		c.Op, c.Queue, c.Guard = QueueRelease, r.Queue, r.Guard
 		c.Fence, c.FenceTTL, c.Share, c.Wanted = r.Fence, r.FenceTTL, r.Share, r.Wanted

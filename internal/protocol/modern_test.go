@@ -225,7 +225,7 @@ func TestModernConfirm(t *testing.T) {
 }
 
 func TestRedissonMachines(t *testing.T) {
-	take := func() *AcquireRedisson { return &AcquireRedisson{Key: "k", Holder: "h", TTL: time.Second} }
+	take := func() *ModernAcquire { return &ModernAcquire{Key: "k", Token: "h", TTL: time.Second, Redisson: true} }
 	follow(t, take(), exchange{0, begins, sends(RedissonTake)}, exchange{0, nothing, done(Acquired)})
 	m := take()
 	follow(t, m, exchange{0, begins, sends(RedissonTake)}, exchange{0, ints(300), done(Busy)})
@@ -236,7 +236,7 @@ func TestRedissonMachines(t *testing.T) {
 	follow(t, take(), exchange{0, begins, sends(RedissonTake)}, exchange{0, silence, sends(RedissonTake)}, exchange{0, silence, done(Unsure)})
 	follow(t, take(), exchange{0, begins, sends(RedissonTake)}, exchange{0, refusal, done(Failed)})
 
-	give := func() *ReleaseRedisson { return &ReleaseRedisson{} }
+	give := func() *ModernRelease { return &ModernRelease{Redisson: true} }
 	follow(t, give(), exchange{0, begins, sends(RedissonRelease)}, exchange{0, ints(1), done(Released)})
 	follow(t, give(), exchange{0, begins, sends(RedissonRelease)}, exchange{0, ints(0), done(NotOurs)})
 	follow(t, give(), exchange{0, begins, sends(RedissonRelease)}, exchange{0, silence, sends(RedissonRelease)}, exchange{0, ints(1), done(Released)})

@@ -81,19 +81,6 @@ func (r *BridgeRelease) AppendState(b []byte) []byte {
 	return appendTexts(b, r.Value, r.seen, r.Entry, r.Stood)
 }
 
-// AppendState implements the explorer's view of the machine.
-func (a *AcquireRedisson) AppendState(b []byte) []byte {
-	b = append(b, byte(a.tries))
-	b = appendTimes(b, time.Duration(a.sent), a.left)
-	return appendTexts(b, a.Holder)
-}
-
-// AppendState implements the explorer's view of the machine.
-func (r *ReleaseRedisson) AppendState(b []byte) []byte {
-	b = append(b, byte(r.tries))
-	return appendTexts(b, r.Holder)
-}
-
 func flags(bits ...bool) byte {
 	var f byte
 	for i, bit := range bits {

@@ -19,7 +19,7 @@ var settings = map[string]bool{
 func TestAppendStateShowsEveryChange(t *testing.T) {
 	machines := []interface{ AppendState([]byte) []byte }{
 		&LegacyAcquire{}, &LegacyRenew{}, &LegacyRelease{}, &BridgeAcquire{}, &BridgeRenew{}, &BridgeRelease{},
-		&ModernAcquire{}, &ModernQueue{}, &ModernRenew{}, &ModernRelease{}, &AcquireRedisson{}, &ReleaseRedisson{},
+		&ModernAcquire{}, &ModernQueue{}, &ModernRenew{}, &ModernRelease{},
 	}
 	for _, m := range machines {
 		v := reflect.ValueOf(m).Elem()

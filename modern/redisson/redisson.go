@@ -95,12 +95,12 @@ func (l *locker) newHold(ctx context.Context, key string) *lockers.Hold {
 	return &h.Hold
 }
 
-func (h *hold) taking() *protocol.AcquireRedisson {
-	return &protocol.AcquireRedisson{Key: h.Key(), Holder: h.Token, TTL: h.locker.TTL}
+func (h *hold) taking() *protocol.ModernAcquire {
+	return &protocol.ModernAcquire{Key: h.Key(), Token: h.Token, TTL: h.locker.TTL, Redisson: true}
 }
 
-func (h *hold) releasing() *protocol.ReleaseRedisson {
-	return &protocol.ReleaseRedisson{Key: h.Key(), Channel: protocol.RedissonChannel(h.Key()), Holder: h.Token}
+func (h *hold) releasing() *protocol.ModernRelease {
+	return &protocol.ModernRelease{Key: h.Key(), Token: h.Token, Redisson: true}
 }
 
 // Attempt implements lockers.Kind.

@@ -37,10 +37,6 @@ func (s *Session) machine() machine {
 		return &s.modernQueue
 	case runsModernRenew:
 		return &s.modernRenew
-	case runsRedissonAcquire:
-		return &s.redissonAcquire
-	case runsRedissonRelease:
-		return &s.redissonRelease
 	case runsSidecarKeep:
 		return &s.keeper
 	default:
@@ -118,16 +114,9 @@ func (s *Session) beginRelease() {
 			r.Queue, r.Hand, r.Fence, r.FenceTTL = s.queueKey(), true, s.fenceKey, fenceTTL
 		}
 	default:
-		if s.Redisson {
-			s.running = runsRedissonRelease
-			s.redissonRelease = protocol.ReleaseRedisson{Key: s.Key, Holder: s.Value, Channel: protocol.RedissonChannel(s.Key)}
-			return
-		}
 		s.running = runsModernRelease
-		s.modernRelease = protocol.ModernRelease{
-			Key: s.Key, Token: s.Value, Fence: s.fenceKey, FenceTTL: fenceTTL,
-		}
-		if s.Member.Queue {
+		s.modernRelease = protocol.ModernRelease{Key: s.Key, Token: s.Value, Fence: s.fenceKey, FenceTTL: fenceTTL, Redisson: s.Redisson}
+		if s.Member.Queue && !s.Redisson {
 			s.modernRelease.Queue, s.modernRelease.Guard, s.modernRelease.Share = s.queueKey(), s.Guard(), s.Share
 		}
 		if s.entryLeft {
@@ -151,8 +140,6 @@ func (s *Session) won() {
 		}
 	case runsModernAcquire:
 		s.Deadline, s.Fence = s.modernAcquire.Deadline(), s.modernAcquire.FenceToken()
-	case runsRedissonAcquire:
-		s.Deadline = s.redissonAcquire.Deadline()
 	case runsModernQueue:
 		s.Deadline, s.Fence = s.modernQueue.Deadline(), s.modernQueue.FenceToken()
 		s.entryLeft = s.modernQueue.EntryLeft()
@@ -173,12 +160,7 @@ func (s *Session) prolonged() {
 
 // tryModern begins one attempt, or the wait in the queue.
 func (s *Session) tryModern() {
-	if s.Redisson {
-		s.running = runsRedissonAcquire
-		s.redissonAcquire = protocol.AcquireRedisson{Key: s.Key, Holder: s.Value, TTL: s.Lease}
-		return
-	}
-	if s.Member.Queue {
+	if s.Member.Queue && !s.Redisson {
 		s.running = runsModernQueue
 		s.modernQueue = protocol.ModernQueue{
 			Key: s.Key, Queue: s.queueKey(), Guard: s.Guard(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.claim(),
@@ -191,15 +173,13 @@ func (s *Session) tryModern() {
 		return
 	}
 	s.running = runsModernAcquire
-	s.modernAcquire = protocol.ModernAcquire{
-		Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL,
-	}
+	s.modernAcquire = protocol.ModernAcquire{Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Redisson: s.Redisson}
 }
 
 // advanceModern asks a token machine, which thinks in monotonic time, and asks again after a poll
 // while the lock is busy and patience lasts.
 func (s *Session) advanceModern(now Reading, reply protocol.Reply) protocol.Step {
-	polls := s.running == runsModernAcquire || s.running == runsRedissonAcquire
+	polls := s.running == runsModernAcquire
 	if reply.Kind == protocol.Woke && polls {
 		s.tryModern()
 		reply = protocol.Reply{}

@@ -88,9 +88,6 @@ type Session struct {
 	asks bool             // the sidecar asks for the attempt that it holds back
 	held protocol.Command // that attempt, as the client sent it
 	drew int64            // tokens of a sidecar that holds attempts back: two threads of its service may not draw the same
-
-	redissonAcquire protocol.AcquireRedisson
-	redissonRelease protocol.ReleaseRedisson
 }
 
 type machineKind uint8
@@ -107,8 +104,6 @@ const (
 	runsModernQueue
 	runsModernRenew
 	runsModernRelease
-	runsRedissonAcquire
-	runsRedissonRelease
 	runsSidecarKeep
 )
 

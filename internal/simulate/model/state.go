@@ -36,7 +36,7 @@ func (s *Session) AppendState(b []byte) []byte {
 	if s.running == runsBridgeAcquire {
 		b = append(b, byte(s.puts))
 	}
-	if s.running == runsModernAcquire || s.running == runsRedissonAcquire {
+	if s.running == runsModernAcquire {
 		b = binary.AppendVarint(b, int64(s.patience))
 	}
 	return b
