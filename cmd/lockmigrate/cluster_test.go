@@ -199,8 +199,8 @@ func TestVerifyOverACluster(t *testing.T) {
 		assert.Contains(t, out, "server   "+s.Addr)
 	}
 
-	// MONITOR for the whole window, so that the bursts name him too.
-	r := start(t, "verify", "--for", "3s", "--match", "lock:*", "--burst", "3s", "--every", "3s", "--json", "--redis", c.URL())
+	// MONITOR names him too.
+	r := start(t, "verify", "--for", "3s", "--match", "lock:*", "--monitor", "--json", "--redis", c.URL())
 	old := c.Masters[2].Conn()
 	from := addrOf(t, old)
 	code = r.during(func() {
@@ -230,7 +230,7 @@ func TestVerifyOverACluster(t *testing.T) {
 	}
 	assert.True(t, slices.ContainsFunc(cert.Evidence.Seen, func(l struct{ Addr string }) bool { return l.Addr == from }), r.out.String())
 
-	r = start(t, "verify", "--for", "12s", "--match", "lock:*", "--burst", "0", "--redis", c.URL())
+	r = start(t, "verify", "--for", "12s", "--match", "lock:*", "--redis", c.URL())
 	before := looks(c.Masters[1])
 	redistest.Await(t, "the look after the first", 20*time.Second, func() bool { return looks(c.Masters[1]) > before+1 })
 	c.Failover(c.Replicas[1][0])
@@ -461,7 +461,7 @@ func TestVerifyBesideSentinelsThatAreCutOff(t *testing.T) {
 	t.Parallel()
 	g := redistest.NewSentinels(t, 1, 3)
 	live(g.Master(), "lock:live")
-	verify := []string{"verify", "--for", "1s", "--longest-silence", "1s", "--match", "lock:*", "--burst", "1s", "--every", "1s", "--redis", g.URL()}
+	verify := []string{"verify", "--for", "1s", "--longest-silence", "1s", "--match", "lock:*", "--monitor", "--redis", g.URL()}
 	expect(t, exitDone, verify...)
 	g.Sentinels[0].Kill()
 	g.Sentinels[1].Kill()

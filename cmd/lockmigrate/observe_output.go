@@ -272,7 +272,6 @@ func skewText(c observe.Row) string {
 const (
 	mostOverlaps = 5
 	mostEvents   = 15
-	mostGhosts   = 10
 )
 
 func details(b *strings.Builder, r observe.Report) {
@@ -290,10 +289,6 @@ func details(b *strings.Builder, r observe.Report) {
 		b.WriteString(eventLine(e) + "\n")
 	}
 	more(b, len(r.Events)-mostEvents, "events")
-	for _, g := range r.Ghosts[:min(mostGhosts, len(r.Ghosts))] {
-		fmt.Fprintf(b, "ghost           %s: expired at %s, nobody took it over\n", keyText(g.DB, g.Key), dated(r.Started.Add(time.Duration(r.WindowSeconds*float64(time.Second))), g.ExpiredAt))
-	}
-	more(b, len(r.Ghosts)-mostGhosts, "ghosts")
 	pauses(b, r)
 	for _, e := range r.Events {
 		if strings.HasSuffix(e.Note, observe.OnePool) {
@@ -385,14 +380,6 @@ func whoText(w *observe.Who) string {
 }
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000000") }
-
-// dated writes the date too where it is not the day of the other time.
-func dated(day, t time.Time) string {
-	if day.UTC().Format(time.DateOnly) == t.UTC().Format(time.DateOnly) {
-		return clock(t)
-	}
-	return t.UTC().Format("2006-01-02 15:04:05")
-}
 
 func millis(v *float64) string {
 	if v == nil {

@@ -48,7 +48,7 @@ func TestACertificateWithoutItsFile(t *testing.T) {
 		redistest.Await(t, "verify's looks", 20*time.Second, func() bool { return looksOf(t, s.URL()) >= 2 })
 		assert.NoError(t, os.RemoveAll(folder))
 	}()
-	code, stdout, stderr := lockmigrateIn(t.Context(), false, "verify", "--json", "--for", "1s", "--longest-silence", "1s", "--burst", "0", "--out", filepath.Join(folder, "x"), "--redis", s.URL())
+	code, stdout, stderr := lockmigrateIn(t.Context(), false, "verify", "--json", "--for", "1s", "--longest-silence", "1s", "--out", filepath.Join(folder, "x"), "--redis", s.URL())
 	<-done
 	assert.Equal(t, exitUsage, code)
 	assert.Contains(t, stderr, "no such file or directory")

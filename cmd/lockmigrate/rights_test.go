@@ -60,7 +60,7 @@ func commandLines(dir string) map[string][]string {
 		"lockmigrate scan":            {"scan", "--match", "lock:*"},
 		"lockmigrate doctor":          {"doctor", "--match", "lock:*"},
 		"lockmigrate observe":         {"observe", "--for", "300ms", "--match", "lock:*"},
-		"lockmigrate verify":          {"verify", "--for", "700ms", "--burst", "100ms", "--every", "300ms", "--match", "lock:*", "--longest-silence", "500ms"},
+		"lockmigrate verify":          {"verify", "--for", "700ms", "--monitor", "--match", "lock:*", "--longest-silence", "500ms"},
 		"lockmigrate fence":           {"fence", "--user", "old", "--lock", "lock:*"},
 		"lockmigrate fence --execute": {"fence", "--user", "old", "--lock", "lock:*", "--execute", "--journal", filepath.Join(dir, "fence")},
 		"lockmigrate fence --watch":   {"fence", "--watch", "300ms"},

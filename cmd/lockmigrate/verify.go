@@ -35,7 +35,6 @@ func newVerifyCommand(env *environment) *cobra.Command {
 				return err
 			}
 			opts.Census = true
-			opts.Whole = opts.Whole || opts.Burst > 0 && opts.Every == opts.Burst
 			if restartable {
 				if err := goOn(env, &opts, out); err != nil {
 					return err
@@ -49,10 +48,8 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	f.DurationVar(&opts.Longest, "longest-silence", 0, "your statement: the longest `DURATION` that any legacy client is silent, its lease or the pause between two runs of its job; none-seen needs it; without it the record's")
 	f.StringVar(&opts.Namespace, "namespace", "", "`NAME` of the namespace: its patterns are the lock keys, its members are looked at")
 	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable; without it every key is one")
-	f.BoolVar(&opts.Whole, "monitor", false, "MONITOR for the whole window, in place of bursts")
+	f.BoolVar(&opts.Whole, "monitor", false, "MONITOR for the whole window: it names who sends what, and accounts for each write")
 	f.StringArrayVar(&opts.Trusted, "trust-user", nil, "`NAME` of a user that only the new services have: with a fence for all others no MONITOR is needed; repeatable")
-	f.DurationVar(&opts.Burst, "burst", 2*time.Second, "length of a MONITOR burst (0: none)")
-	f.DurationVar(&opts.Every, "every", time.Minute, "time from one burst to the next")
 	f.StringVar(&out, "out", "", "write the certificate as JSON to `FILE`, for stage advance; until then FILE.state is what --resume wants")
 	f.IntSliceVar(&opts.Ignore, "ignore-db", nil, "your statement: `NUMBER` of a database that another fleet uses; its clients are not looked at; repeatable")
 	f.BoolVar(&opts.OnlyMembers, "only-members", false, "of a handover: show that whoever touches a lock key on Old's server is a member; it runs MONITOR for the whole window and cannot be resumed")
@@ -73,8 +70,6 @@ func checkVerify(o *verify.Options, old string) error {
 		return usageError("give a duration such as 10m", "--for %v must be positive", o.Window)
 	case slices.Contains(o.Trusted, ""):
 		return usageError("give a name such as orders-go", "a --trust-user name is empty")
-	case o.Burst > 0 && o.Every < o.Burst:
-		return usageError("MONITOR for the whole window is --monitor", "--every %v is shorter than --burst %v", o.Every, o.Burst)
 	}
 	return nil
 }

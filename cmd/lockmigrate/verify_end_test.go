@@ -48,7 +48,7 @@ func TestHangupKeepsTheCertificate(t *testing.T) {
 	})
 	t.Run("observe", func(t *testing.T) {
 		t.Parallel()
-		s := redistest.Real(t) // the others' bursts are MONITORs too
+		s := redistest.Real(t)
 		file := filepath.Join(t.TempDir(), "fleet.json")
 		cmd := program(t, "observe", "--for", "1h", "--profile", file, "--redis", s.URL())
 		out := &buffer{}
@@ -66,7 +66,7 @@ func TestHangupKeepsTheCertificate(t *testing.T) {
 	})
 	t.Run("nohup", func(t *testing.T) {
 		t.Parallel()
-		own := program(t, "verify", "--for", "2s", "--match", "x:*", "--burst", "0", "--longest-silence", "1s", "--redis", s.URL())
+		own := program(t, "verify", "--for", "2s", "--match", "x:*", "--longest-silence", "1s", "--redis", s.URL())
 		cmd := exec.Command("sh", append([]string{"-c", `trap '' HUP; exec "$@"`, "sh"}, own.Args...)...)
 		out := &buffer{}
 		cmd.Stdout, cmd.Stderr = out, out
@@ -115,7 +115,7 @@ func TestVerifyOutlivesAKill(t *testing.T) {
 	saved, err := os.ReadFile(file + ".state")
 	require.NoError(t, err)
 	same := []string{"verify", "--namespace", "orders", "--for", "4s", "--longest-silence", "4s", "--monitor", "--out", file, "--restartable"}
-	assert.Contains(t, o.says(exitUsage, append(same, "--every", "2m")...), "the state of a run with other options")
+	assert.Contains(t, o.says(exitUsage, append(same, "--for", "2m")...), "the state of a run with other options")
 	said = o.says(exitDone, same...)
 	assert.Contains(t, said, "goes on with the run")
 	assert.Contains(t, said, "the window begins again")

@@ -96,7 +96,7 @@ func (o *Observer) expires(c *client, lk *lock, l *traffic.Command, e traffic.Ef
 		o.use(h.c, lk.family).lives(h.c, e.TTL)
 	}
 	if l.InScript() {
-		o.renews(lk, h, l.At)
+		h.at = l.At
 	}
 	if f := o.family(lk.family); h.bySetNX && !h.expiring {
 		h.expiring = true
@@ -416,7 +416,7 @@ func (o *Observer) overwrite(c *client, lk *lock, l *traffic.Command, e traffic.
 	}
 	switch {
 	case mine || h != nil && h.value == e.Value && !blind:
-		o.renews(lk, h, l.At)
+		h.at = l.At
 		h.value, h.form = strings.Clone(e.Value), s
 	case !l.InScript() && c.watched == lk.id && s.kind == Legacy:
 		c.votes[vote{Legacy, protocol.ServiceStack.Name}] += 2

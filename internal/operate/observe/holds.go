@@ -48,7 +48,7 @@ func (o *Observer) takeover(c *client, lk *lock, l *traffic.Command, e traffic.E
 	at.wrote, at.noTTL = strings.Clone(e.Value), e.TTL == 0
 	if h != nil && o.same(h.c, c) && !at.failed {
 		o.actsAs(lk, h, l.At)
-		o.renews(lk, h, l.At)
+		h.at = l.At
 		h.value, h.form = at.wrote, s
 		return
 	}
@@ -116,7 +116,7 @@ func (o *Observer) acquire(c *client, lk *lock, s form, value string, at protoco
 	c.acquired++
 	try := c.attempt(lk.id)
 	u := o.works(c, lk)
-	u.acquires(how)
+	u.acquired, u.idle = u.acquired+1, 0
 	if try.first != 0 && at.Sub(try.first) < 10*time.Minute {
 		u.wait.add(at.Sub(try.first))
 	}

@@ -130,10 +130,8 @@ func (s *leads) below(lease time.Duration) (by time.Duration, varies bool) {
 	few := 0
 	for i, x := range all {
 		switch late := s.top[0] - x.ahead; {
-		case late <= near:
-			continue
-		case late >= lease && late < x.since+coarse:
-			continue // the lease was over before the command came: it was held up
+		case late <= near, late >= lease:
+			continue // no lease is over as it is written: the command was held up, or the clock is another one
 		default:
 			if i < len(all)-1 {
 				few++

@@ -50,7 +50,7 @@ func (all observers) profile() profile.Profile {
 		}
 	}
 	for _, o := range all {
-		o.unended(&p, index)
+		o.crashes(&p, index)
 	}
 	all.shares(&p, index)
 	return p
@@ -71,20 +71,10 @@ func (row *clientRow) profiled() profile.Client {
 	}
 	var poll, pause []*samples
 	uses := map[string][]*use{}
-	gaveUp := map[string]*samples{}
 	for _, m := range row.members {
 		poll, pause = append(poll, &m.poll), append(pause, &m.pause)
 		for family, u := range m.uses {
 			uses[family] = append(uses[family], u)
-		}
-		for id, a := range m.attempts { // it may have gone to other keys since
-			if a.failed && a.last != 0 && m.gone(m.o.last.Sub(a.last)) {
-				family := Family(id.Name)
-				if gaveUp[family] == nil {
-					gaveUp[family] = &samples{}
-				}
-				gaveUp[family].add(a.last.Sub(a.first))
-			}
 		}
 	}
 	c.Poll, c.Pause = spread(poll), spread(pause)
@@ -102,9 +92,6 @@ func (row *clientRow) profiled() profile.Client {
 			u.LeaseMS, u.LeaseLeastMS, u.LeaseMostMS = ms(l.likely), ms(l.least), ms(l.most)
 			u.LeaseVaries, u.LeaseFrom, u.LeaseDoubt = l.varies, l.from, l.doubt
 		}
-		if late := gaveUp[family]; late != nil {
-			u.GaveUp = u.GaveUp.And(spread([]*samples{late}))
-		}
 		c.Uses = append(c.Uses, u)
 	}
 	slices.SortStableFunc(c.Uses, func(a, b profile.Use) int { return cmp.Compare(b.Tries, a.Tries) })
@@ -113,19 +100,15 @@ func (row *clientRow) profiled() profile.Client {
 
 // joined is what several connections did on one family.
 func joined(all []*use) (u profile.Use) {
-	var hold, wait, think, overrun, gaveUp []*samples
+	var hold, wait, think []*samples
 	for _, x := range all {
 		u.Tries += x.tries
 		u.Acquired += x.acquired
-		u.Takeovers += x.takeovers
-		u.Renewals += x.renewals
 		u.Left += x.left
 		u.Crashed += x.crashed
-		u.Hazards = profile.Sum(u.Hazards, x.hazards)
 		hold, wait, think = append(hold, &x.hold), append(wait, &x.wait), append(think, &x.think)
-		overrun, gaveUp = append(overrun, &x.overrun), append(gaveUp, &x.gaveUp)
 	}
-	u.Hold, u.Wait, u.Think, u.Overrun, u.GaveUp = spread(hold), spread(wait), spread(think), spread(overrun), spread(gaveUp)
+	u.Hold, u.Wait, u.Think = spread(hold), spread(wait), spread(think)
 	return u
 }
 
@@ -166,16 +149,16 @@ func spread(all []*samples) profile.Spread {
 	return out.And(profile.SpreadOf(kept, n, most))
 }
 
-// unended writes down what became of the holds that nobody has ended.
-func (o *Observer) unended(p *profile.Profile, index map[*client]int) {
+// crashes writes down the holds that nobody has ended, and nobody will.
+func (o *Observer) crashes(p *profile.Profile, index map[*client]int) {
 	for _, lk := range o.locks {
 		holds := lk.past
 		if lk.holder != nil {
 			holds = append(slices.Clip(holds), lk.holder)
 		}
 		for _, h := range holds {
-			if i, shown := index[h.c]; shown {
-				p.Clients[i].Unended(lk.family, o.crashed(lk, h))
+			if i, shown := index[h.c]; shown && o.crashed(lk, h) {
+				p.Clients[i].Crash(lk.family)
 			}
 		}
 	}

@@ -116,13 +116,6 @@ type Row struct {
 	Pauses     int64   `json:"takeover_pauses"`
 }
 
-// GhostRow is a value that nobody holds and that blocks until somebody comes.
-type GhostRow struct {
-	Key       string    `json:"key"`
-	DB        int       `json:"db"`
-	ExpiredAt time.Time `json:"expired_at"`
-}
-
 // Report is what was seen.
 type Report struct {
 	Started       time.Time `json:"started"` // server's clock
@@ -135,7 +128,6 @@ type Report struct {
 	Overlaps     []OverlapRow     `json:"overlaps"`
 	OverlapCount int64            `json:"overlap_count"`
 	Events       []EventRow       `json:"events"` // hazards, the first of them
-	Ghosts       []GhostRow       `json:"ghosts"`
 }
 
 // Counts are how many commands of each kind were seen.
@@ -163,9 +155,6 @@ func (c *Counts) add(o Counts) {
 
 func (o *Observer) hazard(e event) {
 	o.hazards[e.Hazard]++
-	if e.By != nil {
-		increment(&o.use(e.By, Family(e.Key.Name)).hazards, e.Hazard)
-	}
 	if len(o.events) < o.opts.MaxEvents {
 		e.Key.Name = strings.Clone(e.Key.Name)
 		o.events = append(o.events, e)
@@ -340,33 +329,6 @@ func (o *Observer) cause(v overlap) string {
 		return "early-takeover"
 	}
 	return "overrun"
-}
-
-// ghosts are legacy values whose expiry passed longer ago than a whole lease, by the server's clock.
-func (o *Observer) ghosts() []GhostRow {
-	rows := []GhostRow{}
-	for id, value := range o.Keys.Lasting() {
-		if len(rows) >= o.opts.MaxEvents || o.locks[id] == nil && o.opts.Match == nil || o.opts.Match != nil && !o.opts.Match(id.Name) {
-			continue
-		}
-		s := formOf(value, o.last)
-		if s.kind != Legacy || s.forever || accompanies(id.Name) {
-			continue
-		}
-		grace := 5 * time.Second
-		if lease, ok := o.clocks.family[Family(id.Name)]; ok {
-			grace = max(lease.most, grace)
-		}
-		expires := s.expires
-		if lk := o.locks[id]; lk != nil && lk.holder != nil {
-			expires -= protocol.Instant(o.clocks.offset[lk.holder.c]) // what its writer meant, on the server's clock
-		}
-		if o.last.Sub(expires) > grace {
-			rows = append(rows, GhostRow{Key: id.Name, DB: id.DB, ExpiredAt: expires.Time()})
-		}
-	}
-	slices.SortFunc(rows, func(a, b GhostRow) int { return cmp.Compare(a.Key, b.Key) })
-	return rows
 }
 
 const maxKeysShown = 8

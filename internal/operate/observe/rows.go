@@ -28,7 +28,7 @@ func (all observers) report() Report {
 	first, last := all.times()
 	r := Report{
 		Started: first.Time(), WindowSeconds: last.Sub(first).Seconds(), Complete: true, Hazards: map[string]int64{},
-		Clients: []Row{}, Overlaps: []OverlapRow{}, Events: []EventRow{}, Ghosts: []GhostRow{},
+		Clients: []Row{}, Overlaps: []OverlapRow{}, Events: []EventRow{},
 	}
 	for _, row := range all.rows() {
 		r.Clients = append(r.Clients, row.Row)
@@ -44,16 +44,11 @@ func (all observers) report() Report {
 		for _, e := range o.events {
 			r.Events = append(r.Events, e.row())
 		}
-		r.Ghosts = append(r.Ghosts, o.ghosts()...)
-	}
-	if len(r.Ghosts) > 0 {
-		r.Hazards["ghost"] = int64(len(r.Ghosts))
 	}
 	if len(all) > 1 {
 		slices.SortFunc(r.Overlaps, func(a, b OverlapRow) int { return a.From.Compare(b.From) })
 		slices.SortFunc(r.Events, func(a, b EventRow) int { return a.At.Compare(b.At) })
 	}
-	slices.SortFunc(r.Ghosts, func(a, b GhostRow) int { return cmp.Compare(a.Key, b.Key) })
 	return r
 }
 

@@ -240,9 +240,6 @@ func (p *player) told(what string) string {
 	for _, v := range r.Overlaps {
 		some("overlap", v.First.Addr+" "+v.Second.Addr+" "+v.Cause)
 	}
-	for _, g := range r.Ghosts {
-		some("ghost", g.Key)
-	}
 	return b.String() + "\n"
 }
 
@@ -256,19 +253,15 @@ func (p *player) profiled(b *strings.Builder, some func(string, any)) {
 		for _, u := range c.Uses {
 			fmt.Fprintf(b, "  %s", u.Family)
 			some("acquired", u.Acquired)
-			some("takeovers", u.Takeovers)
-			some("renewals", u.Renewals)
-			for i, s := range []profile.Spread{u.Hold, u.Wait, u.Think, u.Overrun, u.GaveUp} {
+			for i, s := range []profile.Spread{u.Hold, u.Wait, u.Think} {
 				if s.N > 0 {
-					some([]string{"hold", "wait", "think", "overrun", "gave up"}[i], fmt.Sprintf("%d to %.0f", s.N, s.Most()))
+					some([]string{"hold", "wait", "think"}[i], fmt.Sprintf("%d to %.0f", s.N, s.Most()))
 				}
 			}
 			some("crashed", u.Crashed)
 			some("left", u.Left)
-			some("open", u.Open)
 			some("own keys", u.Own.Keys)
 			some("once", u.Own.Once)
-			some("hazards", u.Hazards)
 			b.WriteString("\n")
 		}
 	}

@@ -93,7 +93,7 @@ var tokenAt = func() map[string]int {
 func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.Effect, s form) {
 	h := lk.holder
 	if h != nil && h.value == e.Value {
-		o.renews(lk, h, l.At)
+		h.at = l.At
 		return
 	}
 	if owner := o.tokens[e.Value]; owner.later {
@@ -109,7 +109,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.
 	switch name := o.script.name; {
 	case name == "compare_set.lua" || name == "gated_compare_set.lua":
 		if h != nil {
-			o.renews(lk, h, l.At)
+			h.at = l.At
 			h.value, h.form = strings.Clone(e.Value), s
 		}
 	case name == "gated_write.lua":

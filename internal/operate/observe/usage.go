@@ -11,13 +11,12 @@ import (
 
 // use is what one client does on one family of keys.
 type use struct {
-	n                                  int64 // commands, by which families are put in order
-	tries, acquired, takeovers         int64
-	renewals, left, crashed            int64
-	hold, wait, think, overrun, gaveUp samples
-	hazards                            map[string]int64
-	ttl                                bounds
-	idle                               protocol.Instant // since when it wants nothing; 0 while it works or waits
+	n                 int64 // commands, by which families are put in order
+	tries, acquired   int64
+	left, crashed     int64
+	hold, wait, think samples
+	ttl               bounds
+	idle              protocol.Instant // since when it wants nothing; 0 while it works or waits
 }
 
 // mostUses is how many families are remembered of one client.
@@ -63,9 +62,6 @@ func (o *Observer) works(c *client, lk *lock) *use {
 
 // begins notes the first try of a turn.
 func (u *use) begins(a *attempt, at protocol.Instant) {
-	if a.failed && a.last != 0 {
-		u.gaveUp.add(a.last.Sub(a.first))
-	}
 	if u.idle != 0 {
 		u.think.add(at.Sub(u.idle))
 	}
@@ -81,39 +77,11 @@ func (c *client) gone(silence time.Duration) bool {
 	return silence > limit
 }
 
-// acquires notes an acquisition.
-func (u *use) acquires(how string) {
-	u.acquired++
-	if how == "takeover" {
-		u.takeovers++
-	}
-	u.idle = 0
-}
-
-// renews moves the begin of a holder's lease. What the script that acquires does to the key is no renewal.
-func (o *Observer) renews(lk *lock, h *hold, at protocol.Instant) {
-	if s := o.script.call; s == nil || h.began < s.At {
-		o.use(h.c, lk.family).renewals++
-	}
-	h.at = at
-}
-
 // finished takes in a hold that its holder ended itself, by a release, or by a try to release that came too late.
 func (o *Observer) finished(lk *lock, h *hold, at protocol.Instant) {
 	u := o.use(h.c, lk.family)
 	u.hold.add(at.Sub(h.began))
 	u.idle = at
-	took, quantum := at.Sub(h.at), h.form.quantum
-	switch {
-	case h.form.kind == Legacy && !h.form.forever:
-		o.later(func() {
-			if lease, ok := o.leaseOf(h, lk); ok && took > lease+quantum {
-				u.overrun.add(took - lease)
-			}
-		})
-	case h.form.kind != Legacy && h.ttl > 0 && took > h.ttl:
-		u.overrun.add(took - h.ttl)
-	}
 }
 
 // crashed tells what has become of a hold that nobody has ended: its lease ended, and for one more lease nothing came from its

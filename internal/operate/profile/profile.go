@@ -84,29 +84,19 @@ type Use struct {
 	LeaseDoubt   string  `json:"lease_doubt,omitempty"` // why it may be another one; empty where it is known
 	Tries        int64   `json:"tries"`
 	Acquired     int64   `json:"acquired"`
-	Takeovers    int64   `json:"takeovers"` // those of Acquired that took an expired lock over
-	Renewals     int64   `json:"renewals"`
 	// Hold is from the acquisition to the holder's release, or its late try to release; a crash is not in it.
 	Hold Spread `json:"hold"`
 	// Wait is from the first try to the acquisition.
 	Wait Spread `json:"wait"`
-	// GaveUp is how long it waited before it went without the lock.
-	GaveUp Spread `json:"gave_up"`
 	// Think is from the end of one turn to the first try of the next.
 	Think Spread `json:"think"`
-	// Overrun are the holds that were longer than their lease: by how much, since the last renewal.
-	Overrun Spread `json:"overrun"`
 	// Crashed are the leases that ended without a release, and after which nothing came from the holder for one more lease.
 	Crashed int64 `json:"crashed"`
 	// Left are the turns that ended without a release, while the client went on: it tried again. In some dialects a
 	// holder sends nothing after its lease is over: its overruns end so.
 	Left int64 `json:"left"`
-	// Open are the holds that had not ended with the window.
-	Open int64 `json:"open"`
 	// Own are keys that no other client was seen on.
 	Own Own `json:"own"`
-	// Hazards are what it did to others, by the names of observe's hazards.
-	Hazards map[string]int64 `json:"hazards,omitempty"`
 }
 
 // Own are the keys of a family that one client alone was seen on. A key that was acquired once tells nothing about who else
@@ -212,11 +202,11 @@ func (c Client) validate() error {
 	}
 	spreads := []Spread{c.Poll, c.Pause}
 	for _, u := range c.Uses {
-		if bad(u.LeaseMS, u.LeaseLeastMS, u.LeaseMostMS, float64(u.Tries), float64(u.Acquired), float64(u.Takeovers), float64(u.Renewals), float64(u.Crashed),
-			float64(u.Left), float64(u.Open), float64(u.Own.Keys), float64(u.Own.Acquired), float64(u.Own.Once)) {
+		if bad(u.LeaseMS, u.LeaseLeastMS, u.LeaseMostMS, float64(u.Tries), float64(u.Acquired), float64(u.Crashed), float64(u.Left),
+			float64(u.Own.Keys), float64(u.Own.Acquired), float64(u.Own.Once)) {
 			return errNumber
 		}
-		spreads = append(spreads, u.Hold, u.Wait, u.Think, u.Overrun, u.GaveUp)
+		spreads = append(spreads, u.Hold, u.Wait, u.Think)
 	}
 	for _, s := range spreads {
 		if err := s.validate(); err != nil {

@@ -135,14 +135,8 @@ func together(all []Group) Group {
 	return out
 }
 
-// Unended counts a hold of a client that nobody has ended: a crash, or one that is not over yet.
-func (c *Client) Unended(family string, crashed bool) {
-	if u := c.use(family); crashed {
-		u.Crashed++
-	} else {
-		u.Open++
-	}
-}
+// Crash counts a hold whose holder has crashed.
+func (c *Client) Crash(family string) { c.use(family).Crashed++ }
 
 // Unsure is how many keys were acquired once, and by how many clients: nobody knows who else may lock them.
 func (p Profile) Unsure() (keys int64, clients int) {

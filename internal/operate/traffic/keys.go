@@ -1,7 +1,6 @@
 package traffic
 
 import (
-	"iter"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -148,17 +147,6 @@ func (k *Keys) LearnTTL(db int, name string, now protocol.Instant, ms int64) {
 func (k *Keys) Value(db int, name string, now protocol.Instant) (value string, expires protocol.Instant, ok bool) {
 	e := k.look(Key{db, name}, now)
 	return e.value, e.expires, e.kind == text
-}
-
-// Lasting are the strings that are known, of keys without a TTL.
-func (k *Keys) Lasting() iter.Seq2[Key, string] {
-	return func(yield func(Key, string) bool) {
-		for id, e := range k.m {
-			if e.kind == text && e.expires == 0 && !yield(id, e.value) {
-				return
-			}
-		}
-	}
 }
 
 // look returns a key's state at an instant: the TTL is taken into account as the server does.

@@ -325,41 +325,20 @@ func (m *master) watchLoad(now reading) {
 // follow looks until the window is over.
 func (m *master) follow(ctx context.Context) {
 	o := &m.q.opts
-	burst := time.Now()
-	var burstEnds time.Time
 	for ctx.Err() == nil {
 		now := time.Now()
 		until, begun := m.q.until()
 		if begun && !now.Before(until) {
 			return
 		}
-		closing := false
-		switch {
-		case o.Whole:
-			if m.tap == nil {
-				m.open(ctx)
-			}
-		case o.Burst == 0:
-		case m.tap == nil && !now.Before(burst):
-			burst, burstEnds = now.Add(o.Every), now.Add(o.Burst)
+		if o.Whole && m.tap == nil {
 			m.open(ctx)
-		case m.tap != nil && !now.Before(burstEnds):
-			closing = true
 		}
 		if m.look(ctx) == nil && begun { // the next one covers the time of one that failed
 			m.save(ctx)
 		}
-		if closing && m.tap != nil {
-			m.awaitLast(ctx)
-			m.closeTap("")
-		}
 		m.q.tell()
 		next := time.Now().Add(o.Look)
-		if o.Burst > 0 && !o.Whole {
-			if event := map[bool]time.Time{true: burstEnds, false: burst}[m.tap != nil]; event.Before(next) {
-				next = event
-			}
-		}
 		if begun && until.Before(next) {
 			next = until
 		}

@@ -25,9 +25,7 @@ type Options struct {
 	Namespace string
 	Trusted   []string      // users that are said to be the new services' own: the rules of others decide what can have run
 	Look      time.Duration // between two looks at the counters; 0: a second, or a tenth of a short window
-	Burst     time.Duration // of MONITOR; 0 for none
-	Every     time.Duration // from one burst to the next
-	Whole     bool          // MONITOR for the whole window, in place of bursts
+	Whole     bool          // MONITOR for the whole window
 	Census    bool          // look at the keys' values at the start and at the end
 
 	// OnlyMembers asks whether every command that can change a lock key came from a connection of a member of the handover Namespace, whose
