@@ -42,15 +42,6 @@ func BenchmarkScan(b *testing.B) {
 				return []any{"SET", fmt.Sprintf("cache:%d", i), `{"id":1,"name":"somebody","mail":"somebody@example.org"}`, "PX", 3_000_000 + i}
 			}
 		}},
-		{"all-locks", func(i int) []any {
-			return []any{"SET", fmt.Sprintf("lock:%d", i), strconv.FormatInt(now+int64(i), 10)}
-		}},
-		{"tenth-hashes", func(i int) []any {
-			if i%10 == 0 {
-				return []any{"HSET", fmt.Sprintf("user:%d", i), "name", "somebody", "mail", "somebody@example.org", "visits", i}
-			}
-			return []any{"SET", fmt.Sprintf("cache:%d", i), "somebody", "PX", 3_000_000 + i}
-		}},
 	} {
 		b.Run(population.name, func(b *testing.B) {
 			s := redistest.Real(b)

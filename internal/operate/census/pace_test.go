@@ -1,10 +1,7 @@
 package census
 
 import (
-	"context"
 	"fmt"
-	"io"
-	"net"
 	"testing"
 	"time"
 
@@ -34,69 +31,6 @@ func TestPagesAdaptToTheServer(t *testing.T) {
 		s.adapt(c.cost)
 		assert.Equal(t, c.want, s.count, "%+v", c)
 	}
-}
-
-// TestScanOfAFarServer: what takes time is the way, so pages stay large.
-func TestScanOfAFarServer(t *testing.T) {
-	s := redistest.Real(t) // the embedded one has a single page
-	const keys = 5000
-	conn := s.Conn()
-	for i := range keys {
-		require.NoError(t, conn.Send("SET", fmt.Sprint("k", i), "v"))
-	}
-	_, err := conn.Do("")
-	require.NoError(t, err)
-	near, err := net.Dial("tcp", s.Addr)
-	require.NoError(t, err)
-	pages := 0
-	c := New(Options{Progress: func(Progress) { pages++ }})
-	require.NoError(t, c.Scan(context.Background(), newFarConn(near, 20*time.Millisecond)))
-	assert.EqualValues(t, keys, c.Summary().Scanned)
-	assert.Less(t, pages, keys/100, "no page became smaller than the first")
-}
-
-// farConn delivers what it reads later, as a long line does.
-type farConn struct {
-	net.Conn
-	pieces chan piece
-	rest   []byte
-}
-
-type piece struct {
-	data []byte
-	due  time.Time
-}
-
-func newFarConn(near net.Conn, delay time.Duration) *farConn {
-	far := &farConn{Conn: near, pieces: make(chan piece, 10_000)}
-	go func() {
-		defer close(far.pieces)
-		for {
-			buf := make([]byte, 64<<10)
-			n, err := near.Read(buf)
-			if n > 0 {
-				far.pieces <- piece{buf[:n], time.Now().Add(delay)}
-			}
-			if err != nil {
-				return
-			}
-		}
-	}()
-	return far
-}
-
-func (f *farConn) Read(p []byte) (int, error) {
-	if len(f.rest) == 0 {
-		next, ok := <-f.pieces
-		if !ok {
-			return 0, io.EOF
-		}
-		time.Sleep(time.Until(next.due)) // the line's delay is what is simulated
-		f.rest = next.data
-	}
-	n := copy(p, f.rest)
-	f.rest = f.rest[n:]
-	return n, nil
 }
 
 func TestScanKeepsTheRate(t *testing.T) {

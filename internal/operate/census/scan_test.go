@@ -18,7 +18,6 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -380,32 +379,4 @@ func TestScanLeavesTheServerAsItWas(t *testing.T) {
 		assert.NotEqual(t, []string{"HGETALL", "page"}, c.Words, "a large value was asked for")
 	}
 	assert.Equal(t, before, s.Do("DEBUG", "DIGEST"))
-}
-
-// TestGlobAsTheServer asks a real server too.
-func TestGlobAsTheServer(t *testing.T) {
-	s := redistest.Real(t)
-	for _, c := range globCases {
-		assert.Equal(t, c.want, glob.Match(c.pattern, []byte(c.key)), "%q against %q", c.pattern, c.key)
-		s.Do("FLUSHALL")
-		s.Do("SET", c.key, "v")
-		found, err := redis.Strings(s.Do("KEYS", c.pattern), nil)
-		require.NoError(t, err)
-		assert.Equal(t, c.want, len(found) == 1, "%q against %q", c.pattern, c.key)
-	}
-	assert.False(t, glob.Match(strings.Repeat("a*", 5000)+"b", []byte(strings.Repeat("a", 20_000))), "in time")
-}
-
-var globCases = []struct {
-	pattern, key string
-	want         bool
-}{
-	{"*", "", true}, {"*", "any", true}, {"", "a", false}, {"a", "a", true}, {"a", "ab", false},
-	{"lock:*", "lock:", true}, {"lock:*", "lock:a:b", true}, {"lock:*", "alock:a", false},
-	{"*:lock", "a:lock", true}, {"*lock*", "unlocked", true}, {"a*b*c", "aXbYc", true}, {"a*b*c", "acb", false},
-	{"?", "a", true}, {"?", "", false}, {"a?c", "abc", true}, {"??", "a", false},
-	{"[abc]", "b", true}, {"[abc]", "d", false}, {"[a-c]x", "bx", true}, {"[c-a]", "b", true}, {"[^a]", "b", true}, {"[^a]", "a", false},
-	{`\*`, "*", true}, {`\*`, "a", false}, {`[\]]`, "]", true}, {`[\-]`, "-", true}, {"[a", "a", true}, {"[", "[", false}, {"[^", "x", true},
-	{`a\`, `a\`, true}, {"[]", "]", false}, {"[a-]", "a", true}, {"a**b", "ab", true}, {"*[0-9]", "k7", true}, {"*[0-9]", "k", false},
-	{"[^]a]", "b", false}, {"k[a-c-e]", "k-", true},
 }

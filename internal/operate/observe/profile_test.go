@@ -1,56 +1,35 @@
 package observe
 
 import (
-	"context"
 	"fmt"
-	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
 
-// script writes lines as MONITOR does: at milliseconds, by a client, a command.
-type recording struct{ strings.Builder }
-
-func (r *recording) at(ms int64, client, command string, args ...any) {
-	fmt.Fprintf(r, "%d.%06d [0 %s] %q", 1_700_000_000+ms/1000, ms%1000*1000, client, command)
-	for _, a := range args {
-		fmt.Fprintf(r, " %q", fmt.Sprint(a))
-	}
-	r.WriteString("\n")
-}
-
-// expiry is what a client writes at a time, with a clock that is off, for a lease of ten seconds.
-func expiry(ms, off int64) int64 { return 1_700_000_000_000 + ms + off + 10_001 }
-
-func (r *recording) profile(t *testing.T, opts Options) profile.Profile {
-	t.Helper()
-	o := New(opts)
-	o.Keys.Scanning(0)
-	o.Keys.Complete()
-	require.NoError(t, ReadFile(context.Background(), strings.NewReader("OK\n"+r.String()+"garbage\n"), o))
-	assert.EqualValues(t, 1, o.Report().Garbled)
-	p := o.Profile()
-	require.NoError(t, p.Validate())
-	return p
+// turn is a client that takes a lock at an instant, with a clock that is off, and gives it back.
+func (t *tape) turn(at, delay, off time.Duration, addr, key string) {
+	t.at = epoch.Add(at)
+	value := t.ms(10*time.Second + off)
+	t.wait(delay)
+	t.run(addr, "SETNX", key, value)
+	t.wait(5 * time.Millisecond)
+	t.run(addr, "DEL", key)
 }
 
 // TestProfileOfDrift wants the drift of a clock that runs 200 ppm fast, within its error.
 func TestProfileOfDrift(t *testing.T) {
-	var r recording
-	for n := range int64(600) {
-		at := n * 1000
-		for i, ppm := range []int64{0, 200} {
-			who := fmt.Sprintf("10.0.0.%d:1", i+1)
-			delay := (n*7 + int64(i)) % 3
-			r.at(at+delay, who, "SETNX", fmt.Sprint("lock:", i), expiry(at, at*ppm/1_000_000))
-			r.at(at+delay+10, who, "DEL", fmt.Sprint("lock:", i))
+	tp := newTape(Options{Lease: 10 * time.Second})
+	for n := range time.Duration(600) {
+		for i, ppm := range []time.Duration{0, 200} {
+			at := n * time.Second
+			tp.turn(at+20*time.Millisecond*time.Duration(i), (n*7+time.Duration(i))%3*time.Millisecond, at*ppm/1_000_000, fmt.Sprintf("10.0.0.%d:1", i+1), fmt.Sprint("lock:", i))
 		}
 	}
-	p := r.profile(t, Options{Lease: 10_000_000_000})
+	tp.report()
+	p := tp.o.Profile()
 	require.Len(t, p.Clients, 2)
 	for _, c := range p.Clients {
 		want := 0.0
@@ -67,22 +46,22 @@ func TestProfileOfDrift(t *testing.T) {
 
 // TestProfileOfAHostsClocks: the stretches of two connections of one host overlap, and the readings of its clock are in order.
 func TestProfileOfAHostsClocks(t *testing.T) {
-	var r recording
-	for at := int64(0); at < 12_000; at += 100 {
-		for n, begins := range []int64{0, 3_000} {
+	tp := newTape(Options{Group: ByHost, Lease: 10 * time.Second})
+	for at := time.Duration(0); at < 12*time.Second; at += 100 * time.Millisecond {
+		for n, begins := range []time.Duration{0, 3 * time.Second} {
 			if at < begins {
 				continue
 			}
-			delay := int64(3)
-			if at == []int64{5_000, 7_900}[n] { // the largest sample of its stretch
-				delay = 0
+			off := -3 * time.Millisecond
+			if at == []time.Duration{5 * time.Second, 7900 * time.Millisecond}[n] { // the largest sample of its stretch
+				off = 0
 			}
-			who, key := fmt.Sprintf("10.0.0.1:%d", n), fmt.Sprint("lock:", n)
-			r.at(at, who, "SETNX", key, expiry(at, -delay))
-			r.at(at+5, who, "DEL", key)
+			tp.turn(at+20*time.Millisecond*time.Duration(n), 0, off, fmt.Sprintf("10.0.0.1:%d", n), fmt.Sprint("lock:", n))
 		}
 	}
-	p := r.profile(t, Options{Group: ByHost, Lease: 10_000_000_000})
+	tp.report()
+	p := tp.o.Profile()
+	require.NoError(t, p.Validate())
 	require.Len(t, p.Clients, 1)
 	assert.GreaterOrEqual(t, len(p.Clients[0].Clock), 2)
 }

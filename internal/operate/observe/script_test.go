@@ -226,6 +226,9 @@ func (p *player) told(what string) string {
 		if c.SkewMS != nil {
 			fmt.Fprintf(&b, " skew %+.0f", *c.SkewMS)
 		}
+		if c.PollMS != nil {
+			fmt.Fprintf(&b, " poll %.0f", *c.PollMS)
+		}
 		some("acquired", c.Acquired)
 		some("released", c.Released)
 		some("sent", c.Sent)

@@ -17,72 +17,41 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
 
-// TestHolesAreInconclusive breaks the evidence, and wants the obligation that it leaves open.
-func TestHolesAreInconclusive(t *testing.T) {
+// TestWindows has what stands on the keys before a window, what happens within it, and what that leaves open or comes to. What has a name in braces is put
+// in its place.
+func TestWindows(t *testing.T) {
 	s := redistest.Real(t)
-	lock := verify.Options{Match: []string{"lock:*"}, Census: true}
-
-	c := during(t, s, lock, func() { s.Do("CONFIG", "RESETSTAT") })
-	assert.Equal(t, []string{"counters"}, open(c))
-	assert.Contains(t, c.Why, "reset")
-
-	c = during(t, s, lock, func() { s.Kill(); s.Start() })
-	assert.Equal(t, verify.Inconclusive, c.Verdict)
-	assert.Contains(t, open(c), "counters")
-
-	other := redistest.Real(t) // a failover there and back within one look: clients lock on the other server
-	c = during(t, s, lock, func() {
-		host, port, _ := strings.Cut(other.Addr, ":")
-		s.Do("REPLICAOF", host, port)
-		redistest.Await(t, "a replica that follows", 10*time.Second, func() bool {
-			info, _ := redis.String(s.Do("INFO", "replication"), nil)
-			return strings.Contains(info, "master_link_status:up")
-		})
-		s.Do("REPLICAOF", "NO", "ONE")
-	})
-	assert.Equal(t, []string{"counters"}, open(c), c.Why)
-
-	o := lock
-	o.Longest = time.Hour
-	c = during(t, s, o, func() {})
-	assert.Equal(t, []string{"window"}, open(c))
-
-	s.Do("SET", "lock:held", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))
-	o = lock
-	var mu sync.Mutex
-	var warnings []string
-	o.Warn = func(text string) { mu.Lock(); defer mu.Unlock(); warnings = append(warnings, text) }
-	c = during(t, s, o, func() {})
-	assert.Equal(t, []string{"values"}, open(c), "a live legacy value that does not change")
-	assert.Contains(t, c.Why, "lock:held")
-	assert.Len(t, warnings, 1, "it is said at the start")
-
-	c = during(t, s, lock, func() { s.Do("DEL", "lock:held") })
-	assert.Equal(t, verify.Seen, c.Verdict, "a live value that is deleted")
-
-	s.Do("SETNX", "lock:flag", "1")
-	c = during(t, s, lock, func() {})
-	assert.Equal(t, []string{"values"}, open(c), "a value without TTL, which no modern client writes")
-	s.Do("DEL", "lock:flag")
-
-	c = during(t, s, lock, func() { s.Do("SET", "lock:odd", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()), "NX") })
-	assert.Equal(t, verify.Seen, c.Verdict, "a legacy value set by SET NX shows in the census")
-	s.Do("DEL", "lock:odd")
-
-	s.Do("SET", "lock:over", fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli()))
-	c = during(t, s, lock, func() {})
-	assert.Equal(t, verify.NoneSeen, c.Verdict, "%s: a value that was over before", c.Why)
-
-	ctx, cancel := context.WithCancel(context.Background())
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	time.AfterFunc(100*time.Millisecond, cancel)
-	began := time.Now()
-	c, err = verify.Run(ctx, end, verify.Options{Window: time.Hour})
-	require.NoError(t, err)
-	assert.Less(t, time.Since(began), time.Second)
-	assert.Equal(t, verify.Inconclusive, c.Verdict)
-	assert.Contains(t, c.Why, "interrupted")
+	fill := strings.NewReplacer("{live}", fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "{over}", fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli()), "{long}", strings.Repeat("x", 100_000))
+	send := func(cell string) {
+		for line := range strings.SplitSeq(fill.Replace(cell), " ; ") {
+			switch words := strings.Fields(line); words[0] {
+			case "-":
+			case "restart":
+				s.Kill()
+				s.Start()
+			default:
+				s.Do(words[0], redis.Args{}.AddFlat(words[1:])...)
+			}
+		}
+	}
+	for _, row := range redistest.Rows(t, "testdata/windows.txt") {
+		cells := strings.Split(strings.Join(row, " "), " | ")
+		require.Len(t, cells, 5, row)
+		s.Do("FLUSHALL")
+		send(cells[3])
+		o := verify.Options{Match: []string{"lock:*"}, Census: true, Whole: cells[2] == "monitor"}
+		warned := 0
+		o.Warn = func(string) { warned++ }
+		c := during(t, s, o, func() { send(cells[4]) })
+		if string(c.Verdict) != cells[0] {
+			assert.Equal(t, verify.Inconclusive, c.Verdict, row)
+			assert.Equal(t, cells[0], open(c)[0], "%v: %s", row, c.Why)
+		}
+		assert.Contains(t, c.Why, cells[1], row)
+		if cells[0] == "values" {
+			assert.Equal(t, 1, warned, "it is said at the start")
+		}
+	}
 }
 
 // TestHeldBack has old clients whose commands wait at the server at the end of the window, and a pause within it.
@@ -202,18 +171,4 @@ func TestGapsOfMonitor(t *testing.T) {
 	assert.NotContains(t, open(c), "commands", "nothing ran while MONITOR was broken")
 	assert.NotContains(t, open(c), "counters", "a broken connection is no hole in the counters")
 
-}
-
-// TestLongLines has values that are too long to be read: on other keys they do not matter, on lock keys the form of
-// the command is not known.
-func TestLongLines(t *testing.T) {
-	s := redistest.Real(t)
-	long := strings.Repeat("x", 100_000)
-	o := verify.Options{Match: []string{"lock:*"}, Whole: true}
-	c := during(t, s, o, func() { s.Do("SET", "cache:a", long, "NX"); s.Do("SETNX", "cache:b", long) })
-	assert.NotContains(t, open(c), "commands", c.Why)
-	c = during(t, s, o, func() { s.Do("SET", "lock:a", long, "NX"); s.Do("DEL", "lock:a") })
-	assert.Contains(t, open(c), "commands", c.Why)
-	c = during(t, s, o, func() { s.Do("SETNX", "lock:a", long); s.Do("DEL", "lock:a") })
-	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
 }

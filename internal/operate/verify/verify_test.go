@@ -114,6 +114,8 @@ func round(t *testing.T, s *redistest.Server, n int, act func(conn redis.Conn)) 
 	const window = 400 * time.Millisecond
 	s.Do("SET", fmt.Sprintf("lock:%d:live", n), "token", "PX", 600_000) // what the pattern matches
 	conn := s.Conn()
+	_, err = conn.Do("CLIENT", "SETNAME", "billing-7")
+	require.NoError(t, err)
 	when := rand.N(window)
 	for range mostTries {
 		acted := act == nil
@@ -170,7 +172,7 @@ func TestOneHiddenClientBesideAnotherApplication(t *testing.T) {
 			t.Log(n, c.Verdict, c.Why)
 		}
 		for _, l := range c.Evidence.Seen {
-			if l.Addr == addr {
+			if l.Addr == addr && l.Name == "billing-7" && l.User == "default" {
 				named.Add(1)
 				break
 			}
@@ -250,27 +252,6 @@ func open(c verify.Certificate) (ids []string) {
 	return ids
 }
 
-func TestMonitorNamesTheClient(t *testing.T) {
-	s := redistest.Real(t)
-	conn := s.Conn()
-	_, err := conn.Do("CLIENT", "SETNAME", "billing-7")
-	require.NoError(t, err)
-	c := during(t, s, verify.Options{Match: []string{"lock:*"}, Whole: true}, func() {
-		for _, words := range acts(0, "lock:hidden") {
-			_, err := conn.Do(words[0].(string), words[1:]...)
-			require.NoError(t, err)
-		}
-	})
-	assert.Equal(t, verify.Seen, c.Verdict)
-	require.NotEmpty(t, c.Evidence.Seen)
-	l := c.Evidence.Seen[0]
-	assert.Equal(t, "billing-7", l.Name)
-	assert.Equal(t, "default", l.User)
-	assert.Equal(t, "jedis-ms", l.Dialect)
-	assert.Equal(t, []string{"lock:hidden"}, l.Keys)
-	assert.Equal(t, "MONITOR: it sent DEL (1), SETNX (1) in database 0", l.Evidence)
-}
-
 // TestServicesAreExplained has Go services of every kind that wait for a key, give up, and hand it on, and every key is a lock key. Some of
 // their scripts ask the server whether they may, by a SET NX that sets nothing.
 func TestServicesAreExplained(t *testing.T) {
@@ -332,35 +313,4 @@ func servicesAreExplained(t *testing.T, s *redistest.Server) {
 	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
 	assert.Empty(t, c.Evidence.Seen)
 	assert.Empty(t, c.Evidence.Unexplained)
-}
-
-// TestDeadHoldersValueIsTakenOver has what a dead old client left: live at the start, over by the end, and taken over by a service at stage
-// bridge. Nobody deleted a live value, so no old client was seen; what its holder may have done keeps the run inconclusive.
-func TestDeadHoldersValueIsTakenOver(t *testing.T) {
-	s := redistest.Real(t)
-	_, err := s.Conn().Do("SET", "lock:order:7", time.Now().Add(300*time.Millisecond).UnixMilli())
-	require.NoError(t, err)
-	locker, err := compat.New(s.Pool(), compat.Options{})
-	require.NoError(t, err)
-	taken := make(chan error, 1)
-	go func() {
-		lock, err := locker.Acquire(t.Context(), "lock:order:7")
-		if err == nil {
-			err = lock.Release(t.Context())
-		}
-		taken <- err
-	}()
-	t.Cleanup(func() { _ = locker.Close() })
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	c, err := verify.Run(t.Context(), end, verify.Options{Match: []string{"lock:*"}, Window: 4 * time.Second, Longest: time.Second, Census: true, Whole: true})
-	require.NoError(t, err)
-	select {
-	case err := <-taken:
-		require.NoError(t, err)
-	default:
-		t.Fatal("the value was not taken over within the window")
-	}
-	assert.Equal(t, verify.Inconclusive, c.Verdict, c.Why)
-	assert.Empty(t, c.Evidence.Seen)
 }
