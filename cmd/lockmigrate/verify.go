@@ -34,7 +34,6 @@ func newVerifyCommand(env *environment) *cobra.Command {
 			if err := checkVerify(&opts, old); err != nil {
 				return err
 			}
-			opts.Census = true
 			if restartable {
 				if err := goOn(env, &opts, out); err != nil {
 					return err

@@ -3,9 +3,7 @@ package census
 import (
 	"bytes"
 	"encoding/base64"
-	"encoding/binary"
 	"math/rand/v2"
-	"strings"
 	"testing"
 	"time"
 
@@ -40,26 +38,6 @@ func TestEveryDialectIsRecognised(t *testing.T) {
 			assert.True(t, Recognise(d.Forever, midday).Forever)
 		}
 	}
-}
-
-func TestOf(t *testing.T) {
-	binarySeconds := string(binary.LittleEndian.AppendUint64(nil, uint64(int64(midday)/int64(time.Second)+60)))
-	for value, want := range map[string]ValueKind{
-		"": NoValue, strings.Repeat("1", Peek): NoValue,
-		"1772366460000": ExpiryValue, "1772366460": ExpiryValue, "1772366460.5": ExpiryValue, "1772366460.0": ExpiryValue, "1772366460000000000": ExpiryValue,
-		`"1772366460000"`: ExpiryValue, "1772366460:4711": ExpiryValue, binarySeconds: ExpiryValue, "2147483649.0": ExpiryValue,
-		"1230000000000": NumberValue, "1772366460000000": NumberValue, "01772366460": NumberValue, "42": NumberValue, "1": NumberValue, "9200000000000000000": NumberValue,
-		"5000000000000000000": BridgeValue, "9199999999999999999": BridgeValue, aUUID + ":6123456789012345678": BridgeValue,
-		aUUID: RandomValue, aUUID + ":35": RandomValue, "q8ZK3mPx0aVbT7Ld": RandomValue, "q3VzZXIgdG9rZW4gMTIzNDU2Nzg5MA==": RandomValue,
-		"ADDED:2026-03-01T12:00:00.000Z@host-1": RandomValue,
-		"locked":                                TextValue, "host-1:4711": TextValue, "ProcessingOrders": TextValue, "2026-03-01": TextValue, "1772366460.": TextValue, "1e12": TextValue, `"123"`: TextValue,
-		"naïve": TextValue, "\x00": BinaryValue, "\xf6\x82\x01": BinaryValue, "a\xffb": BinaryValue,
-		"1772366460000|" + aUUID: OverwriterValue,
-	} {
-		assert.Equal(t, want, Recognise(value, midday).Kind, "%q", value)
-	}
-	assert.Equal(t, time.Second, Recognise("1772366460.0", midday).Quantum, "whole seconds printed as a float")
-	assert.Equal(t, "binary, no known lock", Recognise("\xac\xed\x00\x05", midday).Note)
 }
 
 // Of the random tokens of Laravel, redislock and redsync hardly one is missed, and camel case is none.

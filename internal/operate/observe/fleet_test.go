@@ -277,17 +277,3 @@ func clobbersUnread(commands []redistest.Command) map[string]int {
 	}
 	return found
 }
-
-func TestClobbersUnread(t *testing.T) {
-	log := func(text string) (commands []redistest.Command) {
-		for _, line := range strings.Split(text, ", ") {
-			words := strings.Fields(line)
-			commands = append(commands, redistest.Command{Addr: words[0], Words: words[1:]})
-		}
-		return commands
-	}
-	assert.Equal(t, map[string]int{"b k": 1}, clobbersUnread(log("a SETNX k, b SETNX k, a DEL k, b GET k, a SETNX k, b GETSET k")))
-	assert.Empty(t, clobbersUnread(log("a SETNX k, b SETNX k, a DEL k, b GET k, b GETSET k 1795357950626")), "nobody came in between")
-	assert.Len(t, clobbersUnread(log("a SETNX k, b SETNX k, a DEL k, b GET k, b GETSET k uuid:1795357950626")), 1, "nobody but itself")
-	assert.Empty(t, clobbersUnread(log("a SETNX k, b SETNX k, b GET k, a DEL k, a SETNX k, b GETSET k")), "it read a value")
-}

@@ -38,6 +38,9 @@ type guard struct {
 	noBuffer string // why the server's output buffer is not known
 }
 
+// mostHeld is how many bytes the server may have to hold for us.
+const mostHeld = 8 << 20
+
 type cpuReading struct {
 	at  time.Time
 	cpu float64 // seconds
@@ -141,7 +144,7 @@ func (g *guard) look(ctx context.Context) string {
 	default:
 		g.noBuffer = "CLIENT LIST does not show the monitor"
 	}
-	if g.peak > g.limits.Buffer {
+	if g.peak > mostHeld {
 		return fmt.Sprintf("the server had to hold %d MiB of output for this watch", g.peak>>20)
 	}
 	if loadErr != nil && ctx.Err() == nil {

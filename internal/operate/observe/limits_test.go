@@ -51,7 +51,7 @@ func TestLimits(t *testing.T) {
 	// A watch that does not read makes the server hold its output.
 	entered, blocked := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	w, err = start(observe.Options{Emit: func(observe.EventRow) { once.Do(func() { close(entered); <-blocked }) }}, observe.Limits{Buffer: 1 << 20, Load: 10})
+	w, err = start(observe.Options{Emit: func(observe.EventRow) { once.Do(func() { close(entered); <-blocked }) }}, observe.Limits{Load: 10})
 	require.NoError(t, err)
 	conn := s.Conn()
 	_, err = conn.Do("SETNX", "lock:a", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))

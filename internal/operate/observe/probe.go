@@ -131,13 +131,16 @@ func (p *prober) wonder(key traffic.Key) {
 	}
 }
 
+// mostKeysRead is how many keys are read at the start, none if the database has more.
+const mostKeysRead = 20_000
+
 const snapshotMark = "lockmigrate: the keys are read"
 
 // run takes the snapshot, and then reads what the observer wonders about.
-func (p *prober) run(ctx context.Context, db, limit int) {
+func (p *prober) run(ctx context.Context, db int) {
 	defer close(p.done)
 	defer p.close()
-	if err := p.snapshot(ctx, db, limit); err != nil {
+	if err := p.snapshot(ctx, db); err != nil {
 		return // the connection broke
 	}
 	for {
@@ -160,16 +163,16 @@ func (p *prober) run(ctx context.Context, db, limit int) {
 
 // snapshot reads all keys of the database, if they are not too many. Without it, or without a part of it, the
 // outcomes on a key are unknown until they are settled.
-func (p *prober) snapshot(ctx context.Context, db, limit int) error {
+func (p *prober) snapshot(ctx context.Context, db int) error {
 	size, err := p.ask(ctx, "", "DBSIZE")
-	if n, ok := size.(int64); err != nil || !ok || n > int64(limit) {
+	if n, ok := size.(int64); err != nil || !ok || n > mostKeysRead {
 		return err
 	}
 	if ok, err := p.mark(ctx, db, "begin"); err != nil || !ok {
 		return err
 	}
 	cursor := "0"
-	for n := 0; n <= 4*limit+1000; {
+	for n := 0; n <= 5*mostKeysRead; {
 		reply, err := p.ask(ctx, "", "SCAN", cursor, "COUNT", 200)
 		page, ok := reply.([]any)
 		if err != nil || !ok || len(page) != 2 {

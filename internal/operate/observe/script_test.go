@@ -79,6 +79,7 @@ var rewrite = flag.Bool("rewrite", false, "write what is told into testdata")
 //	wait 40ms, at 9s                              time passes; at counts from the beginning
 //	repeat 5 ... end
 //	learn KEY VALUE                               a read of ours
+//	server ADDRESS, name ADDRESS NAME             what follows is on this one of several servers; CLIENT LIST's name of an address
 //	report, profile, events, record               what is told follows behind ----; record is what stage init would write
 //
 // In a command @30s is the client's time in 30 s in milliseconds, @s30s in seconds, @ns30s in nanoseconds, @f30s a float, and %NAME the digest of a script.
@@ -91,6 +92,7 @@ func TestScripts(t *testing.T) {
 			text, err := os.ReadFile(file)
 			require.NoError(t, err)
 			p := &player{t: t, tape: newTape(Options{})}
+			p.all = observers{p.o}
 			p.play(strings.Split(strings.TrimRight(string(text), "\n"), "\n"))
 			if got := p.out.String(); *rewrite {
 				require.NoError(t, os.WriteFile(file, []byte(got), 0o644))
@@ -103,9 +105,11 @@ func TestScripts(t *testing.T) {
 
 // player plays one file. What it writes is the file with what is told now.
 type player struct {
-	*tape
-	t   *testing.T
-	out strings.Builder
+	*tape           // of the server that is spoken of
+	all   observers // of all servers
+	opts  Options
+	t     *testing.T
+	out   strings.Builder
 }
 
 func (p *player) play(lines []string) {
@@ -176,6 +180,15 @@ func (p *player) do(words []string) {
 		if p.tape = newTape(o); !known {
 			p.tape = &tape{o: New(o), at: epoch}
 		}
+		p.opts, p.all = o, observers{p.o}
+	case "server":
+		if p.o.server != "" {
+			p.tape = newTape(p.opts)
+			p.all = append(p.all, p.o)
+		}
+		p.o.server = words[1]
+	case "name":
+		p.o.Name(words[1], Peer{Name: words[2]})
 	case "wait":
 		p.wait(duration(words[1]))
 	case "at":
@@ -194,13 +207,16 @@ func (p *player) told(what string) string {
 			fmt.Fprintf(&b, " %s %v", name, strings.TrimPrefix(text, "map"))
 		}
 	}
-	r := p.report()
+	for _, o := range p.all {
+		o.Finish()
+	}
+	r := p.all.report()
 	switch what {
 	case "profile":
 		p.profiled(&b, some)
 		return b.String()
 	case "record":
-		if old, err := p.o.Profile().OldClients(); err != nil {
+		if old, err := p.all.profile().OldClients(); err != nil {
 			return err.Error() + "\n"
 		} else {
 			return strings.Join(old.Why, "\n") + "\n"
@@ -217,6 +233,7 @@ func (p *player) told(what string) string {
 		}
 		fmt.Fprintf(&b, "%s %s %s", c.Addr, c.Kind, c.Dialect)
 		some("or", c.DialectOr)
+		some("at", c.Server)
 		if c.LeaseMS != nil {
 			fmt.Fprintf(&b, " lease %.0f %s", *c.LeaseMS, c.LeaseFrom)
 			if c.LeaseMostMS-c.LeaseLeastMS > 100 {
@@ -225,6 +242,7 @@ func (p *player) told(what string) string {
 		}
 		if c.SkewMS != nil {
 			fmt.Fprintf(&b, " skew %+.0f", *c.SkewMS)
+			some("off by", int(*c.SkewErrorMS+0.5))
 		}
 		if c.PollMS != nil {
 			fmt.Fprintf(&b, " poll %.0f", *c.PollMS)
@@ -247,8 +265,11 @@ func (p *player) told(what string) string {
 }
 
 func (p *player) profiled(b *strings.Builder, some func(string, any)) {
-	made := p.o.Profile()
+	made := p.all.profile()
 	require.NoError(p.t, made.Validate())
+	if w := made.Windows[0]; w.Masters > 1 {
+		fmt.Fprintf(b, "%.1f s, %d masters, %d commands, %d on locks\n", w.Seconds, w.Masters, w.Commands, w.LockCommands)
+	}
 	for _, c := range made.Clients {
 		fmt.Fprintf(b, "%s %s connections %d at once %d", c.Name, c.Dialect, c.Connections, c.AtOnce)
 		some("takeover pauses", c.Pause.N)

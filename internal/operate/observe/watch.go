@@ -18,9 +18,7 @@ import (
 type Limits struct {
 	For      time.Duration // of the window; 0 until the context ends
 	Commands int64         // seen; 0 for no limit
-	Buffer   int64         // bytes that the server may have to hold for us; 0: 8 MiB
 	Load     float64       // share of a core that the server's main thread may use; 0: 0.9
-	Snapshot int           // keys that are read at the start, none if the database has more; 0: 20,000, negative: never
 }
 
 // Cost is what a watch did cost.
@@ -71,7 +69,7 @@ var errOver = errors.New("the window is over")
 
 // Start connects to one master and watches it until a limit is reached or ctx ends; Wait tells.
 func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Options, limits Limits) (*Watch, error) {
-	limits.Buffer, limits.Load, limits.Snapshot = cmp.Or(limits.Buffer, 8<<20), cmp.Or(limits.Load, 0.9), cmp.Or(limits.Snapshot, 20_000)
+	limits.Load = cmp.Or(limits.Load, 0.9)
 	w := &Watch{Addr: addr, limits: limits, unnamed: map[string]bool{}, givers: givers{addr: addr, cluster: end.Kind == endpoint.Cluster}}
 	var err error
 	if w.guard, err = newGuard(ctx, end, addr, limits); err != nil {
@@ -99,7 +97,7 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 	w.givers.owns(w.givers.ask(ctx, w.guard.conn))
 	w.rename(ctx)
 	w.group.Go(func() { w.read(ctx) })
-	w.group.Go(func() { w.probe.run(ctx, end.DB, limits.Snapshot) })
+	w.group.Go(func() { w.probe.run(ctx, end.DB) })
 	w.group.Go(func() { w.watchOver(ctx) })
 	return w, nil
 }

@@ -39,7 +39,7 @@ func TestWindows(t *testing.T) {
 		require.Len(t, cells, 5, row)
 		s.Do("FLUSHALL")
 		send(cells[3])
-		o := verify.Options{Match: []string{"lock:*"}, Census: true, Whole: cells[2] == "monitor"}
+		o := verify.Options{Match: []string{"lock:*"}, Whole: cells[2] == "monitor"}
 		warned := 0
 		o.Warn = func(string) { warned++ }
 		c := during(t, s, o, func() { send(cells[4]) })
@@ -65,7 +65,7 @@ func TestHeldBack(t *testing.T) {
 }
 
 func heldBack(t *testing.T, s *redistest.Server) {
-	lock := verify.Options{Match: []string{"lock:*"}, Census: true, Whole: true}
+	lock := verify.Options{Match: []string{"lock:*"}, Whole: true}
 	c := during(t, s, lock, func() { s.Do("CLIENT", "PAUSE", 1, "WRITE") })
 	assert.Equal(t, []string{"counters"}, open(c))
 	assert.Contains(t, c.Why, "CLIENT PAUSE ran")
@@ -116,7 +116,7 @@ func heldBack(t *testing.T, s *redistest.Server) {
 func TestPromotedByHand(t *testing.T) {
 	r := redistest.NewReplicated(t)
 	r.AwaitInStep(t)
-	lock := verify.Options{Match: []string{"lock:*"}, Census: true}
+	lock := verify.Options{Match: []string{"lock:*"}}
 	c := during(t, r.Master, lock, func() {})
 	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
 	c = during(t, r.Master, lock, func() {
@@ -133,7 +133,7 @@ func TestPromotedByHand(t *testing.T) {
 // TestAPatternThatMatchesNothing has a pattern with a mistake beside one that a key, or a command, matches.
 func TestAPatternThatMatchesNothing(t *testing.T) {
 	s := redistest.Real(t)
-	o := verify.Options{Match: []string{"lock:*", "lokc:*"}, Census: true, Whole: true}
+	o := verify.Options{Match: []string{"lock:*", "lokc:*"}, Whole: true}
 	c := during(t, s, o, func() { s.Do("SETNX", "lock:a", "1"); s.Do("DEL", "lock:a") })
 	assert.Equal(t, []string{"keys", "commands"}, open(c))
 	assert.Contains(t, fmt.Sprint(c.Obligations), `"lokc:*" matched neither a key nor a command`)

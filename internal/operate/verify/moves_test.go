@@ -43,7 +43,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 		require.NoError(t, err)
 	}
 	run := func(act func()) verify.Certificate {
-		opts := verify.Options{Window: time.Second, Longest: time.Second, Match: []string{"lock:*"}, Census: true}
+		opts := verify.Options{Window: time.Second, Longest: time.Second, Match: []string{"lock:*"}}
 		acted := false
 		opts.Progress = func(time.Duration, int) {
 			if !acted {

@@ -53,7 +53,7 @@ func (r *ruled) must(conn redis.Conn, command string, args ...any) {
 // look runs verify as the operator, and f once within the window.
 func (r *ruled) look(trusted []string, f func()) verify.Certificate {
 	r.T.Helper()
-	return within(r.T, r.ops, verify.Options{Window: 400 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Trusted: trusted}, f)
+	return within(r.T, r.ops, verify.Options{Window: 400 * time.Millisecond, Match: []string{"lock:*"}, Trusted: trusted}, f)
 }
 
 // TestRulesInPlaceOfMonitor has the old services and the other application under users that may not write lock keys,
@@ -174,7 +174,7 @@ func TestLeastRights(t *testing.T) {
 		require.NoError(t, err)
 		once := sync.Once{}
 		return verify.Run(context.Background(), end, verify.Options{
-			Window: 200 * time.Millisecond, Longest: 200 * time.Millisecond, Match: []string{"lock:*"}, Census: true, Whole: true,
+			Window: 200 * time.Millisecond, Longest: 200 * time.Millisecond, Match: []string{"lock:*"}, Whole: true,
 			Progress: func(left time.Duration, _ int) {
 				if left > 0 {
 					once.Do(func() { s.Do("SETNX", "cache:a", "1") })

@@ -49,7 +49,7 @@ func cut(t *testing.T, end *endpoint.Endpoint, opts verify.Options, act func()) 
 // TestResume ends runs in the middle and goes on with them. A gap in which nothing ran is bridged and not counted; one in which a
 // command ran, or the server was another one, begins the window again; what was seen, and what was lost, stays so.
 func TestResume(t *testing.T) {
-	options := verify.Options{Match: []string{"lock:*"}, Window: 2 * time.Second, Longest: 2 * time.Second, Look: 50 * time.Millisecond, Census: true}
+	options := verify.Options{Match: []string{"lock:*"}, Window: 2 * time.Second, Longest: 2 * time.Second, Look: 50 * time.Millisecond}
 	nothing := func(*redistest.Server) {}
 	old := func(s *redistest.Server) { s.Do("SETNX", "lock:1", "1700000000000"); s.Do("DEL", "lock:1") }
 	for _, c := range []struct {

@@ -10,9 +10,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 )
 
-// leftOut says that nobody looked at the keys.
-const leftOut = "nobody looked at the keys"
-
 // value is what stood on a key: an expiry, or something without TTL that no modern client writes.
 type value struct {
 	Expires string `json:"expires,omitempty"` // of an expiry, else empty

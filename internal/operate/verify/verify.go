@@ -26,7 +26,6 @@ type Options struct {
 	Trusted   []string      // users that are said to be the new services' own: the rules of others decide what can have run
 	Look      time.Duration // between two looks at the counters; 0: a second, or a tenth of a short window
 	Whole     bool          // MONITOR for the whole window
-	Census    bool          // look at the keys' values at the start and at the end
 
 	// OnlyMembers asks whether every command that can change a lock key came from a connection of a member of the handover Namespace, whose
 	// Old this server is. It looks by MONITOR for the whole window, and its run cannot be resumed.
@@ -75,12 +74,12 @@ type inquiry struct {
 func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
 	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-", states: map[*master]MasterSaved{}, claimed: map[string]string{}}
 	if opts.OnlyMembers {
-		q.opts.Whole, q.opts.Census, q.opts.Save = true, false, nil
+		q.opts.Whole, q.opts.Save = true, nil
 	}
 	if q.opts.Look == 0 {
 		q.opts.Look = min(time.Second, max(opts.Window/10, 10*time.Millisecond))
 	}
-	q.facts = Evidence{AskedSeconds: opts.Window.Seconds(), LongestSeconds: opts.Longest.Seconds(), Masters: []Master{}, Seen: []Client{}, OnlyMembers: opts.OnlyMembers}
+	q.facts = Evidence{AskedSeconds: opts.Window.Seconds(), LongestSeconds: opts.Longest.Seconds(), Masters: []Master{}, Seen: []Client{}, OnlyMembers: opts.OnlyMembers, Values: Values{HeldBefore: []string{}, HeldAfter: []string{}}}
 	defer func() {
 		if q.record != nil {
 			_ = q.record.Close()
@@ -138,10 +137,8 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	}
 	switch {
 	case q.before != nil: // of the run that this one goes on with
-	case q.opts.Census:
+	case !q.opts.OnlyMembers:
 		q.before, _, q.whyBefore = q.values(ctx)
-	default:
-		q.before, q.whyBefore = map[string]value{}, []string{leftOut}
 	}
 	hearing, heard := context.WithCancel(ctx)
 	var ears sync.WaitGroup
@@ -159,7 +156,9 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	defer cancel()
 	if q.facts.Finished {
 		last = ctx
-		q.lastValues(ctx, q.before, q.whyBefore)
+		if !q.opts.OnlyMembers {
+			q.lastValues(ctx, q.before, q.whyBefore)
+		}
 	} else {
 		q.facts.Values.Why = []string{"the run was interrupted"}
 	}
@@ -216,9 +215,6 @@ const lastMoment = 700 * time.Millisecond
 func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBefore []string) {
 	v := &q.facts.Values
 	*v = Values{StartWhole: len(whyBefore) == 0, Before: len(before), HeldBefore: []string{}, HeldAfter: []string{}, Why: whyBefore}
-	if !q.opts.Census {
-		return
-	}
 	after, now, why := q.values(ctx)
 	v.EndWhole = len(why) == 0
 	for _, w := range why {

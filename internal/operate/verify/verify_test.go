@@ -120,7 +120,7 @@ func round(t *testing.T, s *redistest.Server, n int, act func(conn redis.Conn)) 
 	for range mostTries {
 		acted := act == nil
 		cert, err := verify.Run(context.Background(), end, verify.Options{
-			Window: window, Longest: window, Look: 50 * time.Millisecond, Match: []string{fmt.Sprintf("lock:%d:*", n)}, Whole: true, Census: true,
+			Window: window, Longest: window, Look: 50 * time.Millisecond, Match: []string{fmt.Sprintf("lock:%d:*", n)}, Whole: true,
 			Progress: func(left time.Duration, _ int) {
 				if !acted && left > 0 && left <= when {
 					act(conn)
@@ -305,7 +305,7 @@ func servicesAreExplained(t *testing.T, s *redistest.Server) {
 	}
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	c, err := verify.Run(t.Context(), end, verify.Options{Window: 3 * time.Second, Longest: time.Second, Census: true, Whole: true})
+	c, err := verify.Run(t.Context(), end, verify.Options{Window: 3 * time.Second, Longest: time.Second, Whole: true})
 	require.NoError(t, err)
 	for kind, n := range turns {
 		assert.Greater(t, n.Load(), int64(10), kind)

@@ -131,7 +131,7 @@ func (c client) verifies(t *testing.T, s *redistest.Server, h, _, _ *holders.Hol
 	done := make(chan verify.Certificate, 1)
 	go func() {
 		cert, err := verify.Run(context.Background(), endOf(t, s), verify.Options{
-			Window: 1100 * time.Millisecond, Longest: time.Second, Match: []string{c.key[:4] + "*"}, Whole: true, Census: true,
+			Window: 1100 * time.Millisecond, Longest: time.Second, Match: []string{c.key[:4] + "*"}, Whole: true,
 			Progress: func(time.Duration, int) { once.Do(func() { close(began) }) },
 		})
 		assert.NoError(t, err)
