@@ -157,7 +157,7 @@
 //
 //   - G1: TestOneHolderInEveryStage; with the real Java and Python clients TestFleets in internal/evidence/suites/fleets.
 //   - G2: TestJavaClockAhead, TestJavaClockBehind; TestFleets, TestBridgeValuesAreLiveToEveryReader.
-//   - G3: TestLifecycle in internal/evidence/suites/lifecycle; TestAFailedReleaseTellsTheHolder and TestDoNeverHidesTheLoss in
+//   - G3: TestLifecycle in internal/evidence/suites/lifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in
 //     internal/evidence/suites/kinds.
 //   - G4: TestClobberWhileSettling, TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner.
 //   - G5: TestStaleDeleteIsRepaired, TestDisplacedHolderIsTold.

@@ -68,7 +68,7 @@
 //   - G1: TestWireParityJedisLock, TestWireParityRedisPy.
 //   - G2: TestReadingsMatchTheRealParsers.
 //   - G3: TestForeignValueIsHeld.
-//   - G4: TestLifecycle in internal/evidence/suites/lifecycle; TestAFailedReleaseTellsTheHolder and TestDoNeverHidesTheLoss in
+//   - G4: TestLifecycle in internal/evidence/suites/lifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in
 //     internal/evidence/suites/kinds.
 //   - G5: TestCancelledAcquireLeavesNothing.
 //   - G6: TestLostReplies.

@@ -110,7 +110,7 @@
 //
 //   - G1: TestExclusion, TestGrantIsNotOverheard; TestLifecycle in internal/evidence/suites/lifecycle; beside others TestFleets in
 //     internal/evidence/suites/fleets.
-//   - G2: TestLifecycle; TestAFailedReleaseTellsTheHolder and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds.
+//   - G2: TestLifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds.
 //   - G3: TestFault10ReleaseNeverRemovesAnothers.
 //   - G4: TestLifecycle.
 //   - G5: TestFault04LostReplies.

@@ -415,7 +415,6 @@ func survive(t *testing.T, f fault) row {
 }
 
 func TestMain(m *testing.M) {
-	holdersServe()
 	_ = flag.Set("test.parallel", "6") // they wait for leases and servers; the command line still decides
 	redistest.Main(redistest.Leakless{M: m}, redistest.Redis)
 }

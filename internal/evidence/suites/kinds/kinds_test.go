@@ -56,7 +56,6 @@ type locker struct {
 
 // terms are what a test wants of the options.
 type terms struct {
-	fixed   bool          // nothing renews the lock by itself; compat has no such option
 	maxHold time.Duration // legacy locks have none
 	counted *counts
 	told    lockmigrate.Observer // in place of counted
@@ -119,7 +118,7 @@ func openCompat(stage lockmigrate.Stage) func(*testing.T, []lockmigrate.Pool, te
 func openModern(o modern.Options) func(*testing.T, []lockmigrate.Pool, terms) locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		o := o
-		o.TTL, o.MaxHold, o.RenewEvery, o.ReplyTimeout, o.Observer = c.lease(), c.maxHold, c.every(), c.timeout(), c.observer()
+		o.TTL, o.MaxHold, o.ReplyTimeout, o.Observer = c.lease(), c.maxHold, c.timeout(), c.observer()
 		l, err := modern.New(pools[0], o)
 		require.NoError(t, err)
 		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
@@ -131,18 +130,14 @@ func openPooled(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 }
 
 func openRedisson(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
-	l, err := redisson.New(pools[0], modern.Options{
-		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
-	})
+	l, err := redisson.New(pools[0], c.modern())
 	require.NoError(t, err)
 	return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
 }
 
 // openOwned gives the second Lock of an owner's hold: the first is released before.
 func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
-	l, err := modern.New(pools[0], modern.Options{
-		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
-	})
+	l, err := modern.New(pools[0], c.modern())
 	require.NoError(t, err)
 	inner := func(ctx context.Context, key string) (lockmigrate.Lock, error) {
 		ctx = modern.WithOwner(ctx, "me")
@@ -173,9 +168,7 @@ func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 }
 
 func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
-	q, err := quorum.New(pools, modern.Options{
-		TTL: c.lease(), MaxHold: c.maxHold, RenewEvery: c.every(), ReplyTimeout: c.timeout(), Observer: c.observer(),
-	})
+	q, err := quorum.New(pools, c.modern())
 	require.NoError(t, err)
 	return lockerOf(q.TryAcquire, q.Acquire, q.Do, q.Close)
 }
@@ -192,19 +185,15 @@ func lockerOf(
 	}
 }
 
+func (c terms) modern() modern.Options {
+	return modern.Options{TTL: c.lease(), MaxHold: c.maxHold, ReplyTimeout: c.timeout(), Observer: c.observer()}
+}
+
 func (c terms) lease() time.Duration {
 	if c.ttl != 0 {
 		return c.ttl
 	}
 	return ttl
-}
-
-// every is how often locks are renewed, where there is an option for it.
-func (c terms) every() time.Duration {
-	if c.fixed {
-		return -1
-	}
-	return 0
 }
 
 func (c terms) timeout() time.Duration {
