@@ -1,0 +1,151 @@
+package handover_test
+
+import (
+	"context"
+	"errors"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/handover"
+)
+
+// TestALongWaitIsNoLoss: an Acquire that waits for longer than the TTL has its lease begin when it returns; where that cannot be, nothing is held.
+func TestALongWaitIsNoLoss(t *testing.T) {
+	inTown(t, 10, func(town *town) {
+		var given, extended atomic.Int32
+		var broken atomic.Bool
+		m := town.theirs(true, handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { time.Sleep(time.Minute); return 1, nil },
+			Release: func(context.Context, int) error { given.Add(1); return nil },
+			Extend: func(context.Context, int) error {
+				extended.Add(1)
+				if broken.Load() {
+					return errors.New("no such server")
+				}
+				return nil
+			},
+			TTL: 3 * time.Second,
+		})
+		lock, err := m.Acquire(context.Background(), key)
+		require.NoError(t, err)
+		assert.EqualValues(t, 1, extended.Load(), "before it was handed out")
+		assert.Greater(t, time.Until(lock.Expiry()), 2*time.Second)
+		time.Sleep(10 * time.Second)
+		require.NoError(t, lock.Context().Err())
+		require.NoError(t, lock.Release(context.Background()))
+		broken.Store(true)
+		_, err = m.Acquire(context.Background(), key)
+		assert.ErrorContains(t, err, "no such server")
+		assert.EqualValues(t, 2, given.Load(), "given back")
+	})
+}
+
+// TestAReleaseIsNoLoss: a library that closes its channel of losses on a release too, and one that cannot release at once and never says until when it
+// holds. No loss is told, and the stage moves as soon as the lock is given back.
+func TestAReleaseIsNoLoss(t *testing.T) {
+	inTown(t, 11, func(town *town) {
+		lost, losses, failing := make(chan struct{}), atomic.Int32{}, true
+		m := town.theirs(true, handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { return 1, nil },
+			Release: func(context.Context, int) error {
+				if failing {
+					failing = false
+					return errors.New("try later")
+				}
+				close(lost)
+				time.Sleep(time.Second)
+				return nil
+			},
+			Lost: func(int) <-chan struct{} { return lost },
+		}, func(o *handover.Options) {
+			o.Observer = func(e lockmigrate.Event) {
+				if e.Kind == lockmigrate.EventLost {
+					losses.Add(1)
+				}
+			}
+		})
+		lock, err := m.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		assert.ErrorContains(t, lock.Release(context.Background()), "try later")
+		time.Sleep(2 * time.Second)
+		town.move(lockmigrate.StageBoth)
+		town.move(lockmigrate.StageNew)
+		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+		assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrReleased)
+		assert.Zero(t, losses.Load())
+	})
+}
+
+// TestAHangingLibraryIsTold: an Extend that never returns does not keep the holder from being told.
+func TestAHangingLibraryIsTold(t *testing.T) {
+	inTown(t, 12, func(town *town) {
+		hangs := make(chan struct{})
+		m := town.theirs(true, handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { return 1, nil },
+			Release: func(context.Context, int) error { return nil },
+			Extend:  func(context.Context, int) error { <-hangs; return nil },
+			TTL:     3 * time.Second,
+		})
+		began := time.Now()
+		lock, err := m.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		<-lock.Context().Done()
+		assert.Equal(t, 3*time.Second, time.Since(began))
+		assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrLost)
+		close(hangs)
+	})
+}
+
+// TestAStageChangeCostsOneAttempt: a waiter at Old begins anew once for each stage that comes, and no more often.
+func TestAStageChangeCostsOneAttempt(t *testing.T) {
+	inTown(t, 13, func(town *town) {
+		var attempts atomic.Int32
+		m := town.theirs(true, handover.Funcs[int]{
+			Acquire: func(ctx context.Context, _ string) (int, error) {
+				attempts.Add(1)
+				<-ctx.Done()
+				return 0, context.Cause(ctx)
+			},
+			Release: func(context.Context, int) error { return nil },
+			TTL:     time.Hour,
+		})
+		ctx, cancel := context.WithCancel(context.Background())
+		waited := make(chan error)
+		go func() {
+			_, err := m.Acquire(ctx, key)
+			waited <- err
+		}()
+		time.Sleep(2 * lease)
+		assert.EqualValues(t, 1, attempts.Load())
+		for n, to := range []lockmigrate.Stage{lockmigrate.StageBoth, lockmigrate.StageOld, lockmigrate.StageBoth} {
+			town.move(to)
+			time.Sleep(2 * lease)
+			assert.EqualValues(t, n+2, attempts.Load(), "after the move to %v", to)
+		}
+		cancel()
+		assert.ErrorIs(t, <-waited, lockmigrate.ErrNotAcquired)
+	})
+}
+
+// TestAPanicLeavesNothing: a function of Wrap that panics leaves nothing held or counted.
+func TestAPanicLeavesNothing(t *testing.T) {
+	inTown(t, 9, func(town *town) {
+		m := town.theirs(false, handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { panic("library") },
+			Release: func(context.Context, int) error { return errors.New("never") }, TTL: time.Hour,
+		})
+		town.reach(lockmigrate.StageBoth)
+		assert.PanicsWithValue(t, "library", func() { _, _ = m.TryAcquire(context.Background(), key) })
+		time.Sleep(time.Second)
+		left, _ := town.a.Value(key)
+		assert.Empty(t, left, "Old was given back")
+		town.move(lockmigrate.StageOld)
+		town.move(lockmigrate.StageBoth)
+		town.move(lockmigrate.StageNew)
+	})
+}
