@@ -3,6 +3,7 @@ package conformance
 import (
 	"bufio"
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -86,11 +87,14 @@ func (k *kit) process(ctx context.Context) (*process, error) {
 	defer cancel()
 	a, err := p.ask(bounded, request{"do": "hello"})
 	if err == nil && !a.OK {
-		err = fmt.Errorf("hello is answered by %s %s", a.Error, a.Text)
+		err = fmt.Errorf("it has not answered hello by ok: %s", cmp.Or(a.Text, a.Error, "neither ok nor error is in its answer"))
 	}
 	if err != nil {
 		p.kill()
-		return nil, fmt.Errorf("%s: %w; it said on stderr: %q", k.Command[0], err, p.said.String())
+		if said := p.said.String(); said != "" {
+			err = fmt.Errorf("%w; on stderr it said: %q", err, said)
+		}
+		return nil, fmt.Errorf("%s: %w", k.Command[0], err)
 	}
 	p.hello = a.Hello
 	return p, nil
@@ -158,15 +162,15 @@ func (p *process) read(out io.Reader) {
 		p.mu.Unlock()
 	}
 	p.mu.Lock()
-	defer p.mu.Unlock()
-	if p.broken = err; err == nil {
+	if p.broken = cmp.Or(err, lines.Err()); p.broken == nil {
 		p.broken = errors.New("the driver has ended")
 	}
 	for id, c := range p.waiting {
 		c <- answer{ID: id, Error: "failed", Text: p.broken.Error()}
 	}
 	clear(p.waiting)
-	_, _ = io.Copy(io.Discard, out)
+	p.mu.Unlock()
+	_, _ = io.Copy(io.Discard, out) // it may talk on
 }
 
 // watch returns a context that ends when the driver says that a lock is lost.
@@ -192,14 +196,16 @@ func (p *process) ask(ctx context.Context, r request) (answer, error) {
 	line, _ := json.Marshal(r)
 	_, err := p.in.Write(append(line, '\n'))
 	p.mu.Unlock()
-	if err != nil {
-		return answer{}, fmt.Errorf("the driver takes no requests: %w", err)
+	if err != nil { // it has ended, or has closed its stdin
+		var cancel context.CancelFunc
+		ctx, cancel = context.WithTimeout(ctx, time.Second)
+		defer cancel()
 	}
 	select {
 	case a := <-reply:
 		return a, nil
 	case <-ctx.Done():
-		return answer{}, fmt.Errorf("no answer to %s", line)
+		return answer{}, errors.Join(fmt.Errorf("no answer to %s", bytes.TrimSpace(line)), err)
 	}
 }
 
