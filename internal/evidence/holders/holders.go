@@ -147,24 +147,9 @@ func Arg(name string, value any) Option {
 	return func(cmd *exec.Cmd) { cmd.Args = append(cmd.Args, fmt.Sprintf("%s=%v", name, value)) }
 }
 
-// Clock runs the holder under libfaketime with its wall clock off by d: for locks that read the system's
-// clock and have no hook, such as the jedis-lock jar.
+// Clock moves the holder's wall clock by d, see redistest.MovedClock: for locks that read the system's clock and have no hook, such as the
+// jedis-lock jar.
 func Clock(t testing.TB, d time.Duration) Option {
-	t.Helper()
-	preload, err := exec.Command("faketime", "-f", "+0s", "printenv", "LD_PRELOAD").Output()
-	if err != nil {
-		t.Fatalf("libfaketime (Debian's package faketime) is not installed: %v", err)
-	}
-	return func(cmd *exec.Cmd) {
-		cmd.Env = append(cmd.Environ(),
-			"LD_PRELOAD="+strings.TrimSpace(string(preload)),
-			fmt.Sprintf("FAKETIME=%+.3fs", d.Seconds()),
-			"FAKETIME_DONT_FAKE_MONOTONIC=1")
-	}
-}
-
-// MovedClock is Clock without libfaketime, for programs that it slows down too much: see redistest.MovedClock.
-func MovedClock(t testing.TB, d time.Duration) Option {
 	t.Helper()
 	environ := redistest.MovedClock(t, d)
 	return func(cmd *exec.Cmd) { cmd.Env = append(cmd.Environ(), environ...) }

@@ -68,7 +68,7 @@ func TestClocksOfRealHolders(t *testing.T) {
 		given   time.Duration
 		start   func(url string, id string, off time.Duration) *holders.Holder
 	}{
-		{"the jar under libfaketime", "jedis-ms", 30 * time.Second, 0, func(url, id string, off time.Duration) *holders.Holder {
+		{"the jar", "jedis-ms", 30 * time.Second, 0, func(url, id string, off time.Duration) *holders.Holder {
 			return holders.Start(t, holders.JedisLock, url, holders.Arg("lease", 30*time.Second), holders.Arg("wait", time.Minute), holders.Clock(t, off))
 		}},
 		{"redis-py", "redispy-float", 20 * time.Second, 20 * time.Second, func(url, id string, off time.Duration) *holders.Holder {

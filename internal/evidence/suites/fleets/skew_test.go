@@ -48,8 +48,8 @@ func TestJavaClockAhead(t *testing.T) {
 	server := redistest.Real(t)
 	ahead := 10 * time.Minute
 	skewed := map[string]*holders.Holder{
-		"jedis-lock, libfaketime": holders.Start(t, holders.JedisLock, server.URL(), holders.Clock(t, ahead), holders.Arg("lease", lease), holders.Arg("wait", 500*time.Millisecond)),
-		"article, clock hook":     holders.Start(t, holders.Article, server.URL(), holders.Arg("clock", ahead), holders.Arg("lease", lease), holders.Arg("wait", 500*time.Millisecond)),
+		"jedis-lock":          holders.Start(t, holders.JedisLock, server.URL(), holders.Clock(t, ahead), holders.Arg("lease", lease), holders.Arg("wait", 500*time.Millisecond)),
+		"article, clock hook": holders.Start(t, holders.Article, server.URL(), holders.Arg("clock", ahead), holders.Arg("lease", lease), holders.Arg("wait", 500*time.Millisecond)),
 	}
 	bridge := locker(t, server, compat.Options{TTL: 2 * time.Second})
 	old := locker(t, server, compat.Options{Namespace: inStage(t, server, lockmigrate.StageLegacy), Lease: time.Minute})

@@ -198,7 +198,7 @@ func (s *site) of(kind holders.Kind, url string, offset time.Duration) holders.M
 		case strings.HasPrefix(kind.Component(), "python"):
 			options = append(options, holders.Arg("clock", offset))
 		default:
-			options = append(options, holders.MovedClock(s.T, offset))
+			options = append(options, holders.Clock(s.T, offset))
 		}
 		return holders.Start(s.T, kind, url, options...)
 	}
