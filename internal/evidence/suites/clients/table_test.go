@@ -126,7 +126,7 @@ var clients = []client{
 		scan: "token", dialect: "set-nx-px", observe: "modern",
 	},
 	{
-		name: "Maven io.jboot:jboot 3.16.0", kind: holders.Jboot, key: "lock.order.12", opts: []holders.Option{short, waits}, clock: holders.MovedClock, lease: lease,
+		name: "Maven io.jboot:jboot 3.16.0", kind: holders.Jboot, key: "lock.order.12", opts: []holders.Option{short, waits}, clock: holders.Clock, lease: lease,
 		value: "expiry in ms, plus 1, as a Long that FST serialized", form: `(?s)^\xf6\x82.{8}$`,
 		takes: "SETNX", takeover: "SETNX, GET, GETSET", releases: "DEL", text: held, moved: true,
 		scan: "fst-expiry-ms", dialect: "jboot", observe: "legacy",
