@@ -186,34 +186,29 @@ func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
 }
 
 // eachKey scans every master for keys that match a pattern.
-func (s *Store) eachKey(ctx context.Context, pattern string, found func(key string)) error {
-	many := topology.RouterOf(s.Pool)
-	if many == nil {
-		conn, err := s.Pool.GetContext(ctx)
+func (s *Store) eachKey(ctx context.Context, pattern string, found func(key string)) (err error) {
+	look := func(conn redis.Conn, err error) error {
 		if err != nil {
 			return err
 		}
-		return scan(ctx, conn, pattern, s.ReplyTimeout, found)
+		defer conn.Close()
+		return Scan(ctx, conn, pattern, s.ReplyTimeout, found)
+	}
+	many := topology.RouterOf(s.Pool)
+	if many == nil {
+		return look(s.Pool.GetContext(ctx))
 	}
 	masters, err := many.Masters(ctx)
-	if err != nil {
-		return err
-	}
 	for _, addr := range masters {
-		conn, err := many.DialAddr(ctx, addr)
-		if err == nil {
-			err = scan(ctx, conn, pattern, s.ReplyTimeout, found)
-		}
-		if err != nil {
+		if err := look(many.DialAddr(ctx, addr)); err != nil {
 			return fmt.Errorf("%s: %w", addr, err)
 		}
 	}
-	return nil
+	return err
 }
 
-// scan goes through the keys of one server, and closes conn.
-func scan(ctx context.Context, conn redis.Conn, pattern string, timeout time.Duration, found func(key string)) error {
-	defer conn.Close()
+// Scan goes through the keys of one server.
+func Scan(ctx context.Context, conn redis.Conn, pattern string, timeout time.Duration, found func(key string)) error {
 	for cursor := "0"; ; {
 		if err := context.Cause(ctx); err != nil {
 			return err

@@ -312,10 +312,10 @@ func (p *player) prepare(ctx context.Context) error {
 // name is a client's name as a sidecar may have it.
 func name(text string) string {
 	return strings.Map(func(r rune) rune {
-		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' || r == '-' || r == '.' || r == '_' || r >= 'A' && r <= 'Z' {
-			return r
+		if stages.CheckName(string(r)) != nil || r == ':' {
+			return '-'
 		}
-		return '-'
+		return r
 	}, text)
 }
 
@@ -328,16 +328,12 @@ func (p *player) figures(ctx context.Context) (cpu *float64, memory *int64) {
 	var bytes int64
 	for _, conn := range p.conns {
 		said, err := endpoint.Info(ctx, conn)
-		if err != nil {
-			return nil, nil
-		}
-		user, errUser := strconv.ParseFloat(said["used_cpu_user"], 64)
-		system, errSystem := strconv.ParseFloat(said["used_cpu_sys"], 64)
 		used, errUsed := strconv.ParseInt(said["used_memory"], 10, 64)
-		if errUser != nil || errSystem != nil || errUsed != nil {
+		busy := endpoint.MainCPU(said)
+		if err != nil || errUsed != nil || busy == 0 {
 			return nil, nil
 		}
-		seconds, bytes = seconds+user+system, bytes+used
+		seconds, bytes = seconds+busy, bytes+used
 	}
 	return &seconds, &bytes
 }
@@ -364,21 +360,17 @@ func remove(ctx context.Context, pool lockmigrate.Pool) error {
 		return fmt.Errorf("keys of the rehearsal may be left on the server: %w", err)
 	}
 	defer conn.Close()
-	for cursor := "0"; ; {
-		page, err := redis.Values(redis.DoContext(conn, ctx, "SCAN", cursor, "COUNT", 1000))
-		if err != nil {
-			return fmt.Errorf("keys of the rehearsal may be left on the server: %w", err)
+	var left []any
+	err = stages.Scan(ctx, conn, "*", 5*time.Second, func(key string) {
+		if strings.HasPrefix(strings.TrimPrefix(key, "{"), Prefix) || strings.HasPrefix(key, "lockmigrate:") {
+			left = append(left, key)
 		}
-		keys, _ := redis.Strings(page[1], nil)
-		for _, key := range keys {
-			if strings.HasPrefix(strings.TrimPrefix(key, "{"), Prefix) || strings.HasPrefix(key, "lockmigrate:") {
-				if _, err := redis.DoContext(conn, ctx, "DEL", key); err != nil {
-					return fmt.Errorf("%s is left on the server: %w", key, err)
-				}
-			}
-		}
-		if cursor, _ = redis.String(page[0], nil); cursor == "0" {
-			return nil
-		}
+	})
+	if err == nil && len(left) > 0 {
+		_, err = redis.DoContext(conn, ctx, "DEL", left...)
 	}
+	if err != nil {
+		return fmt.Errorf("keys of the rehearsal may be left on the server: %w", err)
+	}
+	return nil
 }
