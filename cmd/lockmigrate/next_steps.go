@@ -1,0 +1,250 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
+)
+
+// step is what to do next.
+type step struct {
+	Stands  string   `json:"stands_at"`
+	InWay   []string `json:"in_the_way"`
+	Do      string   `json:"do"`
+	Command string   `json:"command,omitempty"`
+	Costs   []string `json:"costs"`
+	Read    string   `json:"read"` // a chapter
+	Done    bool     `json:"done"`
+}
+
+// is sets the chapter of the runbook, the command, and in words what to do.
+func (on *step) is(chapter, command, do string, args ...any) {
+	on.Read, on.Command, on.Do = "docs/runbook.md, "+chapter, command, fmt.Sprintf(do, args...)
+}
+
+// blocked adds what is in the way.
+func (on *step) blocked(format string, args ...any) {
+	on.InWay = append(on.InWay, fmt.Sprintf(format, args...))
+}
+
+// next is the runbook as a function of the facts.
+func (s *standing) next() step {
+	if s.view == nil {
+		return s.begin()
+	}
+	r, members := s.view.Record, s.view.Members
+	on := step{Stands: fmt.Sprintf("%v, epoch %d, for %s", r.Stage, r.Epoch, short(s.view.Now.Sub(r.Since))), InWay: []string{}, Costs: []string{}}
+	for _, b := range s.blockers {
+		on.blocked("%s", b)
+	}
+	var living, unfit int64
+	for _, m := range members {
+		if m.Lives() {
+			living++
+			if m.Misfit != "" {
+				unfit++
+			}
+		}
+	}
+	show := "lockmigrate stage --namespace " + s.namespace
+	switch {
+	case unfit > 0:
+		on.is("step 2", show, "correct or stop %s: they cannot run this record and acquire nothing", counted(unfit, "member"))
+	case r.Handover != nil:
+		s.nextHandover(&on, living, show)
+	case r.Stage == stages.Legacy && living == 0:
+		on.is("step 2", show, "put package compat, with Options{Namespace: %q}, into every Go service, and start them", s.namespace)
+		on.blocked("no member lives: no Go service follows this record yet")
+	case r.Stage == stages.Legacy:
+		on.is("step 3", fmt.Sprintf("lockmigrate stage advance --namespace %s --to bridge --wait --execute", s.namespace),
+			"check that each process of every Go service is a member, and move to bridge: the step does not wait for others")
+		on.Costs = append(s.waits(), whatToKnow(stages.Legacy, stages.Bridge)...)
+	case s.keys.trusted() != nil: // what stands on the keys is not known: no step may rest on it
+		on.blocked("%s", s.keys.trusted())
+		on.is("step 0", "lockmigrate doctor"+matchFlags(r.Patterns), "%s", hintOf(s.keys.trusted()))
+	case r.Stage == stages.Bridge:
+		s.toModern(&on, show)
+	case s.keysErr != nil:
+		s.sweep(&on)
+	case len(members) > 0:
+		on.is("The end", show, "the keys are migrated. Services may go from package compat to package modern when it suits them. The record has %s. Delete it when it has none", counted(int64(len(members)), "member"))
+		on.Done = true
+	default:
+		on.is("The end", fmt.Sprintf("lockmigrate stage delete --namespace %s --execute", s.namespace), "the keys are migrated and no member follows the record. Delete it: there is no way back without it")
+		on.Done = true
+	}
+	if r.Handover != nil {
+		on.Read = "docs/handover.md"
+	}
+	return on
+}
+
+// begin is what comes before there is a record.
+func (s *standing) begin() step {
+	on := step{Stands: "there is no record", InWay: []string{}, Costs: []string{}}
+	if s.reserved {
+		on.Stands += ", and its keys are reserved: a stage init or stage delete was stopped, or the record was lost"
+	} else if s.others != "" {
+		on.Stands += " of this name; this server has " + s.others
+	}
+	match := s.match
+	if len(match) == 0 && s.profile != nil {
+		match = stages.UnescapeAll(s.profile.Match)
+	}
+	if len(match) == 0 {
+		match = []string{"PATTERN"}
+	}
+	length, do := "10m", "watch the traffic: which clients lock, in which dialect, for how long, and with which clock"
+	switch {
+	case s.profile == nil:
+	case s.oldErr == nil:
+		on.is("step 1", fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s --execute", s.namespace, matchFlags(match), s.profileFile), "create the record, at stage legacy: nothing changes for anybody")
+		return on
+	default:
+		on.blocked("%s", s.oldErr)
+		do = "watch again, for longer, and while every old client works"
+		if s.profile.Seconds() >= 200 {
+			length = strings.TrimSuffix((3 * time.Duration(s.profile.Seconds()) * time.Second).Round(time.Minute).String(), "0s")
+		}
+	}
+	on.is("step 0", fmt.Sprintf("lockmigrate observe%s --for %s --profile %s", matchFlags(match), length, s.profileFile), "%s", do)
+	on.Costs = []string{"MONITOR sends a copy of every command: it can halve a busy server's throughput while it runs; observe ends by itself above --max-load"}
+	return on
+}
+
+// toModern is stage bridge: the old clients go, evidence that they have gone, what they left, the move.
+func (s *standing) toModern(on *step, show string) {
+	r, state := s.view.Record, stateName(certificateName(s.namespace))
+	held, _, first := s.keys.these(heldKind)
+	var late []string
+	for _, m := range s.view.Members {
+		if m.Lowest == stages.Legacy || m.Stage == stages.Legacy {
+			late = append(late, m.ID)
+		}
+	}
+	certified := s.certificate != "" && s.certErr == nil
+	switch {
+	case len(late) > 0: // verify would see them, whatever the window
+		on.is("step 3", show, "wait: %s may still run stage legacy, or hold its locks (%s)", counted(int64(len(late)), "member"), strings.Join(late[:min(3, len(late))], ", "))
+	case held > 0:
+		on.blocked("old clients hold %s: %s", counted(held, "lock"), listKeys(first, held, true))
+		on.is("step 4", fmt.Sprintf("lockmigrate observe%s --for 10m", matchFlags(r.Patterns)),
+			"move the old clients, one service at a time: put a sidecar beside those that nobody will change (docs/sidecar.md), port the others. This names them")
+	case s.saved != nil && !certified && s.running: // an old state beside a newer certificate does not count
+		on.is("step 5", "lockmigrate verify --ask "+state, "a verify is looking (process %d on %s). Wait for its end; this says how far it is", s.saved.PID, s.saved.Host)
+	case s.saved != nil && !certified && len(s.saved.Known().Seen) == 0 && len(s.saved.Lost()) == 0:
+		looked := time.Duration(s.saved.Evidence.LookedSeconds * float64(time.Second)).Round(time.Second)
+		on.blocked("a verify was ended after %v of %v", looked, s.saved.Options.Window)
+		on.is("step 5", "lockmigrate verify --resume "+state, "go on with it. Where a command ran in between that writes, its window begins again")
+	case len(s.seen) > 0:
+		on.blocked("%s has seen old clients", s.certificate)
+		s.named(on, whatToDoAbout)
+		on.is("step 4", s.verify(), "deal with each of them, and then look again")
+		on.Costs = []string{verifyCosts}
+	case !certified:
+		do := "no old client holds a lock at this moment. "
+		if n := s.oldClients(); n > 0 {
+			do += fmt.Sprintf("Move the %s that %s names (docs/runbook.md, step 4). Then prove", counted(n, "old client"), s.profileFile)
+		} else {
+			do += "Prove"
+		}
+		do += " that none is left"
+		if r.Longest == 0 {
+			do += ". How long one may be silent you have to state: --longest-silence 25h where its job runs once a day, and --for longer than that"
+		}
+		if s.certErr != nil {
+			on.blocked("%s", s.certErr)
+		}
+		on.is("step 5", s.verify(), "%s", do)
+		on.Costs = []string{verifyCosts}
+	case s.keysErr != nil:
+		s.sweep(on)
+	default:
+		on.is("steps 6 and 7", fmt.Sprintf("lockmigrate stage advance --namespace %s --to modern --certificate %s --wait --execute", s.namespace, s.certificate),
+			"shut the door with a fence, if the server has users (lockmigrate fence names them), and move to modern")
+		on.Costs = whatToKnow(stages.Bridge, stages.Modern)
+	}
+}
+
+// sweep is where legacy values keep a namespace from modern.
+func (s *standing) sweep(on *step) {
+	on.blocked("%s", s.keysErr)
+	on.is("step 6", fmt.Sprintf("lockmigrate sweep%s --ghost-after 1m --execute", matchFlags(s.view.Record.Patterns)), "remove what dead old clients have left")
+}
+
+// named puts those whom a certificate has seen in the way, each as say has it.
+func (s *standing) named(on *step, say func(verify.Client) string) {
+	for i, c := range s.seen {
+		if i == mostClients {
+			on.blocked("and %d more: %s names them", len(s.seen)-i, s.certificate)
+			return
+		}
+		on.blocked("%s", say(c))
+	}
+}
+
+// oldClients is how many the profile names. They may have moved since.
+func (s *standing) oldClients() (n int64) {
+	if s.profile != nil {
+		for _, c := range s.profile.Clients {
+			if c.Kind == observe.Legacy {
+				n++
+			}
+		}
+	}
+	return n
+}
+
+const verifyCosts = "--monitor runs MONITOR for the whole window; docs/operator.md says when you can do without"
+
+// verify is the command that proves it. How long an old client may be silent is the operator's statement: where the record does not have it, the
+// command has a hole, so that it fails until somebody has thought.
+func (s *standing) verify() string {
+	silence := "--longest-silence HOW-LONG --for LONGER"
+	if longest := s.view.Record.Longest; longest > 0 {
+		silence = "--for " + strings.TrimSuffix(strings.TrimSuffix((longest+max(longest/20, time.Minute)).Round(time.Second).String(), "0s"), "0m")
+	}
+	return fmt.Sprintf("lockmigrate verify --namespace %s %s --monitor --out %s", s.namespace, silence, certificateName(s.namespace))
+}
+
+// whatToDoAbout says who an old client is, and what to do about it.
+func whatToDoAbout(c verify.Client) string {
+	who := strings.Join(strings.Fields(c.Addr+" "+c.Name+" "+c.User), " ")
+	keys := ""
+	if len(c.Keys) > 0 {
+		keys = fmt.Sprintf(" on %q", c.Keys[0])
+	}
+	do := ". Restart this Go service, or stop it: lockmigrate stage shows it"
+	switch source, _, _ := strings.Cut(c.Evidence, ":"); source {
+	case "MONITOR", "capture":
+		do = keys + ". Put a sidecar beside this service (docs/sidecar.md), or port it"
+	case "ACL LOG":
+		do = keys + ". The fence stopped it: port it, put a sidecar beside it, or switch it off"
+	case "census":
+		who, do = "nobody was named", keys+". lockmigrate observe while it works names the client"
+	}
+	return who + ": " + c.Evidence + do
+}
+
+// waits says what the old clients waited when the profile was measured.
+func (s *standing) waits() (lines []string) {
+	if s.profile == nil {
+		return nil
+	}
+	for _, c := range s.profile.Clients {
+		if c.Kind != observe.Legacy {
+			continue
+		}
+		for _, u := range c.Uses {
+			at := func(share float64) time.Duration { return time.Duration(u.Wait.At(share) * float64(time.Millisecond)) }
+			if at(0.9) >= 10*time.Millisecond {
+				lines = append(lines, fmt.Sprintf("when measured, %s waited %s at the median for %s, and one time in ten longer than %s", c.Name, short(at(0.5)), u.Family, short(at(0.9))))
+			}
+		}
+	}
+	return lines
+}
