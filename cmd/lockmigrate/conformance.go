@@ -20,20 +20,15 @@ func newConformanceCommand(env *environment) *cobra.Command {
 			if len(args) == 0 || cmd.ArgsLenAtDash() != 0 {
 				return usageError("lockmigrate conformance -- node driver.js", "conformance wants the command of a driver, after --")
 			}
-			for _, level := range o.Levels {
-				if level < 1 || level > 4 {
-					return usageError("give 1 to 4", "--level %d", level)
-				}
-			}
 			return nil
 		},
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Command = args
+			o.Command, o.Server = args, "redis-server"
 			env.grace.Store(int64(conformance.CleansWithin))
 			status := env.status()
 			defer status.Clear()
 			o.Began = func(done, all int) {
-				status.Update(func() string { return fmt.Sprintf("conformance: %d of %d cases", done, all) })
+				status.Update("conformance: %d of %d cases", done, all)
 			}
 			r, err := conformance.Run(cmd.Context(), o)
 			status.Clear()
@@ -41,7 +36,7 @@ func newConformanceCommand(env *environment) *cobra.Command {
 			case errors.Is(err, conformance.ErrNoCase):
 				return usageError("docs/conformance.md lists them", "%w", err)
 			case errors.Is(err, conformance.ErrNoServer):
-				return failedError("install Redis or Valkey, or name the program with --redis-server PATH", "%w", err)
+				return failedError("install Redis or Valkey: a redis-server has to be on the PATH", "%w", err)
 			case err != nil:
 				return failedError("docs/conformance.md says what a driver does", "%w", err)
 			}
@@ -51,10 +46,7 @@ func newConformanceCommand(env *environment) *cobra.Command {
 			return conformanceVerdict(r)
 		},
 	}
-	f := cmd.Flags()
-	f.IntSliceVar(&o.Levels, "level", nil, "try the cases of this level only, 1 to 4; may be given more than once")
-	f.StringSliceVar(&o.Cases, "case", nil, "try this case only; may be given more than once")
-	f.StringVar(&o.Server, "redis-server", "redis-server", "the server's program: a `PATH`, or a name that the PATH has")
+	cmd.Flags().StringSliceVar(&o.Cases, "case", nil, "try this case only, or those of a level, 1 to 4; may be given more than once")
 	return cmd
 }
 

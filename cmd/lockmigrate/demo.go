@@ -41,7 +41,7 @@ func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act 
 
 	status := env.status()
 	opts := demo.Options{Pool: pool, End: end, Act: act}
-	opts.Watch = func(now demo.Situation) { status.Update(func() string { return demoStatus(now) }) }
+	opts.Watch = func(now demo.Situation) { status.Update("%s", demoStatus(now)) }
 	if !env.global.json {
 		opts.Event = func(e demo.Event) {
 			status.Clear()

@@ -36,9 +36,7 @@ func newDoctorCommand(env *environment) *cobra.Command {
 			opts.Now = env.now
 			status, began := env.status(), time.Now()
 			opts.Progress = func(server, check string, done, all int) {
-				status.Update(func() string {
-					return fmt.Sprintf("doctor: %s, %s, %d of %d checks%s", server, check, done, all, timeLeft(time.Since(began), done, all))
-				})
+				status.Update("doctor: %s, %s, %d of %d checks%s", server, check, done, all, timeLeft(time.Since(began), done, all))
 			}
 			found, err := doctor.Examine(ctx, end, opts)
 			status.Clear()

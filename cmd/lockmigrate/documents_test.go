@@ -124,7 +124,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 		}
 		require.NoError(t, os.WriteFile(words[1], fleet, 0o600))
 		if !strings.Contains(line, "--scenario") {
-			words = append(words, "--draws", "20", "--commands", "1", "--span", "24h")
+			words = append(words, "--draws", "20", "--span", "24h")
 		}
 	case strings.Contains(line, "scale.txt"): // an hour of it is minutes of computing
 		words = shellWords(t, longRun.ReplaceAllString(line, "--run 100ms"))

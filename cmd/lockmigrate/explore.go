@@ -70,9 +70,7 @@ func runExplore(ctx context.Context, env *environment, wanted []string) error {
 	found := make([]explore.Finding, len(claims))
 	done := searchAll(ctx, env, claims, found)
 	for i := range claims {
-		status.Update(func() string {
-			return fmt.Sprintf("explore %s %d of %d claims: %s", terminal.Bar(float64(i)/float64(len(claims))), i, len(claims), claims[i].ID)
-		})
+		status.Update("explore %s %d of %d claims: %s", terminal.Bar(float64(i)/float64(len(claims))), i, len(claims), claims[i].ID)
 		<-done[i]
 		if err := ctx.Err(); err != nil {
 			return err

@@ -146,7 +146,7 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 	}
 	status := env.status()
 	if flags.remove == "" {
-		status.Update(func() string { return fmt.Sprintf("fence: counting calls for %v", env.sample) })
+		status.Update("fence: counting calls for %v", env.sample)
 	}
 	planning.Wait()
 	status.Clear()

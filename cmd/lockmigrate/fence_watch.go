@@ -49,7 +49,7 @@ func watchFence(ctx context.Context, env *environment, end *endpoint.Endpoint, n
 		var h fence.Hit
 		select {
 		case <-progress.C:
-			status.Update(func() string { return countdown("fence", time.Since(began), window) })
+			status.Update("%s", countdown("fence", time.Since(began), window))
 			continue
 		case h, watched = <-hits:
 		}

@@ -16,26 +16,21 @@ import (
 func newForecastCommand(env *environment) *cobra.Command {
 	var o forecast.Options
 	var html, stage string
+	var failovers map[string]string
 	cmd := &cobra.Command{
 		Use:   "forecast PROFILE [flags]",
 		Short: "Say how often two hold a lock at once, now and at each stage",
-		Args: func(cmd *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usageError("make one with: lockmigrate observe --profile FILE", "forecast wants one PROFILE, not %d", len(args))
-			}
-			return nil
-		},
+		Args:  oneProfile,
 		RunE: func(cmd *cobra.Command, args []string) error {
-			o.Failovers.Remembered = !cmd.Flags().Changed("failover-every")
 			p, err := openProfile(args[0])
 			if err == nil {
-				err = checkFailovers(&o.Failovers, p.Failovers.Every() > 0)
+				o.Failovers, err = readFailovers(failovers, p.Failovers.Every() > 0)
 			}
 			switch {
 			case err != nil:
 				return err
 			case stage != "":
-				if err := unused(cmd, "--scenario: it prints the fleet, and no forecast", "scenario", "failover-every", "outage", "replica-behind"); err != nil {
+				if err := unused(cmd, "--scenario: it prints the fleet, and no forecast", "scenario", "failovers"); err != nil {
 					return err
 				}
 				return printScenario(env, args[0], p, stage, o.Failovers)
@@ -46,32 +41,33 @@ func newForecastCommand(env *environment) *cobra.Command {
 	f := cmd.Flags()
 	f.DurationVar(&o.Span, "span", forecast.Month, "the time from now on: one second to ten years")
 	f.Uint64Var(&o.Seed, "seed", 1, "of all random choices")
-	f.IntVar(&o.Draws, "draws", 100, "how often to draw every measured figure from what its errors allow: 20 or more")
-	f.Int64Var(&o.Commands, "commands", 2_000_000, "how many commands to simulate for each stage and group of keys: more makes the numbers steadier")
-	f.BoolVar(&o.Today, "today", false, "only the fleet as it is, without the stages")
+	f.IntVar(&o.Draws, "draws", 100, "how often to draw every measured figure from what its errors allow: 20 or more; each more makes the numbers steadier")
 	f.StringVar(&html, "html", "", "write one HTML page to this `FILE` too")
 	choose(cmd, &stage, "scenario", "print the fleet at this `STAGE` as a scenario for simulate, and no forecast: legacy is the fleet as it is", forecast.StageNames()...)
-	f.DurationVar(&o.Failovers.Every, "failover-every", 0, "a replica takes each master's place about this often (0: never; else as the profile's masters remember)")
-	f.DurationVar(&o.Failovers.Outage, "outage", usualOutage, "with --failover-every: about how long nobody answers")
-	f.DurationVar(&o.Failovers.Behind, "replica-behind", usualBehind, "with --failover-every: by how much the replica is behind at most; what it lacks is lost")
+	f.StringToStringVar(&failovers, "failovers", nil, "`every=720h,outage=5s,behind=100ms`: a replica takes each master's place about this often (every=0: never; else as the profile's masters remember), nobody answers for about this long, and the replica is behind by this at most: what it lacks is lost")
 	return cmd
 }
 
-// The failovers that are taken where only --failover-every is given.
-const (
-	usualOutage = 5 * time.Second
-	usualBehind = 100 * time.Millisecond
-)
-
-// checkFailovers takes remembered for true where a profile says how often they come.
-func checkFailovers(f *forecast.Failovers, remembered bool) error {
+// readFailovers reads --failovers. Remembered: a profile says how often they come.
+func readFailovers(given map[string]string, remembered bool) (f forecast.Failovers, err error) {
+	f = forecast.Failovers{Outage: 5 * time.Second, Behind: 100 * time.Millisecond, Remembered: given["every"] == ""}
+	figures := map[string]*time.Duration{"every": &f.Every, "outage": &f.Outage, "behind": &f.Behind}
+	for word, text := range given {
+		to := figures[word]
+		if to == nil {
+			return f, usageError("known are every, outage and behind", "--failovers has no %q", word)
+		}
+		if *to, err = time.ParseDuration(text); err != nil || *to < 0 {
+			return f, usageError("write it like every=720h,outage=10s,behind=100ms", "--failovers %s=%s", word, text)
+		}
+	}
 	switch {
 	case f.Every > 0 && f.Every < f.Least():
-		return usageError("give a longer time between two failovers", "--failover-every %v is too short beside --outage %v and --replica-behind %v", f.Every, f.Outage, f.Behind)
-	case f.Every == 0 && !(f.Remembered && remembered) && (f.Outage != usualOutage || f.Behind != usualBehind):
-		return usageError("give --failover-every too", "--outage and --replica-behind have no part in a fleet without failovers")
+		err = usageError("give a longer time between two failovers", "--failovers every=%v is too short beside outage=%v and behind=%v", f.Every, f.Outage, f.Behind)
+	case f.Every == 0 && !(f.Remembered && remembered) && len(given) > 0 && given["every"] == "":
+		err = usageError("give every=720h too", "--failovers does not say how often they come, and the profile does not either")
 	}
-	return nil
+	return f, err
 }
 
 // printScenario prints the fleet of a profile for simulate.
@@ -92,9 +88,10 @@ func runForecast(env *environment, path string, p profile.Profile, o forecast.Op
 	if err := writable(html); err != nil {
 		return err
 	}
-	if o.Span == 0 || o.Draws == 0 || o.Commands == 0 {
-		return usageError("leave the flag out for its default", "--span, --draws and --commands must be above 0")
+	if o.Span == 0 || o.Draws == 0 {
+		return usageError("leave the flag out for its default", "--span and --draws must be above 0")
 	}
+	o.Commands = 20_000 * int64(o.Draws)
 	status := env.status()
 	defer status.Clear()
 	today := ""
@@ -104,10 +101,7 @@ func runForecast(env *environment, path string, p profile.Profile, o forecast.Op
 		}
 	}
 	o.Progress = func(stage string, done, of int) {
-		told := today // the line is drawn by another goroutine
-		status.Update(func() string {
-			return fmt.Sprintf("forecast %s stage %s%s", terminal.Bar(float64(done)/float64(of)), stage, told)
-		})
+		status.Update("forecast %s stage %s%s", terminal.Bar(float64(done)/float64(of)), stage, today)
 	}
 	made, err := forecast.Make(p, o)
 	status.Clear()

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"strconv"
 	"strings"
 	"sync"
 	"time"
@@ -27,12 +28,12 @@ type observeFlags struct {
 	profile string
 	from    string
 	pcap    string
-	port    uint16
+	port    uint16 // in the capture
 	listen  []string
 }
 
 func newObserveCommand(env *environment) *cobra.Command {
-	flags := observeFlags{opts: observe.Options{Group: observe.ByAddr}, limits: observe.Limits{Commands: 5_000_000}}
+	flags := observeFlags{opts: observe.Options{Group: observe.ByAddr}, limits: observe.Limits{Commands: 5_000_000}, port: 6379}
 	cmd := &cobra.Command{
 		Use:   "observe [flags]",
 		Short: "Watch live traffic: who locks what, and with which clock",
@@ -43,8 +44,7 @@ func newObserveCommand(env *environment) *cobra.Command {
 	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")
 	f.StringVar(&flags.profile, "profile", "", "write the measured fleet to `FILE`, for forecast, next and stage init")
 	f.StringVar(&flags.from, "from", "", "read a recorded MONITOR `FILE` instead of a server (- for stdin)")
-	f.StringVar(&flags.pcap, "pcap", "", "read a capture `FILE` of tcpdump (pcap or pcapng) instead of a server (- for stdin)")
-	f.Uint16Var(&flags.port, "pcap-port", 6379, "the server's `PORT` in the capture")
+	f.StringVar(&flags.pcap, "pcap", "", "read a capture `FILE` of tcpdump (pcap or pcapng) instead of a server (- for stdin); 7000=FILE where the server's port is not 6379")
 	f.StringArrayVar(&flags.listen, "listen", nil, "pass clients on from this `ADDRESS` (host:port or unix:PATH) to the server, and watch them; repeatable")
 	choose(cmd, &flags.opts.Group, "group", "one row for each `addr`, host or name (CLIENT SETNAME)", observe.ByAddr, observe.ByHost, observe.ByName)
 	f.DurationVar(&flags.opts.Lease, "lease", 0, "the lease of every legacy client, where it is known")
@@ -65,6 +65,11 @@ func (f *observeFlags) check() error {
 		return usageError("give a share such as 0.9", "--max-load is not above 0")
 	case f.from != "" && f.pcap != "":
 		return usageError("read one after the other", "--from and --pcap are two sources")
+	}
+	if port, file, found := strings.Cut(f.pcap, "="); found {
+		if n, err := strconv.ParseUint(port, 10, 16); err == nil {
+			f.port, f.pcap = uint16(n), file
+		}
 	}
 	f.opts.Match = glob.Any(f.match)
 	return nil
@@ -126,7 +131,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 	var err error
 	var holes []string
 	if flags.pcap != "" {
-		const how = "capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port is --pcap-port"
+		const how = "capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port: --pcap PORT=FILE"
 		var seen *traffic.Captured
 		if seen, err = observe.ReadCapture(ctx, in, flags.port, o); seen == nil {
 			return failedError(how, "%s: %w", flags.pcap, err)
@@ -166,13 +171,11 @@ func newProgress(env *environment, in io.Reader) *progress {
 func (p *progress) Read(data []byte) (n int, err error) {
 	n, err = p.Reader.Read(data)
 	p.read += int64(n)
-	p.status.Update(func() string {
-		mib := fmt.Sprintf("observe: %.1f MiB read", float64(p.read)/(1<<20))
-		if p.size == 0 {
-			return mib
-		}
-		return mib + " " + terminal.Bar(float64(p.read)/float64(p.size)) + timeLeft(time.Since(p.began), int(p.read), int(p.size))
-	})
+	rest := ""
+	if p.size > 0 {
+		rest = " " + terminal.Bar(float64(p.read)/float64(p.size)) + timeLeft(time.Since(p.began), int(p.read), int(p.size))
+	}
+	p.status.Update("observe: %.1f MiB read%s", float64(p.read)/(1<<20), rest)
 	return n, err
 }
 

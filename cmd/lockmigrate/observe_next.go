@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/spf13/cobra"
+
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
@@ -69,6 +71,14 @@ func fileNamespace(file string) string {
 // print adds the step to a report.
 func (n nextStep) print(b *strings.Builder) {
 	fmt.Fprintf(b, "next: %s\n      %s\n", n.Command, terminal.Safe(n.Why))
+}
+
+// oneProfile wants a profile's file, and nothing else.
+func oneProfile(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageError("make one with: lockmigrate observe --profile FILE", "%s wants one PROFILE, not %d", cmd.Name(), len(args))
+	}
+	return nil
 }
 
 // openProfile reads a profile from a file.

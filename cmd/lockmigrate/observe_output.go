@@ -49,7 +49,7 @@ func (o *observeOutput) whileRunning(seen interface{ Report() observe.Report }, 
 				o.redraw(left + "\n" + o.table(seen.Report(), 15, o.env.screen()-1))
 				tick.Reset(max(500*time.Millisecond, 10*time.Since(asked))) // a report holds up who takes the traffic in
 			} else {
-				status.Update(func() string { return left })
+				status.Update("%s", left)
 			}
 		}
 	}

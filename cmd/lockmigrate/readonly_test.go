@@ -67,12 +67,12 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 		{"stage", "delete", "--namespace", "orders"}, {"stage", "delete", "--namespace", "nobody"},
 		{"fence", "--user", "old", "--lock", "lock.order.1", "--keep", "cache:*"}, {"fence", "--remove", "testdata/fence.jsonl", "--user", "old", "--json"}, {"fence", "--watch", "250ms"},
 		{"sweep"}, {"sweep", "--match", "lock.*", "--tokens", "--ttl", "1m", "--json", "--ghost-after", "2m", "--rate", "1", "--journal", filepath.Join(dir, "j")},
-		{"scan"}, {"scan", "--json", "--all", "--confidence", "low", "--match", "lock.*", "--ghost-after", "1m", "--rate", "10000"},
+		{"scan"}, {"scan", "--json", "--all", "--match", "lock.*", "--ghost-after", "1m", "--rate", "10000"},
 		{"doctor", "--all"}, {"doctor", "--json", "--match", "lock.*"}, {"next", "--namespace", "bills"},
 		{"observe", "--for", "200ms"}, {"observe", "--for", "200ms", "--json", "--follow", "--group", "host", "--lease", "30s", "--match", "lock.*", "--profile", filepath.Join(dir, "p.json"), "--max-load", "20"},
 		{"verify", "--for", "300ms"}, {"verify", "--for", "300ms", "--namespace", "orders"}, {"verify", "--for", "300ms", "--monitor"},
 		{"verify", "--for", "1s", "--json", "--longest-silence", "1s", "--match", "lock.*", "--out", filepath.Join(dir, "c.json")},
-		{"serve", "--listen", "127.0.0.1:0", "--namespace", "orders", "--census-every", "100ms", "--match", "lock.*", "--group", "name", "--lease", "1s"},
+		{"serve", "--listen", "127.0.0.1:0", "--namespace", "orders", "--match", "lock.*", "--group", "name", "--lease", "1s"},
 	} {
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		if args[0] == "serve" {

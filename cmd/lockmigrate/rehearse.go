@@ -42,12 +42,7 @@ func newRehearseCommand(env *environment) *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rehearse PROFILE [flags]",
 		Short: "Play a fleet's migration on a private server; measure it",
-		Args: func(_ *cobra.Command, args []string) error {
-			if len(args) != 1 {
-				return usageError("make one with: lockmigrate observe --profile FILE", "rehearse wants one PROFILE, not %d", len(args))
-			}
-			return nil
-		},
+		Args:  oneProfile,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			switch {
 			case flags.act < time.Second || flags.act > 24*time.Hour:
@@ -148,7 +143,7 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 	defer pool.Close()
 	o.Pool = pool
 	o.Begins = func(name string) {
-		status.Update(func() string { return fmt.Sprintf("rehearse: act %d, %s", len(out.Acts)+1, name) })
+		status.Update("rehearse: act %d, %s", len(out.Acts)+1, name)
 	}
 	o.Told = func(a rehearse.Act) { out.Acts = append(out.Acts, rehearsedAct{Act: a}) }
 	env.grace.Store(int64(rehearse.CleansWithin))
@@ -158,7 +153,7 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 	}
 	out.Whole = err == nil
 	if out.Whole && len(o.Clients) == len(fleet.Fleet.Clients) { // afterwards: it would keep the machine busy
-		status.Update(func() string { return "rehearse: what forecast says of it" })
+		status.Update("rehearse: what forecast says of it")
 		span := max(time.Duration(float64(flags.act)*flags.speed), time.Second)
 		made, err := forecast.Make(p, forecast.Options{Span: span, Seed: 1, Draws: 20, Commands: 50_000})
 		if err != nil {
@@ -209,7 +204,7 @@ func (r *rehearsal) broken() (string, bool) {
 // notRehearsed are what no rehearsal of this kind shows.
 func notRehearsed(o *rehearse.Options, speed float64) (all []string) {
 	all = []string{
-		"the network between hosts, other traffic on the server, and failovers: forecast --failover-every plays failovers",
+		"the network between hosts, other traffic on the server, and failovers: forecast --failovers plays failovers",
 		"the clients' own programs: old clients are the shipped machines of their dialect, each on a clock of its own",
 	}
 	if o.Other == nil {
@@ -359,14 +354,10 @@ func (r *rehearsal) Rate(a rehearsedAct) string {
 }
 
 func written(ms rehearse.Millis) string {
-	switch {
-	case ms >= 10_000:
-		return fmt.Sprintf("%.0f s", ms/1000)
-	case ms >= 100:
-		return fmt.Sprintf("%.0f ms", ms)
-	default:
-		return fmt.Sprintf("%.2g ms", float64(ms))
+	if ms >= 100 {
+		return span(float64(ms))
 	}
+	return fmt.Sprintf("%.2g ms", float64(ms))
 }
 
 //go:embed rehearse.html

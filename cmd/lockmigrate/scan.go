@@ -29,14 +29,16 @@ func newScanCommand(env *environment) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.StringArrayVar(&opts.Match, "match", nil, "only keys of this glob `PATTERN`; repeatable")
-	f.BoolVar(&opts.All, "all", false, "list also keys that are no locks")
-	choose(cmd, &opts.Confidence, "confidence", "list rows from this `LEVEL` on: low, medium, high", census.Low, census.Medium, census.High)
+	f.BoolVar(&opts.All, "all", false, "list also what may be a lock (low confidence), and keys that are none")
 	f.DurationVar(&opts.GhostAfter, "ghost-after", time.Hour, "a `DURATION`: what expired longer ago is a ghost")
 	f.IntVar(&opts.Rate, "rate", 0, "most keys a second, `N`; 0 is as fast as the server allows")
 	return cmd
 }
 
 func runScan(ctx context.Context, env *environment, end *endpoint.Endpoint, opts census.Options) error {
+	if opts.All {
+		opts.Confidence = census.Low
+	}
 	status := env.status()
 	out := bufio.NewWriterSize(env.stdout, 64<<10)
 	report := newScanReport(env, out, opts.All)
@@ -53,7 +55,7 @@ func runScan(ctx context.Context, env *environment, end *endpoint.Endpoint, opts
 			flushed = time.Now()
 			_ = out.Flush() // the next write reports its error
 		}
-		status.Update(func() string { return scanProgress("scan", p) })
+		status.Update("%s", scanProgress("scan", p))
 	}
 
 	took := census.New(opts)
@@ -247,7 +249,7 @@ func (t *scanTable) summary(sum census.Summary) error {
 		b.WriteByte('\n')
 	}
 	if sum.Possible > 0 {
-		fmt.Fprintf(&b, "not listed: %s of low confidence (--confidence low lists them)\n", counted(sum.Possible, "key"))
+		fmt.Fprintf(&b, "not listed: %s of low confidence (--all lists them)\n", counted(sum.Possible, "key"))
 	}
 	if sum.Unread > 0 {
 		fmt.Fprintf(&b, "not read: %s that this user has no right to, or that moved between nodes\n", counted(sum.Unread, "key"))

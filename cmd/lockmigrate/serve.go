@@ -20,13 +20,12 @@ import (
 )
 
 func newServeCommand(env *environment) *cobra.Command {
-	opts := serve.Options{Group: observe.ByAddr}
+	opts := serve.Options{Group: observe.ByAddr, Every: 30 * time.Second, CensusEvery: time.Minute}
 	var listen string
 	cmd := &cobra.Command{
-		Use:     "serve [flags]",
-		Short:   "Serve a page to watch, its API and metrics",
-		PreRunE: func(*cobra.Command, []string) error { return checkServe(&opts) },
-		RunE:    env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runServe(ctx, env, end, opts, listen) }),
+		Use:   "serve [flags]",
+		Short: "Serve a page to watch, its API and metrics",
+		RunE:  env.onServer("", func(ctx context.Context, end *endpoint.Endpoint) error { return runServe(ctx, env, end, opts, listen) }),
 	}
 	f := cmd.Flags()
 	f.StringVar(&listen, "listen", "127.0.0.1:8787", "`ADDRESS` to listen on; port 0 takes a free one")
@@ -34,17 +33,8 @@ func newServeCommand(env *environment) *cobra.Command {
 	f.StringArrayVar(&opts.Match, "match", nil, "glob `PATTERN` of the lock keys; repeatable")
 	choose(cmd, &opts.Group, "group", "one row for each `addr`, host or name", observe.ByAddr, observe.ByHost, observe.ByName)
 	f.DurationVar(&opts.Lease, "lease", 0, "the lease of every legacy client, where it is known")
-	f.DurationVar(&opts.Burst, "burst", 5*time.Second, "length of a MONITOR burst (0: never)")
-	f.DurationVar(&opts.Every, "every", 30*time.Second, "time from one burst to the next")
-	f.DurationVar(&opts.CensusEvery, "census-every", time.Minute, "time from one look at the keys to the next (0: never)")
+	f.DurationVar(&opts.Burst, "burst", 5*time.Second, "for how long of every 30s MONITOR runs (0: never, 30s or more: always)")
 	return cmd
-}
-
-func checkServe(o *serve.Options) error {
-	if o.Burst > 0 && o.Every < o.Burst {
-		return usageError("the same value for both is always", "--every %v is shorter than --burst %v", o.Every, o.Burst)
-	}
-	return nil
 }
 
 func runServe(ctx context.Context, env *environment, end *endpoint.Endpoint, opts serve.Options, listen string) error {

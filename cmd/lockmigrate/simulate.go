@@ -53,10 +53,8 @@ func newSimulateCommand(env *environment) *cobra.Command {
 	axes := &flags.axes
 	f.StringSliceVar(&axes.Schemes, "scheme", nil, "the fleets to compare: `NAME`,... (default all: legacy, mixed-25, mixed-50, mixed-75, bridge, modern); with --as also clobber, the break that needs no skew")
 	f.Var((*axis)(&axes.Skews), "skew", "by how much one clock is ahead: `FROM:TO:STEP`, or one value")
-	f.Var((*axis)(&axes.Leases), "leases", "the leases of the first map: `FROM:TO:STEP`")
-	f.Var((*axis)(&axes.Holds), "holds", "the hold times of the second map: `FROM:TO:STEP`")
-	f.DurationVar(&axes.Lease, "lease", axes.Lease, "the lease while the hold time varies")
-	f.DurationVar(&axes.Hold, "hold", axes.Hold, "the hold time while the lease varies")
+	f.Var((*axis)(&axes.Leases), "lease", "the leases of the first map: `FROM:TO:STEP`, or one value, which the second map has too")
+	f.Var((*axis)(&axes.Holds), "hold", "the hold times of the second map: `FROM:TO:STEP`, or one value, which the first map has too")
 	f.IntVar(&flags.clients, "clients", sim.StandardSetting().Clients, "how many clients want the lock")
 	f.StringVar(&flags.habits, "habits", "", "what a scenario's line says of a client, for all of them: `'WORD=VALUE ...'`, such as 'dialect=redispy-float overrun=1% pause-every=5s pause=0s..1s'")
 	f.StringVar(&flags.network, "network", "", "the network, as in a scenario: `'DELAY WORD=VALUE ...'`, such as '1ms lose-reply=1%'")
@@ -124,13 +122,18 @@ func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
 	if !cmd.Flags().Changed("skew") {
 		f.axes.Skews = []time.Duration{0}
 	}
-	f.axes.Leases, f.axes.Holds = []time.Duration{f.axes.Lease}, nil
+	for flag, axis := range map[string]*[]time.Duration{"lease": &f.axes.Leases, "hold": &f.axes.Holds} {
+		if !cmd.Flags().Changed(flag) {
+			*axis = nil
+		}
+	}
 	g, setting, err := f.grid()
 	if err != nil {
 		return err
 	}
-	if len(g.Schemes) != 1 || len(g.Skews) != 1 {
-		return usageError("give one --scheme and one --skew, such as --scheme legacy --skew 9s; or --scenario FILE", "--as shows one run")
+	g.Leases, g.Holds = append(g.Leases, g.Lease), append(g.Holds, g.Hold)
+	if len(g.Schemes) != 1 || len(g.Skews) != 1 || g.Leases[0] != g.Lease || g.Holds[0] != g.Hold {
+		return usageError("give one --scheme and one --skew, --lease and --hold, such as --scheme legacy --skew 9s; or --scenario FILE", "--as shows one run")
 	}
 	cell := g.Cells(setting)[0]
 	return showRun(env, &scenario.Scenario{Fleet: *cell.Fleet(), Seed: f.seed, Seeds: 1}, f.as, f.shrink)
@@ -161,7 +164,12 @@ func (f *simulateFlags) grid() (g sim.Grid, s *sim.Setting, err error) {
 	if f.runs < 1 || f.runs > 1_000_000 {
 		return g, s, usageError("give 1 to 1000000", "--runs %d", f.runs)
 	}
-	s.Clients = f.clients
+	if s.Clients = f.clients; len(g.Leases) == 1 {
+		g.Lease = g.Leases[0]
+	}
+	if len(g.Holds) == 1 {
+		g.Hold = g.Holds[0]
+	}
 	for _, c := range g.Cells(s) {
 		if err := c.Validate(); err != nil {
 			return g, s, usageError("see the flags of simulate", "%w", err)
@@ -226,9 +234,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	start := env.now()
 	plan := sim.Sweep{Cells: cells, Runs: flags.runs, Seed: flags.seed}
 	plan.Progress = func(done int) {
-		status.Update(func() string {
-			return fmt.Sprintf("simulate %s %s of %s cells%s", terminal.Bar(float64(done)/float64(len(cells))), thousands(int64(done)), thousands(int64(len(cells))), timeLeft(env.now().Sub(start), done, len(cells)))
-		})
+		status.Update("simulate %s %s of %s cells%s", terminal.Bar(float64(done)/float64(len(cells))), thousands(int64(done)), thousands(int64(len(cells))), timeLeft(env.now().Sub(start), done, len(cells)))
 	}
 	outcomes, err := plan.Run(ctx)
 	if err != nil {
@@ -238,7 +244,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	r := report.Collect(axes, outcomes, flags.seed)
 	if flags.html != "" {
 		status.Clear()
-		status.Update(func() string { return "simulate: looking for the smallest runs that break" })
+		status.Update("simulate: looking for the smallest runs that break")
 		if err := writeFile(flags.html, playground.OfSweep(r, command).Write); err != nil {
 			return err
 		}
@@ -246,7 +252,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 		env.note("the page is in %s", flags.html)
 	}
 	status.Clear()
-	if err := env.print(sweepJSON(r, wall), func(b *strings.Builder) { sweepText(b, env, r, wall, flags) }); err != nil {
+	if err := env.print(sweepJSON(r, wall), func(b *strings.Builder) { sweepText(b, env, r, wall) }); err != nil {
 		return err
 	}
 	for i := range outcomes {
@@ -257,7 +263,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	return nil
 }
 
-func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time.Duration, flags *simulateFlags) {
+func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time.Duration) {
 	ink := env.ink()
 	t := terminal.NewTable(terminal.Column{Head: "SCHEME"}, terminal.Column{Head: "BREAKS AT", Wrap: true}, terminal.Column{Head: "PREDICTED", Wrap: true}, terminal.Column{Head: "BROKEN CELLS", Right: true, Wrap: true},
 		terminal.Column{Head: "OVERLAPS", Right: true}, terminal.Column{Head: "AGAINST THE PROMISE", Right: true, Wrap: true})
@@ -269,8 +275,8 @@ func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time
 		t.Row(row.Scheme, row.Breaks, row.Predicted, fmt.Sprintf("%d of %d", row.Broken, row.Cells), thousands(row.Overlaps), against)
 	}
 	b.WriteString(t.Render(env.screen(), ink))
-	fmt.Fprintf(b, "\nbreaks at: the least skew of one clock, lease %v, hold %v; the closed form: more than lease - hold\n", flags.axes.Lease, flags.axes.Hold)
-	if o := smallestBreak(r, flags); o != nil {
+	fmt.Fprintf(b, "\nbreaks at: the least skew of one clock, lease %v, hold %v; the closed form: more than lease - hold\n", r.Grid.Lease, r.Grid.Hold)
+	if o := smallestBreak(r); o != nil {
 		fmt.Fprintf(b, "see one:   %s --shrink\n", report.PlayCommand(o))
 	}
 	fmt.Fprintf(b, "seed %d, trace %s: %s server operations in %s of virtual time, %.1fs (%s a second)\n", r.Seed, r.TraceHash,
@@ -278,11 +284,11 @@ func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time
 }
 
 // smallestBreak finds the break with the least skew at the sweep's own lease and hold time.
-func smallestBreak(r *report.Report, flags *simulateFlags) *sim.Outcome {
+func smallestBreak(r *report.Report) *sim.Outcome {
 	var best *sim.Outcome
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
-		if o.Broken > 0 && o.Lease == flags.axes.Lease && o.Hold == flags.axes.Hold && (best == nil || o.Skew.Abs() < best.Skew.Abs()) {
+		if o.Broken > 0 && o.Lease == r.Grid.Lease && o.Hold == r.Grid.Hold && (best == nil || o.Skew.Abs() < best.Skew.Abs()) {
 			best = o
 		}
 	}

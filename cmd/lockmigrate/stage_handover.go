@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strings"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -21,8 +22,12 @@ func (at *place) initHandover(ctx context.Context) error {
 	if err := stages.CheckPatterns(flags.match); err != nil {
 		return usageError("give --match 'lock.order.*', once for each pattern", "%w", err)
 	}
-	if (flags.old == "") == (flags.oldName == "") {
-		return usageError("give --old URL for a lock of this module, --old-name NAME for any other", "a handover needs its Old, once")
+	if flags.old == "" {
+		return usageError("give --old URL for a lock of this module, --old NAME for any other", "a handover needs its Old")
+	}
+	oldName := ""
+	if !strings.Contains(flags.old, "://") {
+		oldName = flags.old
 	}
 	if err := at.room(ctx, flags.match); err != nil {
 		return err
@@ -31,7 +36,7 @@ func (at *place) initHandover(ctx context.Context) error {
 	if flags.newName == "" {
 		new = at.store.Pool
 	}
-	if flags.old != "" {
+	if oldName == "" {
 		end, stop, err := at.env.endpointOf(flags.old)
 		if err != nil {
 			return err
@@ -47,7 +52,7 @@ func (at *place) initHandover(ctx context.Context) error {
 			return fmt.Errorf("--old: %w", endpoint.Explain(err))
 		}
 	}
-	halves := &stages.Halves{Old: stages.Half{Name: flags.oldName}, New: stages.Half{Name: flags.newName}}
+	halves := &stages.Halves{Old: stages.Half{Name: oldName}, New: stages.Half{Name: flags.newName}}
 	named := func(name, otherwise string) string {
 		if name != "" {
 			return fmt.Sprintf("%q", name)
@@ -56,7 +61,7 @@ func (at *place) initHandover(ctx context.Context) error {
 	}
 	record := stages.Record{Namespace: at.store.Namespace, Stage: stages.Old, Patterns: flags.match, Handover: halves}
 	p := plan{
-		what:   fmt.Sprintf("create handover %s at stage old: keys %s, from %s to %s", at.store.Namespace, shownPatterns(flags.match), named(flags.oldName, "the server of --old"), named(flags.newName, "this server")),
+		what:   fmt.Sprintf("create handover %s at stage old: keys %s, from %s to %s", at.store.Namespace, shownPatterns(flags.match), named(oldName, "the server of --old"), named(flags.newName, "this server")),
 		record: record,
 		know:   []string{"a key " + stages.MarkKey(at.store.Namespace) + " is written on each server of a lock of this module: members know by it that they have the same halves"},
 	}

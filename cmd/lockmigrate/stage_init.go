@@ -28,9 +28,8 @@ func newStageInitCommand(env *environment, flags *stageFlags) *cobra.Command {
 	describeFlags(cmd, flags)
 	f.StringVar(&flags.profile, "profile", "", "the `FILE` that observe --profile wrote: what is not given is taken from it")
 	f.BoolVar(&flags.handover, "handover", false, "the record of package handover: the fleet moves from one lock to another; --redis is the server that stays")
-	f.StringVar(&flags.old, "old", "", "with --handover: the `URL` of Old's server, where Old is a lock of this module")
-	f.StringVar(&flags.oldName, "old-name", "", "with --handover: the `NAME` of Old, where it is not")
-	f.StringVar(&flags.newName, "new-name", "", "with --handover: the `NAME` of New, where it is no lock of this module on --redis")
+	f.StringVar(&flags.old, "old", "", "with --handover: the URL of Old's server, where Old is a lock of this module; else a `NAME` for it")
+	f.StringVar(&flags.newName, "new", "", "with --handover: a `NAME` for New, where it is no lock of this module on --redis")
 	choose(cmd, &flags.begin, "stage", "the `STAGE` to begin with: legacy, or bridge where all clients are new", stages.Legacy, stages.Bridge, stages.Modern)
 	return cmd
 }
@@ -99,8 +98,8 @@ func (at *place) init(ctx context.Context) error {
 	if flags.handover {
 		return at.initHandover(ctx)
 	}
-	if flags.old != "" || flags.oldName != "" || flags.newName != "" {
-		return usageError("add --handover, or leave them out", "--old, --old-name and --new-name are of a handover")
+	if flags.old != "" || flags.newName != "" {
+		return usageError("add --handover, or leave them out", "--old and --new are of a handover")
 	}
 	if flags.begin == stages.Modern {
 		return unsafeError("begin with legacy or bridge, and advance", "a namespace cannot begin at modern: nobody has waited for its legacy clients")

@@ -73,7 +73,7 @@ func (at *place) look(ctx context.Context, patterns []string) (*keysSeen, error)
 			return nil
 		},
 		Progress: func(p census.Progress) {
-			status.Update(func() string { return scanProgress("looking at the keys", p) })
+			status.Update("%s", scanProgress("looking at the keys", p))
 		},
 	})
 	if err := count.All(ctx, at.end); err != nil {

@@ -203,7 +203,7 @@ func TestAfterAMove(t *testing.T) {
 	assert.NotContains(t, stdout, "change over")
 	assert.Equal(t, 2, strings.Count(stdout, "  bridge  "), stdout)
 
-	_, stderr = o.runs(exitInconclusive, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--wait", "--timeout", "1ms", "--execute")
+	_, stderr = o.runs(exitInconclusive, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--wait=1ms", "--execute")
 	assert.Contains(t, stderr, "namespace orders is at legacy")
 	assert.Contains(t, stderr, "the move is made")
 }

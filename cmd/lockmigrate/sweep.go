@@ -67,9 +67,7 @@ func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 		return printSweepEntry(env, e)
 	}
 	opts.Progress = func(p sweep.Progress) {
-		status.Update(func() string {
-			return fmt.Sprintf("sweep: %.0f%%, %s, %s changed%s", 100*max(0, p.Done), counted(p.Scanned, "key"), thousands(p.Changed), timeLeft(p.Elapsed, int(1000*p.Done), 1000))
-		})
+		status.Update("sweep: %.0f%%, %s, %s changed%s", 100*max(0, p.Done), counted(p.Scanned, "key"), thousands(p.Changed), timeLeft(p.Elapsed, int(1000*p.Done), 1000))
 	}
 	summary, err := sweep.New(end, opts).Run(ctx)
 	status.Clear()

@@ -92,14 +92,10 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, old, 
 	}
 	status := env.status()
 	opts.Progress = func(left time.Duration, seen int) {
-		status.Update(func() string {
-			return fmt.Sprintf("%s, %s", countdown("verify", opts.Window-left, opts.Window), counted(int64(seen), "finding"))
-		})
+		status.Update("%s, %s", countdown("verify", opts.Window-left, opts.Window), counted(int64(seen), "finding"))
 	}
 	opts.Reading = func(p census.Progress) {
-		status.Update(func() string {
-			return fmt.Sprintf("verify reads the keys: %s%s", counted(p.Scanned, "key"), timeLeft(p.Elapsed, int(1000*p.Done), 1000))
-		})
+		status.Update("verify reads the keys: %s%s", counted(p.Scanned, "key"), timeLeft(p.Elapsed, int(1000*p.Done), 1000))
 	}
 	if file != "" && !isDevice(file) && !opts.OnlyMembers {
 		opts.Save = func(s verify.Saved) {

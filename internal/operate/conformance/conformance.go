@@ -117,9 +117,8 @@ type Report struct {
 // Options of a run.
 type Options struct {
 	Command []string
-	Server  string // the program redis-server
-	Levels  []int  // to try; none: all
-	Cases   []string
+	Server  string              // the program redis-server
+	Cases   []string            // to try, each by its id or as the number of its level; none: all
 	Began   func(done, all int) // may be nil
 }
 
@@ -162,16 +161,13 @@ func Run(ctx context.Context, o Options) (*Report, error) {
 	r := &Report{Implementation: k.hello, Server: strings.TrimSpace(string(version))}
 	all := Cases()
 	for _, id := range o.Cases {
-		if !slices.ContainsFunc(all, func(c *Case) bool { return c.ID == id }) {
+		if !slices.ContainsFunc(all, func(c *Case) bool { return c.ID == id || strconv.Itoa(c.Level) == id }) {
 			return nil, fmt.Errorf("%w: %q", ErrNoCase, id)
 		}
 	}
 	whole := map[int]bool{}
 	for _, c := range all {
-		if len(o.Levels) > 0 && !slices.Contains(o.Levels, c.Level) {
-			continue
-		}
-		if whole[c.Level] = len(o.Cases) == 0; !whole[c.Level] && !slices.Contains(o.Cases, c.ID) {
+		if whole[c.Level] = len(o.Cases) == 0 || slices.Contains(o.Cases, strconv.Itoa(c.Level)); !whole[c.Level] && !slices.Contains(o.Cases, c.ID) {
 			continue
 		}
 		r.Cases = append(r.Cases, Result{Case: c})

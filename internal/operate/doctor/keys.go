@@ -143,7 +143,7 @@ func (s *sample) tokensWithoutTTL() (Verdict, string, string) {
 	case s.noTTL > 0:
 		return Warn, fmt.Sprintf("%s %d, such as %q", s.of(), s.noTTL, s.token), "lockmigrate sweep --tokens gives them a TTL"
 	case s.maybe > 0:
-		return Warn, fmt.Sprintf("%s none whose key is named like a lock; %d random texts without TTL may be tokens", s.of(), s.maybe), "lockmigrate scan --confidence low lists them; choose the locks among them with --match"
+		return Warn, fmt.Sprintf("%s none whose key is named like a lock; %d random texts without TTL may be tokens", s.of(), s.maybe), "lockmigrate scan --all lists them; choose the locks among them with --match"
 	}
 	return Pass, s.of() + " none", ""
 }

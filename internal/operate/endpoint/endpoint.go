@@ -75,9 +75,6 @@ func Parse(text string, files TLSFiles) (*Endpoint, error) {
 	return e, nil
 }
 
-// HasPassword tells whether connections authenticate.
-func (e *Endpoint) HasPassword() bool { return e.password != "" }
-
 // TLS tells whether connections are encrypted.
 func (e *Endpoint) TLS() bool { return e.tls != nil }
 

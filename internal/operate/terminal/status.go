@@ -29,14 +29,14 @@ func NewStatus(w io.Writer, width func() int) *Status { return &Status{w: w, wid
 
 // Update shows a new line, unless the last one is younger than a tenth of a second. The text is made only if
 // it will be shown.
-func (s *Status) Update(text func() string) {
+func (s *Status) Update(format string, args ...any) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.w == nil || time.Since(s.last) < everyStatus {
 		return
 	}
 	s.last, s.shown = time.Now(), true
-	fmt.Fprintf(s.w, "\r%s\x1b[K", Cut(text(), s.width()-1))
+	fmt.Fprintf(s.w, "\r%s\x1b[K", Cut(fmt.Sprintf(format, args...), s.width()-1))
 }
 
 // Clear removes the line; the next Update brings it back.

@@ -66,13 +66,21 @@ func TestStatus(t *testing.T) {
 	s := NewStatus(&out, func() int { return 12 })
 	s.Clear()
 	assert.Empty(t, out.String(), "nothing to clear")
-	s.Update(func() string { return "a line that is too long" })
+	s.Update("a line that is %s", "too long")
 	assert.Equal(t, "\ra line tha…\x1b[K", out.String())
-	s.Update(func() string { t.Error("too soon, and yet made"); return "" })
+	s.Update("%s", made{t})
 	s.Clear()
 	assert.True(t, strings.HasSuffix(out.String(), "\r\x1b[K"))
 
 	silent := NewStatus(nil, nil)
-	silent.Update(func() string { t.Error("made for nobody"); return "" })
+	silent.Update("%s", made{t})
 	silent.Clear()
+}
+
+// made is an argument of a text that nobody may make.
+type made struct{ t *testing.T }
+
+func (m made) String() string {
+	m.t.Error("too soon, or for nobody, and yet made")
+	return ""
 }

@@ -39,7 +39,7 @@ func (o *Options) failoversOf(f *fleet) {
 		given.Every, given.From = every, remember
 		return
 	case given.Every > 0:
-		given.Remembered, given.From = false, "--failover-every says so"
+		given.Remembered, given.From = false, "--failovers says so"
 		if every > 0 {
 			given.From += ", and " + remember
 		}
@@ -51,7 +51,7 @@ func (o *Options) failoversOf(f *fleet) {
 	if remember != "" {
 		remember += "; "
 	}
-	f.doubt("failovers of the servers are not in the numbers: %s--failover-every says how often they come", remember)
+	f.doubt("failovers of the servers are not in the numbers: %s--failovers says how often they come", remember)
 }
 
 // Lost is what failovers bring.

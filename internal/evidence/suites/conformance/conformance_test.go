@@ -109,13 +109,14 @@ func TestLibrariesPass(t *testing.T) {
 		{"env", "PYTHONPATH=" + at("clients/python/src"), at("testdata/holders/python/.venv-suite/bin/python"), "-B", "-m", "lockmigrate.conformance"},
 		append(slices.Clone(jvm), "-Dclients=jedis", "io.github.lockmigrate.Conformance"),
 	}
-	o := conformance.Options{Levels: []int{4}}
+	levels := []int{4}
+	o := conformance.Options{Cases: []string{"4"}}
 	if *everyLevel {
-		o.Levels = []int{1, 2, 3, 4}
+		levels, o.Cases = []int{1, 2, 3, 4}, nil
 		libraries = append(libraries, append(slices.Clone(jvm), "-Dclients=lettuce", "io.github.lockmigrate.Conformance"))
 	}
 	for _, o.Command = range libraries {
-		passes(t, try(t, o), o.Levels...)
+		passes(t, try(t, o), levels...)
 	}
 }
 
@@ -171,7 +172,7 @@ func TestWhatCannotBeTriedIsNotPassed(t *testing.T) {
 	require.NoError(t, err)
 	server := filepath.Join(t.TempDir(), "server")
 	require.NoError(t, os.WriteFile(server, []byte("#!/bin/sh\n[ $1 = --version ] && echo a server\n"), 0o700))
-	r, err := conformance.Run(context.Background(), conformance.Options{Command: []string{driver}, Server: server, Levels: []int{3}})
+	r, err := conformance.Run(context.Background(), conformance.Options{Command: []string{driver}, Server: server, Cases: []string{"3"}})
 	require.NoError(t, err)
 	for _, c := range r.Cases {
 		assert.Equal(t, conformance.NotTried, c.Result, c.ID)

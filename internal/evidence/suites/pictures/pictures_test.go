@@ -67,7 +67,7 @@ func TestPictures(t *testing.T) {
 			out, err := run(args...).CombinedOutput()
 			require.NoError(t, err, "%s", out)
 		})
-		page := run("serve", "--listen", "127.0.0.1:0", "--namespace", "orders", "--burst", "20s", "--every", "20s")
+		page := run("serve", "--listen", "127.0.0.1:0", "--namespace", "orders", "--burst", "30s")
 		stdout, err := page.StdoutPipe()
 		require.NoError(t, err)
 		require.NoError(t, page.Start())
