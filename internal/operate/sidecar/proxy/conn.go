@@ -59,9 +59,20 @@ type conn struct {
 	waits    atomic.Bool            // requests waits for a change, which news tells
 	news     chan struct{}
 
-	// A connection rests when nothing has come for a while: copyReplies returns first, and then requests, or it has copyReplies go on.
+	// A loop serves the connection while it can: no goroutine has it then, and it has no net.Conn.
+	mu      sync.Mutex // of down, up and their sources, from connect on
+	cut     bool       // it is to end; with mu
+	loop    *loop
+	looped  atomic.Bool // it is in the loop; changes with the loop's mutex
+	sockets [2]int      // descriptors of down and up
+	over    [2]error    // what the loop has read at the end of them
+	asks    bool        // the next request is for the Rewriter, which the loop does not ask
+	framed  bool        // what the loop has read has been looked at
+	failed  error       // by frame
+	unsent  []byte      // replies that the client has not taken
+
+	// It goes back to the loop when nothing has come for a while: copyReplies returns first, and then requests, or it has copyReplies go on.
 	seen     int64          // answered when it was last looked at
-	parked   atomic.Bool    // it rests; changes with the mutex of ends
 	replying sync.WaitGroup // copyReplies
 	rested   atomic.Bool    // copyReplies has returned without an end
 	stays    atomic.Bool    // copyReplies must not: a request is held, or the client has gone
@@ -138,6 +149,11 @@ func (c *conn) copyReplies() {
 	}()
 	var b buffer
 	from, to, counted := c.fromUp, newSink(c.down), 0 // b[:counted] is counted, and the rest of b may be a NOSCRIPT
+	if unsent := c.unsent; len(unsent) > 0 {
+		if c.unsent = nil; !c.reply(unsent) {
+			return
+		}
+	}
 	quick := func() bool {
 		if c.late() {
 			return false
@@ -171,10 +187,7 @@ func (c *conn) copyReplies() {
 			continue
 		}
 		if counted = 0; b.n > 0 {
-			if _, failed := c.down.Write(b.bytes()); failed != nil {
-				c.endBy(theClient)
-				reset(c.up) // the client is gone
-				reset(c.down)
+			if !c.reply(b.bytes()) {
 				return
 			}
 			b.n = 0
@@ -183,7 +196,7 @@ func (c *conn) copyReplies() {
 			b.rest()
 			n, failed := io.CopyN(c.down, c.up, c.replies.body-1) // its last byte is seen
 			c.replies.body -= n
-			if from.onlyEnded(failed) || errors.Is(failed, os.ErrDeadlineExceeded) {
+			if errors.Is(failed, os.ErrDeadlineExceeded) {
 				continue
 			}
 			if err = failed; failed != nil && !errors.Is(failed, io.EOF) {
@@ -199,6 +212,17 @@ func (c *conn) copyReplies() {
 	}
 	closeWrite(c.down)
 	_ = c.down.SetReadDeadline(time.Now().Add(lingerFor))
+}
+
+// reply writes to the client.
+func (c *conn) reply(b []byte) bool {
+	_, err := c.down.Write(b)
+	if err != nil { // the client is gone
+		c.endBy(theClient)
+		reset(c.up)
+		reset(c.down)
+	}
+	return err == nil
 }
 
 // count counts the replies in b from a place on, and takes a refusal out of b whose request goes again. It stops where the beginning of one stands
@@ -327,9 +351,9 @@ func (c *conn) atRest() bool {
 // requests passes on what the client sends until it ends. An error cuts the connection.
 func (c *conn) requests() error {
 	from, to := c.fromDown, newSink(c.up)
-	var failed error
-	full := false   // the server takes nothing more
-	framed := false // what was read has been looked at
+	framed, failed := c.framed, c.failed // what was read has been looked at
+	full := false                        // the server takes nothing more
+	c.framed, c.failed = false, nil
 	quick := func() bool {
 		if framed = !full && !c.server.leaving.Load() && c.settled(); !framed {
 			return false
@@ -347,8 +371,10 @@ func (c *conn) requests() error {
 			full = c.leave()
 		}
 		c.resume() // readOn may have taken its sign away
-		framed = false
-		err := c.wait(from, quick)
+		var err error
+		if !framed { // by the loop
+			err = c.wait(from, quick)
+		}
 		if c.rested.Load() {
 			if errors.Is(err, os.ErrDeadlineExceeded) && !full && c.idle() {
 				return errRests
@@ -371,6 +397,7 @@ func (c *conn) requests() error {
 		} else if failed != nil || c.framer.broken {
 			full, c.in.n = true, 0
 		}
+		framed = false
 		switch {
 		case err == nil:
 			continue
@@ -451,10 +478,13 @@ func (c *conn) pass(framed bool, err error) error {
 			_, err = c.up.Write(c.send)
 			c.sent(len(c.send))
 		}
-		if err != nil || !c.apart {
+		if err != nil || !c.apart && !c.asks {
 			break
 		}
-		if c.await(c.atRest); c.ended.Load() {
+		if c.apart {
+			c.await(c.atRest)
+		}
+		if c.ended.Load() {
 			return net.ErrClosed
 		}
 		framed = false
@@ -468,7 +498,7 @@ func (c *conn) pass(framed bool, err error) error {
 // frame finds what of c.in can go, and what goes in its place.
 func (c *conn) frame() error {
 	b := c.in.bytes()
-	c.out = c.out[:0]
+	c.out, c.asks = c.out[:0], false
 	from, i := 0, 0 // b[from:i] passes and is not sent yet
 	for done := false; !done; {
 		passed, found, length := c.framer.next(b[i:])
@@ -482,6 +512,10 @@ func (c *conn) frame() error {
 		case cut:
 			return errCut
 		case request:
+			if c.looped.Load() {
+				c.asks, done = true, true
+				break
+			}
 			kept := len(c.out)
 			c.out = append(c.out, b[from:i]...)
 			begin := len(c.out)

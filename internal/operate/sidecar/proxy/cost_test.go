@@ -77,28 +77,30 @@ func TestWhatPassingThroughCosts(t *testing.T) {
 		{name: "copying", addr: redistest.Copying(t, server.Addr), pid: os.Getpid()}, {name: "direct", addr: server.Addr, pid: os.Getpid()}}
 	for _, pipeline := range []int{1, 16} {
 		for _, clients := range []int{1, 50, 500} {
-			requests := 40_000 * min(pipeline, 5) * min(clients, 2) / 2
-			for _, c := range contestants {
-				c.rate, c.p99, c.work = nil, nil, nil
-			}
-			for range rounds {
-				var rate, p99 float64 // HAProxy's
-				for i, c := range contestants {
-					at := spent(t, c.pid)
-					r, p := load(t, c.addr, "get", clients, pipeline, requests)
-					if i == 0 {
-						rate, p99 = r, p
-					}
-					c.rate, c.p99, c.work = append(c.rate, r/rate), append(c.p99, p/p99), append(c.work, (spent(t, c.pid)-at)/float64(requests))
+			t.Run(fmt.Sprintf("P%d-%dclients", pipeline, clients), func(t *testing.T) {
+				requests := 40_000 * min(pipeline, 5) * min(clients, 2) / 2
+				for _, c := range contestants {
+					c.rate, c.p99, c.work = nil, nil, nil
 				}
-			}
-			for _, c := range contestants {
-				slices.Sort(c.rate)
-				slices.Sort(c.p99)
-				slices.Sort(c.work)
-				fmt.Printf("-P %2d, %3d clients, %-8s rate / haproxy %.2f (%.2f to %.2f), p99 / haproxy %.2f, %5.2f us of processor time a request (at least %.2f)\n", pipeline, clients, c.name,
-					c.rate[rounds/2], c.rate[0], c.rate[rounds-1], c.p99[rounds/2], c.work[rounds/2], c.work[0])
-			}
+				for range rounds {
+					var rate, p99 float64 // HAProxy's
+					for i, c := range contestants {
+						at := spent(t, c.pid)
+						r, p := load(t, c.addr, "get", clients, pipeline, requests)
+						if i == 0 {
+							rate, p99 = r, p
+						}
+						c.rate, c.p99, c.work = append(c.rate, r/rate), append(c.p99, p/p99), append(c.work, (spent(t, c.pid)-at)/float64(requests))
+					}
+				}
+				for _, c := range contestants {
+					slices.Sort(c.rate)
+					slices.Sort(c.p99)
+					slices.Sort(c.work)
+					fmt.Printf("-P %2d, %3d clients, %-8s rate / haproxy %.2f (%.2f to %.2f), p99 / haproxy %.2f, %5.2f us of processor time a request (at least %.2f)\n", pipeline, clients, c.name,
+						c.rate[rounds/2], c.rate[0], c.rate[rounds-1], c.p99[rounds/2], c.work[rounds/2], c.work[0])
+				}
+			})
 		}
 	}
 }

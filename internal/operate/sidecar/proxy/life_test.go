@@ -335,7 +335,7 @@ func TestRests(t *testing.T) {
 		defer s.mu.Unlock()
 		n := 0
 		for c := range s.conns {
-			if c.parked.Load() {
+			if c.looped.Load() {
 				n++
 			}
 		}

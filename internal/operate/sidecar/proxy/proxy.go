@@ -53,7 +53,7 @@ type Options struct {
 type Server struct {
 	opts  Options
 	doors []*door
-	ends  *ends
+	loops loops
 	most  int // clients at once, two descriptors each
 
 	mu        sync.Mutex
@@ -90,11 +90,11 @@ func (s *Server) Run(ctx context.Context) error {
 	defer stop()
 	began := make(chan error, 1)
 	var background sync.WaitGroup
-	s.ends = newEnds()
-	var ends sync.WaitGroup
-	ends.Go(s.ends.run)
-	defer ends.Wait()
-	defer s.ends.close()
+	s.loops = newLoops(s)
+	var loops sync.WaitGroup
+	loops.Go(s.loops.run)
+	defer loops.Wait()
+	defer s.loops.close()
 	background.Go(func() { s.watch(watching, began) })
 	background.Go(func() { s.sweep(watching) })
 	err := <-began
@@ -128,10 +128,12 @@ func (s *Server) retire() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for c := range s.conns {
+		c.mu.Lock()
 		if c.up != nil { // else it looks before its first read
 			_ = c.down.SetReadDeadline(time.Unix(1, 0))
-			s.ends.unpark(c)
 		}
+		c.mu.Unlock()
+		c.unpark()
 	}
 }
 
@@ -272,16 +274,15 @@ func (s *Server) CutAll(why string) {
 	}
 	for c := range s.conns {
 		c.endBy(notTheClient)
-		down, up := c.down, c.up
-		go func() { // closing waits for what uses the socket
-			if up == nil {
-				_ = socket(down).Close()
-				return
+		c.mu.Lock()
+		c.cut = true
+		for _, conn := range []net.Conn{c.down, c.up} {
+			if conn != nil {
+				go func() { _ = socket(conn).Close() }() // closing waits for what uses the socket
 			}
-			go func() { _ = socket(down).Close() }()
-			_ = socket(up).Close()
-			s.ends.unpark(c)
-		}()
+		}
+		c.mu.Unlock()
+		c.unpark()
 	}
 }
 
@@ -328,7 +329,9 @@ func (s *Server) admit(d *door, down net.Conn) *conn {
 func (s *Server) attend(d *door, c *conn) {
 	if s.connect(d, c) {
 		c.rewriter.Open(&c.client)
-		s.live(c)
+		if !s.park(c) {
+			s.live(c)
+		}
 		return
 	}
 	s.end(c)
@@ -336,17 +339,17 @@ func (s *Server) attend(d *door, c *conn) {
 
 // live serves a client from a rest to the next one, or to its end.
 func (s *Server) live(c *conn) {
-	for c.serve() {
-		if s.ends.park(c) {
-			if s.leaving.Load() {
-				s.ends.unpark(c)
+	if err := c.unloop(); err != nil {
+		s.opts.Log.Error("connection cut", "client", c.client.Addr, "error", err)
+		c.client.Cut = true
+	} else {
+		for c.serve() {
+			if s.park(c) {
+				return
 			}
-			return
 		}
 	}
 	c.rewriter.Close(&c.client)
-	s.ends.forget(c.fromDown)
-	s.ends.forget(c.fromUp)
 	s.end(c)
 }
 
@@ -355,9 +358,10 @@ func (s *Server) end(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
-	_ = c.down.Close()
-	if c.up != nil {
-		_ = c.up.Close()
+	for _, conn := range []net.Conn{c.down, c.up} {
+		if conn != nil {
+			_ = conn.Close()
+		}
 	}
 	s.running.Done()
 }
@@ -374,14 +378,16 @@ func (s *Server) sweep(ctx context.Context) {
 		}
 		s.mu.Lock()
 		for c := range s.conns {
-			if c.fromUp == nil || c.fromUp.id == 0 || c.fromDown.id == 0 || c.stays.Load() {
+			if c.looped.Load() || c.stays.Load() {
 				continue
 			}
+			c.mu.Lock()
 			if answered := c.answered.Load(); answered != c.seen {
 				c.seen = answered
-			} else if !c.parked.Load() {
+			} else if c.up != nil && plain(c.down, c.up) {
 				_ = c.up.SetReadDeadline(time.Unix(1, 0))
 			}
+			c.mu.Unlock()
 		}
 		s.mu.Unlock()
 	}
@@ -421,20 +427,21 @@ func (s *Server) connect(d *door, c *conn) bool {
 }
 
 func (c *conn) setDown(down net.Conn) {
-	c.server.mu.Lock()
-	defer c.server.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	c.down = down
 }
 
 func (c *conn) setUp(up net.Conn) {
-	c.server.mu.Lock()
-	defer c.server.mu.Unlock()
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	if c.fromUp == nil {
-		c.fromDown = newSource(c.down, c)
-	} else {
-		c.server.ends.forget(c.fromUp)
+		c.fromDown = newSource(c.down)
 	}
-	c.up, c.fromUp = up, newSource(up, c)
+	c.up, c.fromUp = up, newSource(up)
+	if c.cut {
+		_ = socket(up).Close()
+	}
 }
 
 // keepAlive finds a client or server that has gone without a word, within two minutes.

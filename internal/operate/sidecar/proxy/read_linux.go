@@ -1,20 +1,13 @@
 package proxy
 
 import (
-	"errors"
 	"io"
 	"net"
-	"os"
-	"sync/atomic"
 	"syscall"
-	"time"
 )
 
-// source reads a connection. A plain socket is waited for without a buffer.
-//
-// One call of the runtime's poller lasts for as many reads as it can, because each call begins with a read that mostly finds nothing. For
-// the same reason a read that was given less than it has room for is not tried again: more bytes wake it. The end does so too, but where
-// it comes together with the last bytes only ends tells of it.
+// source reads a connection. A plain socket is waited for without a buffer, and one call of the runtime's poller lasts for as many reads
+// as it can.
 type source struct {
 	conn  net.Conn
 	raw   syscall.RawConn // nil with TLS
@@ -23,19 +16,13 @@ type source struct {
 	quick func() bool
 	err   error
 	step  func(fd uintptr) bool // made once, so that a read allocates nothing
-
-	id    int64 // 0 where ends does not watch it
-	of    *conn
-	ended atomic.Bool // its end is to be read
-	woken bool        // it has been told so
 }
 
-func newSource(conn net.Conn, of *conn) *source {
-	s := &source{conn: conn, of: of}
+func newSource(conn net.Conn) *source {
+	s := &source{conn: conn}
 	if c, ok := conn.(syscall.Conn); ok {
 		if raw, err := c.SyscallConn(); err == nil {
 			s.raw, s.step = raw, s.readAll
-			of.server.ends.watch(s)
 		}
 	}
 	return s
@@ -47,20 +34,19 @@ func (s *source) read(to *buffer, quick func() bool) error {
 	if s.raw == nil {
 		return s.tls.read(s.conn, to)
 	}
-	for {
-		s.to, s.quick, s.err = to, quick, nil
-		if err := s.raw.Read(s.step); err == nil {
-			return s.err
-		} else if !s.onlyEnded(err) {
-			return err
-		}
+	if s.err != nil { // it has ended in a loop
+		return s.err
 	}
+	s.to, s.quick = to, quick
+	if err := s.raw.Read(s.step); err != nil {
+		return err
+	}
+	return s.err
 }
 
 func (s *source) readAll(fd uintptr) bool {
 	for {
-		room := s.to.room()
-		n, err := transfer(syscall.SYS_READ, fd, room)
+		n, err := transfer(syscall.SYS_RECVFROM, fd, s.to.room())
 		switch {
 		case err == syscall.EAGAIN:
 			s.to.rest()
@@ -75,20 +61,7 @@ func (s *source) readAll(fd uintptr) bool {
 		if s.to.n += n; s.quick == nil || !s.quick() {
 			return true
 		}
-		if n < len(room) && s.id != 0 && !s.ended.Load() {
-			s.to.rest()
-			return false
-		}
 	}
-}
-
-// onlyEnded tells that a wait was over because the end has come, which the next read finds.
-func (s *source) onlyEnded(err error) bool {
-	if s.woken || !s.ended.Load() || !errors.Is(err, os.ErrDeadlineExceeded) {
-		return false
-	}
-	s.woken = true
-	return s.conn.SetReadDeadline(time.Time{}) == nil
 }
 
 // sink writes what a plain socket takes at once.
@@ -106,7 +79,7 @@ func newSink(conn net.Conn) *sink {
 		s.raw, _ = c.SyscallConn()
 	}
 	s.step = func(fd uintptr) bool {
-		s.n, _ = transfer(syscall.SYS_WRITE, fd, s.b)
+		s.n, _ = transfer(syscall.SYS_SENDTO, fd, s.b)
 		return true
 	}
 	return s

@@ -8,15 +8,13 @@ import "net"
 type source struct {
 	conn net.Conn
 	tls  encrypted
-	id   int64 // 0: its connection never rests
+	err  error
 }
 
-func newSource(conn net.Conn, _ *conn) *source { return &source{conn: conn} }
+func newSource(conn net.Conn) *source { return &source{conn: conn} }
 
 // read appends what comes to a buffer. It returns io.EOF at the end.
 func (s *source) read(to *buffer, _ func() bool) error { return s.tls.read(s.conn, to) }
-
-func (s *source) onlyEnded(error) bool { return false }
 
 type sink struct{ conn net.Conn }
 
@@ -24,11 +22,15 @@ func newSink(net.Conn) *sink { return nil }
 
 func (*sink) try([]byte) int { return 0 }
 
-type ends struct{}
+// Here no connection is served without goroutines.
+type (
+	loop  struct{}
+	loops struct{}
+)
 
-func newEnds() *ends          { return nil }
-func (*ends) run()            {}
-func (*ends) close()          {}
-func (*ends) forget(*source)  {}
-func (*ends) park(*conn) bool { return false }
-func (*ends) unpark(*conn)    {}
+func newLoops(*Server) (none loops) { return none }
+func (loops) run()                  {}
+func (loops) close()                {}
+func (*Server) park(*conn) bool     { return false }
+func (*conn) unpark()               {}
+func (*conn) unloop() error         { return nil }

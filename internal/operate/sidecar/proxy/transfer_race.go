@@ -7,7 +7,7 @@ import "syscall"
 // transfer goes by package syscall, which tells the race detector that what was written is read later.
 func transfer(trap, fd uintptr, b []byte) (n int, _ syscall.Errno) {
 	do := syscall.Read
-	if trap == syscall.SYS_WRITE {
+	if trap == syscall.SYS_SENDTO {
 		do = syscall.Write
 	}
 	for {
