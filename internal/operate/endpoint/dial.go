@@ -275,7 +275,7 @@ func (e *Endpoint) Through(ctx context.Context, raw net.Conn) (redis.Conn, error
 }
 
 func (e *Endpoint) open(ctx context.Context, network, addr string, wrap func(net.Conn) net.Conn) (net.Conn, error) {
-	dialer := net.Dialer{KeepAlive: time.Minute}
+	dialer := net.Dialer{KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4}} // gone within two minutes
 	conn, err := dialer.DialContext(ctx, network, addr)
 	if err != nil {
 		return nil, err

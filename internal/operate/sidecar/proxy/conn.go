@@ -291,7 +291,6 @@ func (c *conn) follow(refusal string) bool {
 
 // introduce tells a node what the client has said to the one before.
 func (c *conn) introduce(up net.Conn) error {
-	keepAlive(up)
 	_ = up.SetReadDeadline(time.Now().Add(followFor))
 	in, err := source{conn: up}, error(nil) // read as TLS is, for a moment
 	for _, name := range said {

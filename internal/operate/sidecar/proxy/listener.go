@@ -57,9 +57,13 @@ func (s *Server) welcome(ctx context.Context) error {
 
 const unixPrefix = "unix:"
 
+// keepAlive finds a client that has gone without a word, within two minutes.
+var keepAlive = net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4}
+
 // plainTCP is without Multipath TCP, to whose listeners no program can be attached.
 var plainTCP = func() (config net.ListenConfig) {
 	config.SetMultipathTCP(false)
+	config.KeepAliveConfig = keepAlive
 	return config
 }()
 

@@ -26,7 +26,7 @@ type loop struct {
 type loops []*loop
 
 func newLoops(s *Server) (all loops) {
-	for range runtime.GOMAXPROCS(0) {
+	for range max(1, runtime.GOMAXPROCS(0)/2) {
 		poll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 		if err != nil {
 			return all
@@ -174,8 +174,8 @@ func (c *conn) unloop() error {
 		file := os.NewFile(uintptr(fd), "")
 		conn, err := net.FileConn(file)
 		_ = file.Close()
-		if err == nil {
-			keepAlive(conn)
+		if tcp, is := conn.(*net.TCPConn); is {
+			_ = tcp.SetKeepAliveConfig(keepAlive)
 		}
 		both[i], failed = conn, errors.Join(failed, err)
 	}

@@ -396,7 +396,6 @@ func (s *Server) sweep(ctx context.Context) {
 // connect finds the server for a client.
 func (s *Server) connect(d *door, c *conn) bool {
 	down := c.down
-	keepAlive(down)
 	if d.TLS != nil {
 		secure := tls.Server(down, d.TLS)
 		ctx, cancel := context.WithTimeout(context.Background(), handshakeWithin)
@@ -419,7 +418,6 @@ func (s *Server) connect(d *door, c *conn) bool {
 		reset(down) // an end looks like a reply of no bytes to some clients
 		return false
 	}
-	keepAlive(up)
 	c.setUp(up)
 	c.framer.commands, c.framer.covers = d.commands, d.Rewriter.Covers
 	c.began = time.Now()
@@ -441,13 +439,6 @@ func (c *conn) setUp(up net.Conn) {
 	c.up, c.fromUp = up, newSource(up)
 	if c.cut {
 		_ = socket(up).Close()
-	}
-}
-
-// keepAlive finds a client or server that has gone without a word, within two minutes.
-func keepAlive(conn net.Conn) {
-	if t, ok := socket(conn).(*net.TCPConn); ok {
-		_ = t.SetKeepAliveConfig(net.KeepAliveConfig{Enable: true, Idle: time.Minute, Interval: 15 * time.Second, Count: 4})
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"net"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -16,10 +17,20 @@ import (
 // that comes second asks the kernel to give it all new connections. When the first one ends, the kernel drops what would begin
 // a connection there, if anything still does: a client sends that again after a second, and then it is for the other process.
 
-// share lets another process listen on the same address.
+// share lets another process listen on the same address. What accepted connections are to have, they get from the listener.
 func share(l net.Listener) {
 	control(l, func(fd int) { _ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_REUSEPORT, 1) })
+	if _, tcp := l.(*net.TCPListener); tcp {
+		control(l, func(fd int) {
+			_ = unix.SetsockoptInt(fd, unix.SOL_SOCKET, unix.SO_KEEPALIVE, 1)
+			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPIDLE, int(keepAlive.Idle/time.Second))
+			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPINTVL, int(keepAlive.Interval/time.Second))
+			_ = unix.SetsockoptInt(fd, unix.IPPROTO_TCP, unix.TCP_KEEPCNT, keepAlive.Count)
+		})
+	}
 }
+
+func init() { plainTCP.KeepAlive, plainTCP.KeepAliveConfig.Enable = -1, false }
 
 // listenBeside listens where another process does, and gets all new connections.
 func listenBeside(address string) (net.Listener, error) {
