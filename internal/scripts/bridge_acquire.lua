@@ -16,7 +16,7 @@
 -- ARGV [entry]      our entry in it, see queue_grant.lua; '' for none
 -- ARGV [queue_ttl]  the queue's TTL in milliseconds: longer than the longest time between two looks of a waiter
 -- ARGV [stood]      the entry that it replaces: its bound was another one; '' for none
--- Reply    {1, fence, 0}           taken, it was free; 1 where neither bound nor token was wanted
+-- Reply    {1, fence, 0}           taken, it was free; 1 where no token was wanted
 --          {2, fence, 0, value}    taken over from an expired legacy value
 --          {3, fence, 0, ''}       ours already, extended: an earlier sending of this command had arrived, or the key
 --                                  was given to us
@@ -38,16 +38,19 @@
 -- the commands is refused. A guard whose key is refused is set once more, to end at once; the right to that
 -- is proved by then.
 -- The usual case comes first: a key that is free, that nobody waits for and that has no state of gaps. It takes few commands,
--- as each costs more than its Lua, and no function: to define one costs a fifth of a command. So it has the lines of take() once
--- more. What only the other cases need is defined after it.
+-- as each costs more than its Lua, and no function: to define one costs a fifth of a command. So it has the lines of take() and late()
+-- once more. What only the other cases need is defined after it.
 -- include effects.lua
 if old_server then return old_server end
 local free = not entry and redis.call('EXISTS', key, guard, yield, queue) == 0
-if free and not not_after then -- no bound, no token
-  redis.call('SET', guard, value, 'PX', ttl)
-  local set = redis.pcall('SET', key, value, 'PX', ttl)
-  if set.err then redis.call('SET', guard, value, 'PX', 1) return set end
-  return 1
+if free and (not fence_ttl or fence_ttl == '0') then
+  local clock = not_after and not_after ~= '0' and redis.call('TIME')
+  if not clock or clock[1] * 1000 + clock[2] / 1000 < not_after + 1 then -- as late() below
+    redis.call('SET', guard, value, 'PX', ttl)
+    local set = redis.pcall('SET', key, value, 'PX', ttl)
+    if set.err then redis.call('SET', guard, value, 'PX', 1) return set end
+    return 1
+  end
 end
 local function take(reply)
   redis.call('SET', guard, value, 'PX', ttl)
@@ -58,7 +61,6 @@ end
 -- include clock.lua
 local refusal = late(not_after)
 if refusal then return refusal end
-if free and (not fence_ttl or fence_ttl == '0') then return take({1, 0, 0}) end
 -- include fence.lua
 if free then return take({1, next_fence(fence, fence_ttl), 0}) end
 -- include bridge_shared.lua
