@@ -42,6 +42,7 @@ var plants = []struct {
 	}}}, "TestWaitersFollowTheStage"},
 	{redistest.Plant{Name: "h a lost half only ends its own context", Files: map[string][]string{"handover/lock.go": {
 		"func() { k.halfEnded(context.Cause(half.Context())) }", "func() {}",
+		"h.WhenLost(k.halfEnded)", "h.WhenLost(func(error) {})",
 	}}}, "TestEitherHalfIsTold"},
 }
 
