@@ -1,4 +1,4 @@
-// Package load measures on a real server what a fleet costs it at each stage, what members cost that do nothing, and what waiting costs.
+// Package load measures on a real server what a fleet costs it at each stage, and what members cost that do nothing.
 package load
 
 import (
@@ -25,6 +25,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
+
+func TestMain(m *testing.M) { redistest.Main(m, redistest.Redis) }
 
 var measure = flag.Bool("measure", false, "measure for longer, and write the table into docs/scale.md")
 
