@@ -31,7 +31,7 @@ func few(s *redistest.Server) *redis.Pool {
 func servers(t *testing.T, use string) []*redistest.Server {
 	t.Helper()
 	switch use {
-	case "modern Quorum":
+	case "quorum":
 		return []*redistest.Server{redistest.Real(t), redistest.Real(t), redistest.Real(t)}
 	case "modern Replicas":
 		master := redistest.Real(t)
