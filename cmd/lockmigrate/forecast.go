@@ -44,7 +44,8 @@ func newForecastCommand(env *environment) *cobra.Command {
 	f.IntVar(&o.Draws, "draws", 100, "how often to draw every measured figure from what its errors allow: 20 or more; each more makes the numbers steadier")
 	f.StringVar(&html, "html", "", "write one HTML page to this `FILE` too")
 	choose(cmd, &stage, "scenario", "print the fleet at this `STAGE` as a scenario for simulate, and no forecast: legacy is the fleet as it is", forecast.StageNames()...)
-	f.StringToStringVar(&failovers, "failovers", nil, "`every=720h,outage=5s,behind=100ms`: a replica takes each master's place about this often (every=0: never; else as the profile's masters remember), nobody answers for about this long, and the replica is behind by this at most: what it lacks is lost")
+	f.StringToStringVar(&failovers, "failovers", nil, "a `LIST`, every=720h,outage=5s,behind=100ms: a replica takes each master's place about this often (every=0: never; else as the profile's masters remember), nobody answers for about this long, and the replica is behind by this at most: what it lacks is lost")
+	f.Lookup("failovers").DefValue = ""
 	return cmd
 }
 

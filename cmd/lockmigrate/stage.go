@@ -26,9 +26,9 @@ type stageFlags struct {
 	execute   bool
 	to        string
 	epoch     int64
-	evidence  string // a file that verify wrote
-	force     string // why to go on without what is asked for
-	wait      patience
+	evidence  string        // a file that verify wrote
+	force     string        // why to go on without what is asked for
+	wait      time.Duration // the most that --wait waits; 0: for ever
 
 	match    []string
 	dialect  string
@@ -79,30 +79,10 @@ func newStageMoveCommand(env *environment, flags *stageFlags, name string, step 
 	}
 	choose(cmd, &flags.to, "to", "the `STAGE` to reach; nothing is done if it is reached already", "legacy", "bridge", "modern", "old", "both", "new")
 	epochFlag(f, flags)
-	f.Var(&flags.wait, "wait", "return when every member that lives runs the new stage; with a `DURATION`, as in --wait=5m, give up waiting then, with exit code 4")
-	f.Lookup("wait").NoOptDefVal = "for ever"
+	f.DurationVar(&flags.wait, "wait", 0, "return when every member that lives runs the new stage; with a `DURATION`, as in --wait=5m, give up waiting then, with exit code 4")
+	f.Lookup("wait").NoOptDefVal = "0s"
 	executeFlag(f, &flags.execute, "write")
 	return cmd
-}
-
-// patience is the value of --wait: until every member has changed over, and for how long at most.
-type patience struct {
-	given bool
-	most  time.Duration // 0: for ever
-}
-
-// String implements pflag.Value, as do the methods below.
-func (p *patience) String() string { return "" }
-
-// Type is a duration's: what is wrong with one is said in the same words.
-func (p *patience) Type() string { return "duration" }
-
-// Set reads the value.
-func (p *patience) Set(text string) (err error) {
-	if p.given = true; text != "for ever" {
-		p.most, err = time.ParseDuration(text)
-	}
-	return err
 }
 
 // executeFlag adds --execute, and --dry-run, which is what happens without it: an operator who types it by habit is not told that it does not exist.
@@ -312,8 +292,8 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 // run moves the namespace when no member is in the way. Keys and rules were looked at before.
 func (at *place) run(ctx context.Context, epoch int64, to stages.Stage, looked time.Time, note string) error {
 	env, store, flags := at.env, at.store, at.flags
-	if flags.wait.most > 0 {
-		limited, cancel := context.WithTimeoutCause(ctx, flags.wait.most, errors.New("gave up after --wait"))
+	if flags.wait > 0 {
+		limited, cancel := context.WithTimeoutCause(ctx, flags.wait, errors.New("gave up after --wait"))
 		defer cancel()
 		ctx = limited
 	}
@@ -357,7 +337,7 @@ const freshLook = 10 * time.Second
 // follow shows the namespace after a move; with --wait, when every member that lives has changed over.
 func (at *place) follow(ctx context.Context, to stages.Stage) error {
 	store := at.store
-	if at.flags.wait.given && at.flags.execute {
+	if at.flags.given("wait") && at.flags.execute {
 		status := at.env.status()
 		mover := &stages.Mover{Store: store, Look: 250 * time.Millisecond}
 		err := mover.Follow(ctx, to, func(view stages.View) {
