@@ -24,46 +24,36 @@ import (
 func BenchmarkScan(b *testing.B) {
 	const keys = 1_000_000
 	now := time.Now().UnixMilli()
-	for _, population := range []struct {
-		name string
-		key  func(i int) []any
-	}{
-		{"mixed", func(i int) []any {
-			switch {
-			case i%100 == 0:
-				return []any{"SET", fmt.Sprintf("lock:%d", i), strconv.FormatInt(now+int64(i), 10)}
-			case i%100 == 1:
-				return []any{"SET", fmt.Sprintf("lock:%d", i), "6b1e0b0c-6f0c-4a8b-9d0a-0f1e2d3c4b5a", "PX", 3_000_000 + i}
-			case i%10 < 3:
-				return []any{"SET", fmt.Sprintf("session:%d", i), "0123456789abcdef0123456789abcdef", "PX", 3_000_000 + i}
-			case i%10 < 5:
-				return []any{"SET", fmt.Sprintf("counter:%d", i), i}
-			default:
-				return []any{"SET", fmt.Sprintf("cache:%d", i), `{"id":1,"name":"somebody","mail":"somebody@example.org"}`, "PX", 3_000_000 + i}
-			}
-		}},
-	} {
-		b.Run(population.name, func(b *testing.B) {
-			s := redistest.Real(b)
-			fill(b, s.Conn(), keys, population.key)
-			end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-			require.NoError(b, err)
-			_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // the most memory, from here on
-			rows := 0
-			b.ResetTimer()
-			for range b.N {
-				c := New(Options{Confidence: Medium, GhostAfter: time.Hour, Emit: func(*Row) error { rows++; return nil }})
-				conn, err := end.DialRaw(context.Background(), s.Addr)
-				require.NoError(b, err)
-				require.NoError(b, c.Scan(context.Background(), conn))
-				require.EqualValues(b, keys, c.Summary().Scanned)
-			}
-			b.StopTimer()
-			b.ReportMetric(float64(b.N)*keys/b.Elapsed().Seconds(), "keys/s")
-			b.ReportMetric(float64(rows)/float64(b.N), "rows/op")
-			b.ReportMetric(mostResident(), "MiB-resident")
-		})
+	s := redistest.Real(b)
+	fill(b, s.Conn(), keys, func(i int) []any {
+		switch {
+		case i%100 == 0:
+			return []any{"SET", fmt.Sprintf("lock:%d", i), strconv.FormatInt(now+int64(i), 10)}
+		case i%100 == 1:
+			return []any{"SET", fmt.Sprintf("lock:%d", i), "6b1e0b0c-6f0c-4a8b-9d0a-0f1e2d3c4b5a", "PX", 3_000_000 + i}
+		case i%10 < 3:
+			return []any{"SET", fmt.Sprintf("session:%d", i), "0123456789abcdef0123456789abcdef", "PX", 3_000_000 + i}
+		case i%10 < 5:
+			return []any{"SET", fmt.Sprintf("counter:%d", i), i}
+		}
+		return []any{"SET", fmt.Sprintf("cache:%d", i), `{"id":1,"name":"somebody","mail":"somebody@example.org"}`, "PX", 3_000_000 + i}
+	})
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(b, err)
+	_ = os.WriteFile("/proc/self/clear_refs", []byte("5"), 0) // the most memory, from here on
+	rows := 0
+	b.ResetTimer()
+	for range b.N {
+		c := New(Options{Confidence: Medium, GhostAfter: time.Hour, Emit: func(*Row) error { rows++; return nil }})
+		conn, err := end.DialRaw(context.Background(), s.Addr)
+		require.NoError(b, err)
+		require.NoError(b, c.Scan(context.Background(), conn))
+		require.EqualValues(b, keys, c.Summary().Scanned)
 	}
+	b.StopTimer()
+	b.ReportMetric(float64(b.N)*keys/b.Elapsed().Seconds(), "keys/s")
+	b.ReportMetric(float64(rows)/float64(b.N), "rows/op")
+	b.ReportMetric(mostResident(), "MiB-resident")
 }
 
 func fill(b *testing.B, conn redis.Conn, keys int, command func(i int) []any) {

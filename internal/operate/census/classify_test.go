@@ -95,23 +95,6 @@ func TestClassifySaysWhoElseItMayBe(t *testing.T) {
 	assert.Empty(t, f.Perhaps)
 }
 
-func TestClassifyTellsTheExpiry(t *testing.T) {
-	judge := Judge{Now: protocol.InstantOf(noon), GhostAfter: time.Hour}
-	for value, want := range map[string]time.Time{
-		ms(time.Minute):    noon.Add(time.Minute),
-		sec(time.Minute):   noon.Add(time.Minute),
-		float(time.Minute): noon.Add(time.Minute),
-		nano(time.Minute):  noon.Add(time.Minute),
-		"2147483649.0":     time.Date(2038, 1, 19, 3, 14, 9, 0, time.UTC),
-	} {
-		f := judge.Classify(&Look{Key: []byte("lock"), Type: "string", Value: []byte(value), TTL: NoTTL})
-		assert.True(t, f.HasExpiry, value)
-		assert.Equal(t, want, f.Expires.Time(), value)
-	}
-	f := judge.Classify(&Look{Key: []byte("lock"), Type: "string", Value: []byte(aUUID), TTL: 9000})
-	assert.Equal(t, noon.Add(9*time.Second), f.Expires.Time())
-}
-
 func TestChosenKeysCountAsLocks(t *testing.T) {
 	judge := Judge{Now: protocol.InstantOf(noon), GhostAfter: time.Hour, Chosen: true}
 	f := judge.Classify(&Look{Key: []byte("orders"), Type: "string", Value: []byte(sec(-48 * time.Hour)), TTL: NoTTL})

@@ -29,6 +29,8 @@ func TestEveryDialectIsRecognised(t *testing.T) {
 		assert.Equal(t, d.Unit.Quantum(), v.Quantum, d.Name)
 		assert.True(t, v.Live(midday))
 		assert.False(t, v.Live(midday.Add(time.Hour)))
+		f := Judge{Now: midday, GhostAfter: time.Hour}.Classify(&Look{Key: []byte("lock"), Type: "string", Value: []byte(value), TTL: NoTTL})
+		assert.True(t, f.HasExpiry && f.Expires == v.At, d.Name)
 		for _, other := range v.Dialects {
 			assert.Equal(t, d.Format, other.Format)
 		}

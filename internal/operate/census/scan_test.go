@@ -214,28 +214,6 @@ func TestCompanion(t *testing.T) {
 	}
 }
 
-// What released clients leave on a real server, by name of the client.
-func TestScanTellsReleasedClientsApart(t *testing.T) {
-	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
-		now := time.Now()
-		behind := now.Add(-10 * time.Second) // a client's clock
-		fst, _ := protocol.JBoot.Expiry(protocol.InstantOf(now), time.Minute, "")
-		s.Do("SET", "lock.npm", behind.UnixMilli()+6601, "PX", 6600, "NX")
-		s.Do("SET", "resque:workerslock:job:q:[1]", behind.Unix()+8, "EX", 7, "NX")
-		s.Do("SETEX", "qo_add_a-1", 60, now.Unix()+60)
-		s.Do("SETNX", "lock:laravel", "q8ZK3mPx0aVbT7Ld")
-		s.Do("SETNX", "lock:jboot", fst)
-		s.Do("SETNX", "lock:java", "\xac\xed\x00\x05t\x00\x01x")
-		s.Do("SET", protocol.ShareKey("lock:modern"), now.UnixMilli()-1000, "PX", 60_000)
-		rows, _, err := scan(t, s, Options{Confidence: Medium, GhostAfter: time.Hour})
-		require.NoError(t, err)
-		assert.ElementsMatch(t, []string{
-			"lock.npm string token held", "resque:workerslock:job:q:[1] string token held", "qo_add_a-1 string blind-set held",
-			"lock:laravel string token-no-ttl held", "lock:jboot string fst-expiry-ms held", "lock:java string unknown unknown",
-		}, rows)
-	})
-}
-
 func TestScanStopsWithItsContextAndItsReader(t *testing.T) {
 	defer goleak.VerifyNone(t)
 	for _, stopped := range []string{"context", "reader"} {

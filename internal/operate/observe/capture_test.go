@@ -254,7 +254,7 @@ func FuzzCapture(f *testing.F) {
 	f.Add([]byte("\x0a\x0d\x0d\x0a\x1c\x00\x00\x00\x4d\x3c\x2b\x1a"))
 	f.Add([]byte("\xd4\xc3\xb2\xa1"))
 	f.Fuzz(func(t *testing.T, data []byte) {
-		o := observe.New(observe.Options{MaxKeys: 100, MaxClients: 100})
+		o := observe.New(observe.Options{})
 		_, _ = observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o)
 		_ = o.Report()
 	})

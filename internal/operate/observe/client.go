@@ -134,10 +134,10 @@ const maxPast = 16
 // client finds the client of a line; nil when there are too many.
 func (o *Observer) client(l *traffic.Command) *client {
 	c := o.clients[l.Addr]
-	if c == nil && len(o.clients) >= o.opts.MaxClients && o.counts.Crowded%1000 == 0 {
+	if c == nil && len(o.clients) >= maxClients && o.counts.Crowded%1000 == 0 {
 		o.forgetIdle()
 	}
-	if c == nil && len(o.clients) >= o.opts.MaxClients {
+	if c == nil && len(o.clients) >= maxClients {
 		o.counts.Crowded++
 	} else if c == nil {
 		addr := strings.Clone(l.Addr)

@@ -225,7 +225,7 @@ func (o *Observer) sample(c *client, lk *lock, s form, at protocol.Instant, ttl 
 	w := writer{c, lk.family, ttl > 0}
 	sum := o.leads[w]
 	if sum == nil {
-		if len(o.leads) >= 2*o.opts.MaxClients {
+		if len(o.leads) >= 2*maxClients {
 			return
 		}
 		sum = &leads{clock: unbounded}

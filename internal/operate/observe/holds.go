@@ -306,7 +306,7 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 		}
 		o.overlapN++
 		ov := overlap{lk, h, s, to, causeOf(h, s)}
-		if len(o.overlaps) < o.opts.MaxEvents {
+		if len(o.overlaps) < maxEvents {
 			o.overlaps = append(o.overlaps, ov)
 		}
 		o.later(func() { increment(&o.family(lk.family).overlaps, o.cause(ov)) })

@@ -83,7 +83,7 @@ type step struct {
 // stepped reports that a client's clock has jumped, once for all connections of its host.
 func (o *Observer) stepped(c *client, key traffic.Key, at protocol.Instant, by time.Duration) {
 	host := hostOf(c.addr)
-	if len(o.steps) >= o.opts.MaxClients {
+	if len(o.steps) >= maxClients {
 		clear(o.steps)
 	}
 	last, before := o.steps[host]

@@ -33,14 +33,10 @@ type Options struct {
 	Ignore func(addr string) bool
 	// Wonder, if set, is told of a lock key whose state is not known, so that a live observer can ask.
 	Wonder func(traffic.Key)
-
-	MaxKeys, MaxClients, MaxEvents int
 }
 
-func (o *Options) defaults() {
-	o.Group = cmp.Or(o.Group, ByAddr)
-	o.MaxKeys, o.MaxClients, o.MaxEvents = cmp.Or(o.MaxKeys, 200_000), cmp.Or(o.MaxClients, 20_000), cmp.Or(o.MaxEvents, 500)
-}
+// What is remembered at most.
+const maxKeys, maxClients, maxEvents = 200_000, 20_000, 500
 
 // Observer makes a report of a stream of commands of one server. It is not safe for concurrent use.
 type Observer struct {
@@ -76,7 +72,7 @@ type family struct {
 	wins, expired int64                   // acquisitions by SETNX, and those of them that an EXPIRE followed
 	ttls          map[time.Duration]int64 // that EXPIRE gave to expiries
 	blind, looked int64                   // releases of float expiries: by DEL at once, and after a GET
-	beyond        int64                   // tries on keys beyond MaxKeys
+	beyond        int64                   // tries on keys beyond maxKeys
 	overlaps      map[string]int64        // by cause
 }
 
@@ -84,7 +80,7 @@ func (o *Observer) family(name string) *family {
 	f := o.families[name]
 	if f == nil {
 		f = &family{}
-		if len(o.families) < o.opts.MaxKeys {
+		if len(o.families) < maxKeys {
 			o.families[name] = f
 		}
 	}
@@ -93,9 +89,9 @@ func (o *Observer) family(name string) *family {
 
 // New returns an observer that has seen nothing.
 func New(opts Options) *Observer {
-	opts.defaults()
+	opts.Group = cmp.Or(opts.Group, ByAddr)
 	return &Observer{
-		Keys: traffic.NewKeys(opts.MaxKeys), opts: opts,
+		Keys: traffic.NewKeys(maxKeys), opts: opts,
 		clients: map[string]*client{}, locks: map[traffic.Key]*lock{}, leads: map[writer]*leads{},
 		tokens: map[string]asker{}, names: map[string]Peer{}, hazards: map[string]int64{},
 		steps: map[string]step{}, families: map[string]*family{},
@@ -104,7 +100,7 @@ func New(opts Options) *Observer {
 
 // Name tells who is behind an address.
 func (o *Observer) Name(addr string, p Peer) {
-	if len(o.names) >= 4*o.opts.MaxClients { // connections that come and go: keep those that matter
+	if len(o.names) >= 4*maxClients { // connections that come and go: keep those that matter
 		for a := range o.names {
 			if o.clients[a] == nil {
 				delete(o.names, a)
@@ -253,7 +249,7 @@ func (o *Observer) begin(c *client, l *traffic.Command) {
 		o.behindSidecar(c, l)
 	}
 	if at, asks := tokenAt[o.script.name]; asks {
-		if args := o.script.args(); len(args) > at && len(o.tokens) < o.opts.MaxKeys {
+		if args := o.script.args(); len(args) > at && len(o.tokens) < maxKeys {
 			o.tokens[strings.Clone(args[at])] = asker{c: c, kind: kindOf(o.script.name)}
 			o.asks(c, l)
 		}
@@ -268,7 +264,7 @@ func (o *Observer) begin(c *client, l *traffic.Command) {
 // lock returns what is known of a lock's key, and begins to know it.
 func (o *Observer) lock(id traffic.Key) *lock {
 	lk := o.locks[id]
-	if lk == nil && len(o.locks) < o.opts.MaxKeys {
+	if lk == nil && len(o.locks) < maxKeys {
 		id.Name = strings.Clone(id.Name)
 		lk = &lock{id: id, family: Family(id.Name)}
 		o.locks[id] = lk

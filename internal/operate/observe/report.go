@@ -155,7 +155,7 @@ func (c *Counts) add(o Counts) {
 
 func (o *Observer) hazard(e event) {
 	o.hazards[e.Hazard]++
-	if len(o.events) < o.opts.MaxEvents {
+	if len(o.events) < maxEvents {
 		e.Key.Name = strings.Clone(e.Key.Name)
 		o.events = append(o.events, e)
 	}

@@ -42,7 +42,7 @@ func (o *Observer) otherVersion(c *client, l *traffic.Command) {
 			continue
 		}
 		o.script.name = otherBridge
-		if _, known := o.tokens[arg]; !known && len(o.tokens) < o.opts.MaxKeys {
+		if _, known := o.tokens[arg]; !known && len(o.tokens) < maxKeys {
 			o.tokens[strings.Clone(arg)] = asker{c: c, kind: Bridge}
 		}
 		return
@@ -61,7 +61,7 @@ type asker struct {
 func (o *Observer) behindSidecar(c *client, l *traffic.Command) {
 	o.script.sidecar = scripts.SidecarTake.Read(o.script.args())
 	c.sidecar = strings.Clone(o.script.sidecar["name"])
-	if token := o.script.sidecar["value"]; len(o.tokens) < o.opts.MaxKeys {
+	if token := o.script.sidecar["value"]; len(o.tokens) < maxKeys {
 		o.tokens[strings.Clone(token)] = asker{c: c, kind: Bridge, later: true}
 	}
 	if names := o.script.names(); len(names) > 0 && o.script.sidecar["shape"] != "wait" && (o.opts.Match == nil || o.opts.Match(names[0])) {

@@ -27,7 +27,7 @@ func (o *Observer) use(c *client, family string) *use {
 	u := c.uses[family]
 	if u == nil {
 		u = &use{}
-		if len(c.uses) >= mostUses || o.uses >= 2*o.opts.MaxClients {
+		if len(c.uses) >= mostUses || o.uses >= 2*maxClients {
 			o.unused++
 			return u
 		}

@@ -73,7 +73,7 @@ func (o *Observer) tookOver(c *client, lk *lock, a *attempt, l *traffic.Command,
 	own := formOf(text, l.At)
 	alone := a.looked && own.expires >= formOf(a.wrote, l.At).expires
 	if !alone && !a.pending && (a.last != 0 || l.At.Sub(o.first) > longestPause) {
-		if o.pooled == nil || len(o.pooled) >= o.opts.MaxClients {
+		if o.pooled == nil || len(o.pooled) >= maxClients {
 			o.pooled = map[string]bool{}
 		}
 		o.pooled[hostOf(c.addr)] = true
