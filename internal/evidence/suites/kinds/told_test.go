@@ -248,22 +248,6 @@ func TestWaitersOutliveARestart(t *testing.T) {
 	})
 }
 
-// TestWhatACallerLeavesIsTold: a caller leaves before the reply to its acquisition, and the reply is lost. What may stay on the key
-// is given back, or the observer is told of it: nobody else is there any more.
-func TestWhatACallerLeavesIsTold(t *testing.T) {
-	virtually(t, nil, terms{ttl: time.Minute, reply: 300 * time.Millisecond}, func(s *scene) {
-		s.link.HalfOpen() // what is sent arrives, what is answered does not
-		ctx, cancel := context.WithTimeout(s.Context(), 50*time.Millisecond)
-		defer cancel()
-		_, err := s.try(ctx, key)
-		require.Error(s, err)
-		time.Sleep(400 * time.Millisecond) // the reply timeout
-		s.link.Cut()
-		s.link.Heal()
-		redistest.Await(s.T, "the key to be free, or somebody to be told", late, func() bool { return s.counts.of(&s.counts.failed) > 0 || s.free() })
-	})
-}
-
 // TestCloseBesideCallers in full flight, whose contexts end as well: each is refused work, or it is work that Close waits for, and a key
 // that stays taken is one of which somebody was told. With WaitGroups, this ended the program.
 func TestCloseBesideCallers(t *testing.T) {
