@@ -100,24 +100,3 @@ func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.S
 		assert.Less(t, theirs[i], 500*time.Millisecond)
 	}
 }
-
-// The Locks of one hold are one hold for Redisson too: the key is free with the last of them.
-func TestRedissonWaitsForAllOfOurLocks(t *testing.T) {
-	const key = "orders"
-	server := redistest.Real(t)
-	locker, err := redisson.New(server.Pool(), modern.Options{})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = locker.Close() })
-	ctx := modern.WithOwner(t.Context(), "worker 1")
-	first, err := locker.Acquire(ctx, key)
-	require.NoError(t, err)
-	second, err := locker.Acquire(ctx, key)
-	require.NoError(t, err)
-	assert.Equal(t, "1", string(server.Do("HGET", key, first.Token()).([]byte)))
-	require.NoError(t, first.Release(t.Context()))
-	assert.Equal(t, "1", string(server.Do("HGET", key, first.Token()).([]byte)))
-	java := holders.Start(t, holders.Redisson, server.URL())
-	assert.Equal(t, "busy", java.Do("try %s", key).Event)
-	require.NoError(t, second.Release(t.Context()))
-	assert.Equal(t, "acquired", java.Do("try %s", key).Event)
-}

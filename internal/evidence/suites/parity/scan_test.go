@@ -69,6 +69,8 @@ var everyHolder = []left{
 	{holders.Redisson, census.Redisson, "", false, true},
 }
 
+func nameless(l left) string { return "orders-" + l.kind.Name + "-" + l.kind.Component() }
+
 func keyOf(l left) string { return "lock:" + l.kind.Name + "-" + l.kind.Component() }
 
 // TestScanOverEveryHoldersKeys: all hold, then all are killed, then their leases are over.
@@ -87,11 +89,17 @@ func TestScanOverEveryHoldersKeys(t *testing.T) {
 	for i, h := range running {
 		got := h.Do("acquire %s", keyOf(everyHolder[i]))
 		require.Equal(t, "acquired", got.Event, "%s: %+v", h, got)
+		require.Equal(t, "acquired", h.Do("acquire %s", nameless(everyHolder[i])).Event, h) // and one on a key whose name says nothing
 	}
 	acquired := time.Since(began)
 
 	for name, rows := range map[string]map[string]row{"by name": scan(t, s, time.Hour), "chosen": scan(t, s, time.Hour, "lock:*")} {
 		for _, l := range everyHolder {
+			if name == "by name" && (l.expiry || l.kind == holders.Redisson) {
+				got := rows[nameless(l)]
+				assert.Equal(t, []any{l.format, census.Held}, []any{got.format, got.state}, nameless(l))
+				assert.NotEqual(t, "low", got.confidence, nameless(l))
+			}
 			got := rows[keyOf(l)]
 			assert.Equal(t, l.format, got.format, "%s, %s", name, keyOf(l))
 			assert.Equal(t, census.Held, got.state, "%s, %s", name, keyOf(l))
@@ -123,22 +131,6 @@ func TestScanOverEveryHoldersKeys(t *testing.T) {
 		if l.expiry {
 			assert.Equal(t, census.Ghost, ghosts[keyOf(l)].state, keyOf(l))
 		}
-	}
-}
-
-// TestScanKnowsExpiriesByTheirFormAlone: keys with names that say nothing.
-func TestScanKnowsExpiriesByTheirFormAlone(t *testing.T) {
-	s := redistest.Real(t)
-	for _, l := range everyHolder {
-		if !l.expiry && l.kind != holders.Redisson {
-			continue
-		}
-		h := holders.Start(t, l.kind, s.URL(), holders.Arg("lease", time.Minute))
-		require.Equal(t, "acquired", h.Do("acquire orders-%s", l.kind.Name).Event)
-		got := scan(t, s, time.Hour)["orders-"+l.kind.Name]
-		assert.Equal(t, l.format, got.format, l.kind.Name)
-		assert.Equal(t, census.Held, got.state, l.kind.Name)
-		assert.NotEqual(t, "low", got.confidence, l.kind.Name)
 	}
 }
 
