@@ -101,26 +101,26 @@ func TestCompatAndModernShareAQueue(t *testing.T) {
 				acquires = append(acquires, func() (lockmigrate.Lock, error) { return m.Acquire(ctx, "orders") })
 			}
 			var all sync.WaitGroup
-			var total, inside, fence atomic.Int64
+			var fence atomic.Int64
+			referee := redistest.NewReferee(t)
 			counts := make([]atomic.Int64, len(acquires))
 			start := make(chan struct{})
 			for n, acquire := range acquires {
 				all.Go(func() {
 					<-start
-					for total.Load() < turns {
+					for referee.Turns() < turns {
 						k, err := acquire()
 						if err != nil {
 							t.Errorf("worker %d: %v", n, err)
 							return
 						}
-						assert.True(t, inside.Add(1) == 1, redistest.Violated)
-						if last := fence.Swap(k.Fence()); last >= k.Fence() {
-							t.Errorf("fencing token %d after %d", k.Fence(), last)
-						}
-						total.Add(1)
-						counts[n].Add(1)
-						time.Sleep(time.Millisecond)
-						inside.Add(-1)
+						referee.Turn(func() {
+							if last := fence.Swap(k.Fence()); last >= k.Fence() {
+								t.Errorf("fencing token %d after %d", k.Fence(), last)
+							}
+							counts[n].Add(1)
+							time.Sleep(time.Millisecond)
+						})
 						if err := k.Release(context.WithoutCancel(ctx)); err != nil {
 							t.Errorf("worker %d: %v", n, err)
 							return

@@ -34,13 +34,13 @@ func TestStagesForthAndBack(t *testing.T) {
 					members = append(members, town.member(fmt.Sprint("m", i)))
 				}
 				ready(town, members...)
-				var r referee
+				r := town.referee()
 				ctx, stop := context.WithCancel(context.Background())
 				var work sync.WaitGroup
 				for _, m := range members {
 					work.Go(func() { r.work(ctx, m, 120*time.Millisecond) })
 				}
-				var counts [3]int
+				var counts [3]int64
 				faults := func() {
 					m := members[town.Rand.IntN(len(members))]
 					route := []*world.Route{m.toA, m.toB, m.toClerk}[town.Rand.IntN(3)]
@@ -49,18 +49,17 @@ func TestStagesForthAndBack(t *testing.T) {
 					route.Heal()
 				}
 				for _, to := range []lockmigrate.Stage{lockmigrate.StageBoth, lockmigrate.StageNew, lockmigrate.StageBoth, lockmigrate.StageOld, lockmigrate.StageBoth, lockmigrate.StageNew} {
-					before := r.taken()
+					before := r.Turns()
 					time.Sleep(2 * time.Second)
 					faults()
 					town.move(to)
 					view, _ := town.store.Show(ctx)
-					counts[stages.Number(view.Record.Stage)] += r.taken() - before
+					counts[stages.Number(view.Record.Stage)] += r.Turns() - before
 				}
 				time.Sleep(5 * time.Second)
 				stop()
 				work.Wait()
-				assert.Zero(t, r.overlaps, "EXCLUSION VIOLATED")
-				assert.Greater(t, r.turns, 60)
+				assert.Greater(t, r.Turns(), int64(60))
 				for stage, n := range counts {
 					assert.Positive(t, n, "turns before stage %v", lockmigrate.Stage(stage))
 				}
@@ -298,7 +297,7 @@ func TestOneOrder(t *testing.T) {
 		a, b := town.member("a"), town.member("b")
 		ready(town, a, b)
 		town.reach(lockmigrate.StageBoth)
-		var r referee
+		r := town.referee()
 		ctx, stop := context.WithTimeout(context.Background(), 3*time.Second)
 		defer stop()
 		var work sync.WaitGroup
@@ -306,9 +305,8 @@ func TestOneOrder(t *testing.T) {
 			work.Go(func() { r.work(ctx, m, time.Millisecond) })
 		}
 		work.Wait()
-		assert.Zero(t, r.overlaps, "EXCLUSION VIOLATED")
-		assert.Zero(t, r.back)
-		assert.Greater(t, r.turns, 100)
+		assert.Zero(t, r.back.Load())
+		assert.Greater(t, r.Turns(), int64(100))
 	})
 }
 

@@ -2,7 +2,7 @@ package handover_test
 
 import (
 	"context"
-	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -11,6 +11,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -127,40 +128,14 @@ func ready(t *town, members ...*member) {
 	}
 }
 
-// referee counts who is inside. It looks at no lock.
+// referee sees who is inside, and looks at no lock.
 type referee struct {
-	mu       sync.Mutex
-	inside   int
-	overlaps int
-	turns    int
-	fence    int64
-	back     int // fencing tokens that did not grow
+	*redistest.Referee
+	fence atomic.Int64
+	back  atomic.Int64 // fencing tokens that did not grow
 }
 
-func (r *referee) enter(fence int64) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.turns++
-	if r.inside++; r.inside > 1 {
-		r.overlaps++
-	}
-	if fence <= r.fence {
-		r.back++
-	}
-	r.fence = max(r.fence, fence)
-}
-
-func (r *referee) taken() int {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.turns
-}
-
-func (r *referee) leave() {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.inside--
-}
+func (t *town) referee() *referee { return &referee{Referee: redistest.NewReferee(t)} }
 
 // work takes turns until ctx ends. A turn ends with its context, or after its hold.
 func (r *referee) work(ctx context.Context, m *member, hold time.Duration) {
@@ -170,12 +145,16 @@ func (r *referee) work(ctx context.Context, m *member, hold time.Duration) {
 			time.Sleep(20 * time.Millisecond)
 			continue
 		}
-		r.enter(lock.Fence())
-		select {
-		case <-lock.Context().Done():
-		case <-time.After(hold):
-		}
-		r.leave()
+		r.Turn(func() {
+			if lock.Fence() <= r.fence.Load() {
+				r.back.Add(1)
+			}
+			r.fence.Store(max(r.fence.Load(), lock.Fence()))
+			select {
+			case <-lock.Context().Done():
+			case <-time.After(hold):
+			}
+		})
 		_ = lock.Release(context.Background())
 	}
 }

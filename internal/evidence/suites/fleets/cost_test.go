@@ -92,7 +92,7 @@ func play(t *testing.T, server *redistest.Server, key string, window, pause time
 	}
 	var mu sync.Mutex
 	var working sync.WaitGroup
-	inside := 0
+	referee := redistest.NewReferee(t)
 	end := time.Now().Add(window)
 	for i, h := range members {
 		rng := rand.New(rand.NewPCG(1, uint64(i)))
@@ -107,18 +107,15 @@ func play(t *testing.T, server *redistest.Server, key string, window, pause time
 				if e.Event != "acquired" { // its own timeout is over
 					continue
 				}
-				mu.Lock()
-				inside++
-				assert.Equal(t, 1, inside, redistest.Violated)
-				if time.Now().Before(end) {
-					whose.turns++
-					whose.waits = append(whose.waits, e.WaitedMS)
-				}
-				mu.Unlock()
-				time.Sleep(turnLasts) // the work
-				mu.Lock()
-				inside--
-				mu.Unlock()
+				referee.Turn(func() {
+					if time.Now().Before(end) {
+						mu.Lock()
+						whose.turns++
+						whose.waits = append(whose.waits, e.WaitedMS)
+						mu.Unlock()
+					}
+					time.Sleep(turnLasts) // the work
+				})
 				h.Send("release %s", key)
 				h.Next(time.Minute)
 				time.Sleep(pause/2 + time.Duration(rng.Int64N(int64(pause)))) // the pause
