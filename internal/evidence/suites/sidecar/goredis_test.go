@@ -15,6 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 var withGoRedis = flag.Bool("go-redis", false, "run go-redis' own test suite too: a minute of processor time to build it")
@@ -74,7 +75,7 @@ func TestGoRedis(t *testing.T) {
 	out, err = build.CombinedOutput()
 	require.NoError(t, err, "%s", out)
 
-	direct, through := redistest.Real(t, "--enable-debug-command", "yes").Addr, behind(t)
+	direct, through := redistest.Real(t, "--enable-debug-command", "yes").Addr, behind(t, stages.Bridge)
 	var want, got outcomes
 	var running sync.WaitGroup
 	running.Go(func() { want = ginkgo(t, source, program, direct) })

@@ -120,16 +120,16 @@ func pytest(t *testing.T, addr, protocol string, tests []string) outcomes {
 	return all
 }
 
-// behind starts a server and a sidecar before it, and returns the sidecar's address.
-func behind(t *testing.T) string {
+// behind starts a server and a sidecar before it, of a namespace in database 1, and returns the sidecar's address.
+func behind(t *testing.T, stage stages.Stage) string {
 	t.Helper()
 	s := redistest.Real(t, "--enable-debug-command", "yes")
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialDatabase(1)) // the suites flush theirs
+		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialDatabase(1)) // the suites flush others
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
 	store := &stages.Store{Pool: pool, Namespace: "orders", ReplyTimeout: time.Second}
-	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stages.Bridge, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second}))
+	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second}))
 	member, err := sidecar.New(t.Context(), sidecar.Options{Pool: pool, Namespace: "orders", Name: "suite"})
 	require.NoError(t, err)
 	dialect, err := member.ParseDialect("")
@@ -161,7 +161,7 @@ func TestTheSameResultsAsDirect(t *testing.T) {
 			for _, f := range names {
 				tests = append(tests, "tests/"+f)
 			}
-			direct, through := redistest.Real(t, "--enable-debug-command", "yes").Addr, behind(t)
+			direct, through := redistest.Real(t, "--enable-debug-command", "yes").Addr, behind(t, stages.Bridge)
 			var want, got outcomes
 			var running sync.WaitGroup
 			running.Go(func() { want = pytest(t, direct, protocol, tests) })
