@@ -135,6 +135,9 @@ const (
 	ReleaseCompare                   // compare-and-delete in one script
 )
 
+// Releases are their names in scenarios and claims.
+var Releases = []string{"blind", "unexpired", "not-smaller", "mine", "never", "compare"}
+
 // The dialects of the fleets out there.
 var (
 	JedisMS = &Dialect{

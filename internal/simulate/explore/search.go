@@ -2,6 +2,7 @@ package explore
 
 import (
 	"context"
+	"slices"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
@@ -286,7 +287,7 @@ func (s *search) idles(n *node) bool {
 // failover lets the replica catch up, or take over.
 func (s *search) failover(at int, n node, tick Ticks) {
 	f := s.tables.servers[n.server].fork()
-	f.replica = append([]entry(nil), f.store.Entries()...)
+	f.replica = slices.Clone(f.store.Entries())
 	next := n
 	next.server = s.tables.server(&f, tick)
 	s.visit(next, origin{parent: uint32(at), act: syncs})

@@ -8,8 +8,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
-type entry = model.Entry
-
 var actNames = [...]string{
 	"a tick passes", "begins", "runs", "hears the reply", "wakes up", "ends its work", "begins to renew",
 	"crashes", "has its clock stepped", "gives up waiting", "stray command runs", "replica catches up", "failover",
@@ -65,10 +63,8 @@ func (s *search) describe(before, at int) Step {
 		}
 	}
 	step.Key = "(none)"
-	if key := s.model.Clients[0].Key; true {
-		if e, ok := t.servers[n.server].store.Look(s.model.serverClock(Ticks(n.tick)), key); ok {
-			step.Key = e.Value
-		}
+	if e, ok := t.servers[n.server].store.Look(s.model.serverClock(Ticks(n.tick)), s.model.Clients[0].Key); ok {
+		step.Key = e.Value
 	}
 	return step
 }

@@ -215,7 +215,7 @@ func (c *Client) fields() map[string]any {
 			}
 			c.Dialect, c.Member.Release = d, d.Release
 		},
-		"release": func(name string) { c.Member.Release = releases[name] },
+		"release": func(name string) { c.Member.Release = protocol.Release(slices.Index(protocol.Releases, name)) },
 		"key":     &c.Key, "behind": &c.Behind, "host": &c.Host, "old-stage": &c.OldStage, "held": &c.Held, "twice": &c.Twice,
 		"queue": &c.Queue, "polls": &c.Polls, "plain": &c.Plain, "redisson": &c.Redisson,
 		"fence": func() { c.Member.Fence = protocol.FenceKey(key) },
@@ -230,11 +230,6 @@ func (c *Client) fields() map[string]any {
 		"as-taken": &c.AsTaken, "hasty": &c.Hasty, "unchecked": &c.Unchecked, "outlives": &c.Outlives, "ignores": &c.Ignores, "omits": &c.Omits,
 		"looks": func() { c.Mutation = &looks },
 	}
-}
-
-var releases = map[string]protocol.Release{
-	"blind": protocol.ReleaseBlind, "unexpired": protocol.ReleaseUnexpired, "not-smaller": protocol.ReleaseNotSmaller,
-	"mine": protocol.ReleaseMine, "never": protocol.ReleaseNever, "compare": protocol.ReleaseCompare,
 }
 
 // looks makes a member look at Old where it should take it, and New alone is taken.

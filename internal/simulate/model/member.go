@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -29,12 +30,8 @@ func SchemeNames() []string { return schemeNames[:] }
 
 // SchemeNamed finds a scheme by its name.
 func SchemeNamed(name string) (Scheme, bool) {
-	for i, n := range schemeNames {
-		if n == name {
-			return Scheme(i), true
-		}
-	}
-	return 0, false
+	i := slices.Index(schemeNames[:], name)
+	return Scheme(max(i, 0)), i >= 0
 }
 
 // Old tells that a scheme puts an expiry on the key instead of a token.

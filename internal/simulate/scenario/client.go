@@ -43,9 +43,9 @@ func (s *Scenario) client(n int, words []string) error {
 			return err
 		}},
 		{"release", func(name string) error {
-			i := slices.Index(releaseNames, name)
+			i := slices.Index(protocol.Releases, name)
 			if i < 0 {
-				return unknown(n, name, releaseNames, "no release is named %q", name)
+				return unknown(n, name, protocol.Releases, "no release is named %q", name)
 			}
 			c.Member.Release = protocol.Release(i)
 			return nil
@@ -140,8 +140,6 @@ func keySet(n int, value string) (set sim.KeySet, err error) {
 	}
 	return set, nil
 }
-
-var releaseNames = []string{"blind", "unexpired", "not-smaller", "mine", "never", "compare"}
 
 func dialect(n int, name string) (*protocol.Dialect, error) {
 	d, err := protocol.DialectNamed(name)

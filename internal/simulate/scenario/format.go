@@ -88,7 +88,7 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 		fmt.Fprintf(b, " patience=%v", c.Patience)
 	}
 	if c.Member.Release != usualRelease(c) {
-		fmt.Fprintf(b, " release=%s", releaseNames[c.Member.Release])
+		fmt.Fprintf(b, " release=%s", protocol.Releases[c.Member.Release])
 	}
 	b.WriteString(format(lasting(c)))
 	if c.Member.Fence != "" {

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -144,10 +145,6 @@ func FateNames() []string { return fateNames[:] }
 
 // FateNamed finds a fate by its name.
 func FateNamed(name string) (Fate, bool) {
-	for i, n := range fateNames {
-		if n == name {
-			return Fate(i), true
-		}
-	}
-	return 0, false
+	i := slices.Index(fateNames[:], name)
+	return Fate(max(i, 0)), i >= 0
 }

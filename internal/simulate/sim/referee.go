@@ -38,12 +38,8 @@ func (h Hazard) String() string { return hazardNames[h] }
 
 // HazardNamed finds a hazard by its name.
 func HazardNamed(name string) (Hazard, bool) {
-	for i, n := range hazardNames {
-		if n == name {
-			return Hazard(i), true
-		}
-	}
-	return 0, false
+	i := slices.Index(hazardNames[:], name)
+	return Hazard(max(i, 0)), i >= 0
 }
 
 // Tally is what the referee counted.

@@ -84,15 +84,6 @@ func TestPictures(t *testing.T) {
 		require.NoError(t, b.Open(strings.TrimSpace(url), browser.View{Width: 390, Height: 844, Dark: true}, strings.ReplaceAll(ready, "14000", "2500")))
 		require.NoError(t, b.Picture(filepath.Join(folder, "page-phone.png"), 844))
 	})
-	if *update {
-		t.Run("report", func(t *testing.T) {
-			report := filepath.Join(t.TempDir(), "report.html")
-			out, err := exec.Command(program, "simulate", "--runs", "2", "--html", report).CombinedOutput()
-			require.NoError(t, err, "%s", out)
-			require.NoError(t, b.Open("file://"+report, browser.View{Width: 1100, Height: 900}, "true"))
-			require.NoError(t, b.Picture(filepath.Join(folder, "report.png"), 1000))
-		})
-	}
 	files, err := os.ReadDir(folder)
 	require.NoError(t, err)
 	assert.GreaterOrEqual(t, len(files), 3)
