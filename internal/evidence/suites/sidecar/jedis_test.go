@@ -18,8 +18,8 @@ import (
 )
 
 // TestJedis wants the same text of Jedis' operations directly and through a sidecar: of an old Jedis and of the newest one. Other keys
-// than the namespace's are the same at each stage, and at stage legacy the namespace's too. VARIES
-// in Operations.java names the replies of which only the kind is compared.
+// than the namespace's are the same at each stage, and at stage legacy the namespace's too. LEFT_OUT
+// and VARIES in Operations.java name the methods that are not called, and the replies of which only the kind is compared.
 func TestJedis(t *testing.T) {
 	for version, test := range map[string]struct {
 		jars     []string
