@@ -117,24 +117,34 @@ func (u *Upstream) Watch(ctx context.Context, every time.Duration, changed func(
 	if u.end.Kind == endpoint.Single {
 		return
 	}
-	last := ""
-	tick := time.NewTicker(every)
-	defer tick.Stop()
+	last, doubt := "", time.Time{}
 	for {
+		pause := every
 		if addr, err := u.end.MasterOf(ctx, u.key); err == nil && addr != "" {
 			u.set(addr)
-			if last != "" && addr != last && !(u.end.Kind == endpoint.Cluster && u.knows(ctx, last, addr)) {
+			switch {
+			case last == "" || addr == last || u.end.Kind == endpoint.Cluster && u.knows(ctx, last, addr):
+				last, doubt = addr, time.Time{}
+			case u.end.Kind == endpoint.Cluster && doubt.IsZero():
+				doubt = time.Now()
+				fallthrough
+			case u.end.Kind == endpoint.Cluster && time.Since(doubt) < agreed:
+				pause = min(every, agreed/10)
+			default:
+				last, doubt = addr, time.Time{}
 				changed(addr)
 			}
-			last = addr
 		}
 		select {
 		case <-ctx.Done():
 			return
-		case <-tick.C:
+		case <-time.After(pause):
 		}
 	}
 }
+
+// agreed is how long the nodes of a cluster may name different owners of a slot: who moves it tells them one after the other, and some hear it by gossip.
+const agreed = 500 * time.Millisecond
 
 // Follower is Options.Follow; nil where it is no cluster.
 func (u *Upstream) Follower() func(refusal string) (again, elsewhere bool) {
