@@ -222,7 +222,12 @@ func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBe
 			v.Why = append(v.Why, w)
 		}
 	}
-	if !v.StartWhole || !v.EndWhole { // what is not in both may have stood there all the time
+	for _, m := range q.masters {
+		if m.moves(ctx) != m.facts.Moves {
+			v.EndWhole, v.Why = false, append(v.Why, m.addr+": slots may have moved, and values with them")
+		}
+	}
+	if !v.StartWhole || !v.EndWhole { // what is not in both may have stood there all the time, or elsewhere
 		return
 	}
 	var seen []Client

@@ -209,7 +209,7 @@ func (m *moving) fleet() {
 		select {
 		case cert := <-certificate:
 			judged = true
-			assert.Equal(m, verify.Inconclusive, cert.Verdict, cert.Why)
+			assert.Equal(m, verify.Inconclusive, cert.Verdict, "%v %+v", cert.Why, cert.Evidence.Seen)
 			assert.Contains(m, cert.Why, "slots may have moved")
 		default:
 		}
