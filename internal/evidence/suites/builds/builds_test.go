@@ -40,7 +40,7 @@ func (b build) initiates(t *testing.T, server *redistest.Server, more ...string)
 // moves takes the namespace one stage on or back, and returns when every member runs it.
 func (b build) moves(t *testing.T, server *redistest.Server, direction, to string, more ...string) {
 	t.Helper()
-	b.does(t, server, append([]string{"stage", direction, "--namespace", "orders", "--to", to, "--wait=1m", "--execute"}, more...)...)
+	b.does(t, server, append([]string{"stage", direction, "--namespace", "orders", "--to", to, "--wait", "--execute"}, more...)...)
 }
 
 func (b build) joins(t *testing.T, server *redistest.Server, kind string) *holders.Holder {
