@@ -62,7 +62,7 @@ func haproxy(t testing.TB, server string) (pid int, addr string) {
 func TestWhatPassingThroughCosts(t *testing.T) {
 	rounds, _ := strconv.Atoi(os.Getenv("LOCKMIGRATE_COST"))
 	if rounds == 0 {
-		t.Skip("left out: it judges nothing, and measures for minutes what docs/benchmarks.md says; LOCKMIGRATE_COST=9 LOCKMIGRATE_SUITES=redis go test -run TestWhatPassingThroughCosts -v")
+		t.Skip("left out: it judges nothing, and measures for minutes what docs/benchmarks.md says; LOCKMIGRATE_COST=7 LOCKMIGRATE_SUITES=redis go test -run TestWhatPassingThroughCosts -v")
 	}
 	type contestant struct {
 		name, addr string

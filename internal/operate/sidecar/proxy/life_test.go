@@ -321,6 +321,18 @@ func TestServerLoading(t *testing.T) {
 	}, 20*time.Second, 5*time.Millisecond)
 }
 
+// looped is how many connections a loop serves.
+func looped(s *Server) (n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for c := range s.conns {
+		if c.looped.Load() {
+			n++
+		}
+	}
+	return n
+}
+
 // A connection on which nothing comes has no goroutine. It goes on with the first byte of either side, and ends with its server.
 func TestRests(t *testing.T) {
 	server := redistest.Real(t)
@@ -330,17 +342,7 @@ func TestRests(t *testing.T) {
 	ask(t, listens, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", "SUBSCRIBE", "c")
 	_, err := waits.Write(wire.Append(nil, "BLPOP", "list", "0"))
 	require.NoError(t, err)
-	resting := func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		n := 0
-		for c := range s.conns {
-			if c.looped.Load() {
-				n++
-			}
-		}
-		return n == 3
-	}
+	resting := func() bool { return looped(s) == 3 }
 	require.Eventually(t, resting, 20*time.Second, time.Millisecond)
 	server.Do("RPUSH", "list", "v")
 	assert.Equal(t, "*2\r\n$4\r\nlist\r\n$1\r\nv\r\n", readUntil(t, waits, "v\r\n"))

@@ -20,23 +20,12 @@ func TestLeavesTheLoop(t *testing.T) {
 	s, addr := start(t, server.Addr, echoing)
 	const count = 3000
 	value := strings.Repeat("v", 10_000) // short enough not to be spliced
-	looped := func() bool {
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		n := 0
-		for c := range s.conns {
-			if c.looped.Load() {
-				n++
-			}
-		}
-		return n == 1
-	}
 	for name, commands := range map[string][]string{"the client": {"GET", "k"}, "the server": {"SET", "k", value}} {
 		t.Run(name, func(t *testing.T) {
 			server.Do("SET", "k", value)
 			conn := dial(t, addr)
 			ask(t, conn, "+PONG\r\n", "PING")
-			require.Eventually(t, looped, 20*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return looped(s) == 1 }, 20*time.Second, time.Millisecond)
 			if name == "the server" {
 				server.Do("CLIENT", "PAUSE", "1000")
 			}
@@ -50,7 +39,7 @@ func TestLeavesTheLoop(t *testing.T) {
 				_, err := conn.Write(text)
 				written <- err
 			}()
-			require.Eventually(t, func() bool { return !looped() }, 20*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return looped(s) == 0 }, 20*time.Second, time.Millisecond)
 			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 			all, err := io.ReadAll(conn)
 			require.NoError(t, err)
