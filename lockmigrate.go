@@ -214,7 +214,8 @@ func quote(s string) string {
 // Pool hands out connections. *redis.Pool is one; so is anything else with its GetContext.
 //
 // A lock takes a connection for the commands of one attempt and gives it back before it sleeps. So a waiting lock never holds one.
-// GetContext must honour its context while it dials and while it waits for a free connection.
+// GetContext must honour its context while it dials and while it waits for a free connection. Dial with that context, as
+// redis.DialContext does: after a READONLY, a lock then knows a new connection from an idle one to a demoted master.
 //
 // For more than one server there are cluster.Pool and sentinel.Pool. Another pool over several servers is
 // not enough: the locks would not know which of its errors mean that a command has not run.

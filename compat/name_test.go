@@ -8,6 +8,7 @@ import (
 	"regexp"
 	"strconv"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -25,13 +26,9 @@ import (
 )
 
 // wrapped is a pool that can only hand out connections, as one that traces them.
-type wrapped struct{ *redis.Pool }
+type wrapped struct{ pool *redis.Pool }
 
-func (w wrapped) GetContext(ctx context.Context) (redis.Conn, error) { return w.Pool.GetContext(ctx) }
-
-type handsOut interface {
-	GetContext(ctx context.Context) (redis.Conn, error)
-}
+func (w wrapped) GetContext(ctx context.Context) (redis.Conn, error) { return w.pool.GetContext(ctx) }
 
 type opener func(pool lockmigrate.Pool) (lockmigrate.Locker, error)
 
@@ -82,25 +79,17 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 				servers := redistest.NewReplicated(t)
 				link := redistest.NewLink(t, servers.Master.Addr)
 				plain := &redis.Pool{
-					MaxIdle: 8,
+					MaxIdle: 9,
 					DialContext: func(ctx context.Context) (redis.Conn, error) {
 						return redis.DialContext(ctx, "tcp", link.Addr)
 					},
 				}
 				t.Cleanup(func() { _ = plain.Close() })
-				var pool handsOut = plain
+				var pool lockmigrate.Pool = plain
 				if handingOut {
 					pool = wrapped{plain}
 				}
-				conns := make([]redis.Conn, 8) // idle connections to the old master
-				for i := range conns {
-					conns[i] = plain.Get()
-					_, err := conns[i].Do("PING")
-					require.NoError(t, err)
-				}
-				for _, c := range conns {
-					require.NoError(t, c.Close())
-				}
+				rest(t, plain)
 				acquire := open.acquirer(t, pool)
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
@@ -151,6 +140,78 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 				}
 				require.NoError(t, errors.Join(kept.Context().Err(), kept.Release(ctx)))
 			})
+		}
+	}
+}
+
+// rest leaves nine idle connections in a pool; those that it had come last.
+func rest(t *testing.T, pool *redis.Pool) {
+	var conns [9]redis.Conn
+	for i := range conns {
+		conns[i] = pool.Get()
+		require.NoError(t, conns[i].Err())
+	}
+	for _, c := range conns {
+		require.NoError(t, c.Close())
+	}
+}
+
+// A pool that is wrapped has idle connections to a server that was left behind. Whatever a lock does, the first command gets through:
+// each connection that it meets is ended. While the address means the wrong server, few are made.
+func TestIdleConnectionsToAServerLeftBehind(t *testing.T) {
+	for name, open := range kinds {
+		for _, refusal := range []string{"READONLY You can't write against a read only replica.", "LOADING Redis is loading", "MASTERDOWN Link"} {
+			for _, seen := range []bool{true, false} {
+				t.Run(fmt.Sprintf("%s %.8s dials seen %v", name, refusal, seen), func(t *testing.T) {
+					behind, now := redistest.Mini(t), redistest.Mini(t)
+					var address atomic.Pointer[redistest.Server]
+					var dials atomic.Int64
+					dial := func(ctx context.Context) (redis.Conn, error) {
+						dials.Add(1)
+						return redis.DialContext(ctx, "tcp", address.Load().Addr)
+					}
+					pool := &redis.Pool{MaxIdle: 20, DialContext: dial}
+					if !seen {
+						pool.DialContext, pool.Dial = nil, func() (redis.Conn, error) { return dial(context.Background()) }
+					}
+					defer pool.Close()
+					moves := func() {
+						address.Store(behind)
+						behind.Mini.SetError("")
+						rest(t, pool)
+						behind.Mini.SetError(refusal)
+						address.Store(now)
+					}
+					l, err := open(wrapped{pool})
+					require.NoError(t, err)
+					moves()
+					k, err := l.TryAcquire(t.Context(), "k")
+					require.NoError(t, err)
+					moves()
+					require.NoError(t, k.Renew(t.Context()))
+					moves()
+					require.NoError(t, k.Release(t.Context()))
+
+					address.Store(behind)
+					now.Mini.SetError(refusal)
+					before := dials.Load()
+					for range 5 {
+						_, err := l.TryAcquire(t.Context(), "k")
+						assert.ErrorContains(t, err, refusal)
+					}
+					most := int64(6)
+					if !seen {
+						most += 256
+					}
+					assert.LessOrEqual(t, dials.Load()-before, most)
+					now.Mini.SetError("")
+					require.NoError(t, l.Close())
+					for range pool.IdleCount() {
+						_, err := pool.Get().Do("PING")
+						assert.NoError(t, err, "a connection that was refused was given back")
+					}
+				})
+			}
 		}
 	}
 }

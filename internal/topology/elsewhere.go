@@ -2,6 +2,7 @@ package topology
 
 import (
 	"context"
+	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -47,7 +48,7 @@ func (p *Patience) Wait(ctx context.Context, limit time.Duration) bool {
 
 // Leaving returns a pool that drops a connection whose server has said that it is the wrong one, and the idle ones
 // with it, where pool is a *redis.Pool: they lead to the same server, and nothing but the answer to a command
-// tells. Pools of several servers see to that themselves.
+// tells. Those of any other pool are dropped as they are met, see Again. Pools of several servers see to that themselves.
 func Leaving(pool lockmigrate.Pool) lockmigrate.Pool {
 	if RouterOf(pool) != nil {
 		return pool
@@ -71,11 +72,43 @@ func Leave(pool lockmigrate.Pool, cause error) {
 type leaving struct {
 	pool     lockmigrate.Pool
 	dropping atomic.Bool
+	refused  atomic.Int32    // connections in the last minute whose server has said that it is the wrong one
 	life     context.Context // of waits for a connection
 	end      context.CancelCauseFunc
 }
 
+// maxStale is how many refused connections a minute Again takes for old. Those that a pool has dialled unseen are among
+// them: a server that stays the wrong one must not be flooded with connections.
+const maxStale = 256
+
+// Again tells whether another connection of the pool may lead to the right server, where that of this one has said that it
+// is the wrong one. A connection that was just dialled has the last word: the address means its server now. Any other may be
+// older than a change of the address, and the pool may have more of its age.
+func Again(conn redis.Conn) bool {
+	c, is := conn.(*leavingConn)
+	return is && c.wrong && (c.dialled == nil || !c.dialled.Load()) && c.pool.refused.Load() <= maxStale
+}
+
 func (l *leaving) GetContext(ctx context.Context) (redis.Conn, error) {
+	if l.refused.Load() == 0 {
+		return l.get(ctx)
+	}
+	dialled := new(atomic.Bool)
+	if p, is := l.pool.(*redis.Pool); is { // its Dial knows no context
+		dialled.Store(p.IdleCount() == 0)
+	}
+	conn, err := l.get(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
+		if err == nil {
+			dialled.Store(true)
+		}
+	}}))
+	if c, is := conn.(*leavingConn); is {
+		c.dialled = dialled
+	}
+	return conn, err
+}
+
+func (l *leaving) get(ctx context.Context) (redis.Conn, error) {
 	if p, is := l.pool.(*redis.Pool); is && !p.Wait {
 		return l.wrap(p.GetContext(ctx)) // it waits for a dial at most
 	}
@@ -132,13 +165,22 @@ func discard(conn redis.Conn) {
 // leavingConn watches the replies of a pool's connection.
 type leavingConn struct {
 	told
-	pool   *leaving
-	done   context.CancelCauseFunc // nil where nothing waits for that
-	wrong  bool
-	closed bool
+	pool    *leaving
+	done    context.CancelCauseFunc // nil where nothing waits for that
+	dialled *atomic.Bool            // whether it was made when it was asked for, as far as is seen; nil where nobody looked
+	wrong   bool
+	closed  bool
 }
 
-func (c *leavingConn) look(refused redis.Error) { c.wrong = c.wrong || Elsewhere(string(refused)) }
+func (c *leavingConn) look(refused redis.Error) {
+	if c.wrong || !Elsewhere(string(refused)) {
+		return
+	}
+	c.wrong = true
+	if c.pool.refused.Add(1) == 1 {
+		time.AfterFunc(time.Minute, func() { c.pool.refused.Store(0) })
+	}
+}
 
 func (c *leavingConn) Close() error {
 	if c.done != nil {

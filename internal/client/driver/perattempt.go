@@ -14,7 +14,8 @@
 // One attempt uses one connection; it goes back to the pool before the machine sleeps. A connection
 // that failed is dropped and the next command, which asks what became of the last one, gets another. One whose
 // server says that it is the wrong one (READONLY, LOADING ...) is dropped too, see topology.Leaving; where that is
-// the answer to the first command of a run, the command goes out once more, over another connection.
+// the answer to the first command of a run, the command goes out once more over another connection, until one was
+// dialled for it.
 package driver
 
 import (
@@ -104,7 +105,7 @@ func (d *PerAttempt) Close() { d.background.Close() }
 
 func (d *PerAttempt) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply) Outcome {
 	var conn redis.Conn
-	ends, begun, elsewhere := []context.CancelFunc(nil), false, 0 // elsewhere: how often the first command was sent to the wrong server
+	ends, begun := []context.CancelFunc(nil), false
 	defer func() {
 		closeConn(conn)
 		for _, end := range ends {
@@ -127,10 +128,9 @@ func (d *PerAttempt) advance(ctx context.Context, m protocol.Machine, reply prot
 		for first := !begun; ; {
 			begun = true
 			reply, err = wire.Do(conn, d.ReplyTimeout, c)
-			if err == nil || !first || reply.Kind != protocol.Fault || !topology.Elsewhere(reply.Text) || elsewhere == sendAgain {
+			if err == nil || !first || reply.Kind != protocol.Fault || !topology.Elsewhere(reply.Text) || !topology.Again(conn) || context.Cause(ctx) != nil {
 				break
 			}
-			elsewhere++
 			closeConn(conn)
 			if conn, err = d.connect(ctx); err != nil {
 				return protocol.Reply{Kind: protocol.Silence}, NotSent{err}
@@ -144,10 +144,6 @@ func (d *PerAttempt) advance(ctx context.Context, m protocol.Machine, reply prot
 	})
 	return outcome
 }
-
-// sendAgain is how often a first command goes out once more that the wrong server has refused. Of a pool that is
-// wrapped, only the connections that were used are dropped.
-const sendAgain = 2
 
 func (d *PerAttempt) patience() time.Duration {
 	if r := topology.RouterOf(d.Pool); r != nil {

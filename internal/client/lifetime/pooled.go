@@ -35,7 +35,7 @@ func (p *Pooled) Batch(ctx context.Context, commands []protocol.Command, each fu
 	var broken error
 	for i, c := range commands {
 		reply := protocol.Reply{Kind: protocol.Silence}
-		for again := 0; broken == nil; again++ {
+		for broken == nil {
 			if conn == nil {
 				if conn, broken = p.Pool.GetContext(ctx); broken != nil {
 					break
@@ -49,12 +49,12 @@ func (p *Pooled) Batch(ctx context.Context, commands []protocol.Command, each fu
 				each(i, reply, nil)
 				break
 			}
-			elsewhere := reply.Kind == protocol.Fault && topology.Elsewhere(reply.Text)
-			if reply.Kind == protocol.Silence || elsewhere {
+			again := reply.Kind == protocol.Fault && topology.Elsewhere(reply.Text) && topology.Again(conn) && context.Cause(ctx) == nil
+			if reply.Kind == protocol.Silence || again {
 				_ = conn.Close()
 				conn = nil
 			}
-			if elsewhere && again < sendAgain {
+			if again {
 				continue // it has not run, and another connection may lead to the right server
 			}
 			if reply.Kind == protocol.Silence || topology.Busy(reply.Text) { // the others need not wait for the same
@@ -69,6 +69,3 @@ func (p *Pooled) Batch(ctx context.Context, commands []protocol.Command, each fu
 		}
 	}
 }
-
-// sendAgain is how often a renewal goes out once more that the wrong server has refused.
-const sendAgain = 2
