@@ -70,7 +70,13 @@ func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	}
 	m := k.old.Release(l.opts.Release.rule(rules), k.Unconfirmed())
 	never := m.Policy == protocol.ReleaseNever
-	outcome, err := l.advance(ctx, m, protocol.Reply{}, abandoned)
+	outcome, err := l.advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) {
+		k.old.Released(m)
+		abandoned(o)
+	})
+	if err == nil {
+		k.old.Released(m)
+	}
 	if never && outcome.Step.Verdict == protocol.NotOurs { // the dialect lets its keys run out
 		outcome.Step.Verdict = protocol.Released
 	}

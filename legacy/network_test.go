@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
@@ -121,4 +122,43 @@ func TestWaitBoundsASilentServer(t *testing.T) {
 		thaw()
 		l.Close()
 	})
+}
+
+// A DEL whose reply does not come in time is on its way yet. Nobody may get in before it: it would delete the successor's key.
+func TestADELOnItsWayIsNotSentAgain(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		fault world.Fault
+		free  time.Duration // until the next one gets in, at most
+		del   string        // the DELs and GETs of the release
+	}{
+		{"late", world.Fault{LateCommand: 5 * time.Second}, 6 * time.Second, "DEL GET GET"},
+		{"late reply", world.Fault{LateReply: 5 * time.Second}, 2 * time.Second, "DEL GET"},
+		{"reset", world.Fault{Cut: true}, 2 * time.Second, "DEL GET DEL"},
+		{"lost", world.Fault{LoseCommand: true}, time.Minute + time.Second, "DEL GET GET"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+				route := s.Route("holder")
+				held, err := newLocker(t, route.Pool(), legacy.Options{Lease: time.Minute, ReplyTimeout: time.Second}).TryAcquire(t.Context(), key)
+				require.NoError(t, err)
+				next := newLocker(t, s.Pool(), legacy.Options{Lease: time.Minute, Poll: 10 * time.Millisecond})
+				got := make(chan error, 1)
+				var second lockmigrate.Lock
+				began := time.Now()
+				before := len(route.Commands())
+				route.Next(1, c.fault)
+				go func() {
+					second, err = next.Acquire(t.Context(), key)
+					got <- err
+				}()
+				_ = held.Release(t.Context())
+				require.NoError(t, <-got)
+				assert.LessOrEqual(t, time.Since(began), c.free)
+				time.Sleep(10 * time.Second)
+				assert.Equal(t, second.Token(), s.Value(key), "nothing late has deleted it")
+				assert.Contains(t, route.Commands()[before:], c.del)
+			})
+		})
+	}
 }

@@ -54,7 +54,8 @@ type Options struct {
 	ReplyTimeout time.Duration
 }
 
-// ReleasePolicy says how a lock is given back. Where an earlier DEL may have run, the next one is sent only while the key holds our value.
+// ReleasePolicy says how a lock is given back. Where an earlier DEL may have run, the next one is sent only while the
+// key holds our value, and not where that DEL may be on its way yet: then the key is free when it has come, or at the end of the lease.
 type ReleasePolicy uint8
 
 const (

@@ -9,9 +9,13 @@ package protocol
 //	ReleaseCompare     one script: GET key, the own value: DEL key
 //	ReleaseNever       nothing
 //
-// A DEL without a reply is sent again only while the key still holds a value that we wrote. After a renewal without an
-// answer that is either of two, see LegacyRenew. ReleaseCompare then asks for the older one first: if that is not on the key,
-// the renewal has run, or nothing of ours is there.
+// A DEL without a reply is sent again only while the key still holds a value that we wrote, and only where the server has ended the
+// connection. Else it may be on its way yet: TCP delivers it seconds later, also after the connection was closed here. A second DEL that
+// is confirmed before that would let a successor in, and the first one would delete the successor's key. So the key is looked at
+// until the first DEL has come, or the lease is over. ReleaseCompare harms nobody late, and is sent again.
+//
+// After a renewal without an answer the value that we wrote is either of two, see LegacyRenew. ReleaseCompare then asks for the older one
+// first: if that is not on the key, the renewal has run, or nothing of ours is there.
 type LegacyRelease struct {
 	Dialect  *Dialect
 	Key      string
@@ -20,6 +24,7 @@ type LegacyRelease struct {
 	Pending  string  // what a renewal without an answer may have written over it; empty for none
 	Expiry   Instant // the end of the lease on our own clock
 	Again    bool    // an earlier release may have run: ask first whether the key still holds our value
+	OnItsWay bool    // a DEL that was sent may run yet
 	Faithful bool
 
 	at      releaseState
@@ -45,7 +50,7 @@ func (r *LegacyRelease) Next(now Instant, reply Reply) Step {
 		return done(Failed)
 	}
 	if reply.Kind == Silence {
-		return r.resolve()
+		return r.resolve(reply.Over)
 	}
 	switch r.at {
 	case releaseBegin:
@@ -59,6 +64,9 @@ func (r *LegacyRelease) Next(now Instant, reply Reply) Step {
 	case releaseResolves:
 		if !r.ours(reply) {
 			return done(Released)
+		}
+		if r.OnItsWay {
+			return done(Unsure)
 		}
 		r.second = false
 		return r.start(now)
@@ -118,7 +126,10 @@ func (r *LegacyRelease) judge(now Instant, reply Reply) Step {
 	return r.ask(releaseAsked, Command{Op: Del, Key: r.Key})
 }
 
-func (r *LegacyRelease) resolve() Step {
+func (r *LegacyRelease) resolve(over bool) Step {
+	if r.at == releaseAsked && r.Policy != ReleaseCompare && !over {
+		r.OnItsWay = true
+	}
 	if r.at == releaseAsked && !r.retried {
 		r.retried = true
 		return r.ask(releaseResolves, Command{Op: Get, Key: r.Key})

@@ -47,6 +47,7 @@ var (
 	zero, one = Reply{Kind: Integer}, Reply{Kind: Integer, Int: 1}
 	absent    = Reply{Kind: Nil}
 	silence   = Reply{Kind: Silence}
+	over      = Reply{Kind: Silence, Over: true}
 )
 
 func text(s string) Reply  { return Reply{Kind: Text, Text: s} }
@@ -217,8 +218,8 @@ func TestLegacyRelease(t *testing.T) {
 		{"H deletes its own unexpired", SecPIDThread, ReleaseMine, "9-me", now + 1e9, []Reply{text("9-me"), one}, script("GET k", "DEL k", "= released")},
 		{"H leaves another's", SecPIDThread, ReleaseMine, "9-me", now + 1e9, []Reply{text("9-you")}, script("GET k", "= kept")},
 		{"N never releases", UnixNano, ReleaseNever, "9", now, nil, "= kept"},
-		{"a lost DEL is sent again while the value stands", JedisMS, ReleaseUnexpired, written, now + 1e9, []Reply{silence, text(written), one},
-			script("DEL k", "GET k", "DEL k", "= released")},
+		{"a lost DEL that will not come is sent again while the value stands", JedisMS, ReleaseUnexpired, written, now + 1e9,
+			[]Reply{over, text(written), one}, script("DEL k", "GET k", "DEL k", "= released")},
 		{"a lost DEL that ran", JedisMS, ReleaseUnexpired, written, now + 1e9, []Reply{silence, absent}, script("DEL k", "GET k", "= released")},
 		{"a lost DEL, a successor", JedisMS, ReleaseBlind, written, now + 1e9, []Reply{silence, text(future)}, script("DEL k", "GET k", "= released")},
 		{"no answer", JedisMS, ReleaseBlind, written, now, []Reply{silence, silence}, script("DEL k", "GET k", "= unsure")},
@@ -297,7 +298,10 @@ func TestLegacyReleaseAfterAnUnknownRenewal(t *testing.T) {
 		"mine, it ran":                    {ReleaseMine, []Reply{text("pending"), one}, script("GET k", "DEL k", "= released")},
 		"mine, it did not run":            {ReleaseMine, []Reply{text("old"), one}, script("GET k", "DEL k", "= released")},
 		"mine, taken":                     {ReleaseMine, []Reply{text("5-you")}, script("GET k", "= kept")},
-		"unexpired, a lost DEL":           {ReleaseUnexpired, []Reply{silence, text("pending"), one}, script("DEL k", "GET k", "DEL k", "= released")},
+		"unexpired, a lost DEL":           {ReleaseUnexpired, []Reply{over, text("pending"), one}, script("DEL k", "GET k", "DEL k", "= released")},
+		"unexpired, a DEL on its way":     {ReleaseUnexpired, []Reply{silence, text("pending")}, script("DEL k", "GET k", "= unsure")},
+		"unexpired, twice no answer":      {ReleaseUnexpired, []Reply{over, text("old"), silence}, script("DEL k", "GET k", "DEL k", "= unsure")},
+		"mine, a DEL on its way":          {ReleaseMine, []Reply{text("old"), silence, text("old")}, script("GET k", "DEL k", "GET k", "= unsure")},
 	} {
 		t.Run(name, func(t *testing.T) {
 			m := &LegacyRelease{Dialect: JedisMS, Key: "k", Policy: c.policy, Value: "old", Pending: "pending", Expiry: Instant(2_000_000 * time.Second)}
@@ -325,6 +329,11 @@ func TestLegacyReleaseAfterAnUnknownRelease(t *testing.T) {
 			m := &LegacyRelease{Dialect: JedisMS, Key: "k", Policy: c.policy, Value: written, Expiry: Instant(2_000_000 * time.Second), Again: true}
 			assert.Equal(t, c.want, play(m, c.replies...))
 		})
+	}
+	// The DEL of the first release may come yet: a second one would let a successor in before it.
+	for reply, want := range map[Reply]string{text(written): script("GET k", "= unsure"), absent: script("GET k", "= released"), text(future): script("GET k", "= released")} {
+		m := &LegacyRelease{Dialect: JedisMS, Key: "k", Policy: ReleaseBlind, Value: written, Expiry: Instant(2_000_000 * time.Second), Again: true, OnItsWay: true}
+		assert.Equal(t, want, play(m, reply))
 	}
 }
 

@@ -118,6 +118,7 @@ type Reply struct {
 	Int3 int64
 	Int4 int64
 	Text string
+	Over bool // of a Silence: the server ended the connection, so what has not run by now never will
 }
 
 // StepKind says what a machine wants next.

@@ -18,7 +18,7 @@ func (a *LegacyAcquire) AppendState(b []byte) []byte {
 
 // AppendState implements the explorer's view of the machine.
 func (r *LegacyRelease) AppendState(b []byte) []byte {
-	b = append(b, byte(r.at), flags(r.retried, r.second, r.Again))
+	b = append(b, byte(r.at), flags(r.retried, r.second, r.Again, r.OnItsWay))
 	b = appendTimes(b, time.Duration(r.Expiry))
 	return appendTexts(b, r.Value, r.Pending)
 }

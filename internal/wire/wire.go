@@ -6,6 +6,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
+	"syscall"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -83,7 +85,9 @@ func Translate(raw any, err error) (protocol.Reply, error) {
 		case errors.As(err, &notRun): // no server was reached: as good as a refusal
 			return protocol.Reply{Kind: protocol.Fault, Text: notRun.Error()}, err
 		}
-		return protocol.Reply{Kind: protocol.Silence}, err
+		// A proxy's word for the server's: what it was still to pass on is a matter of its own machine, and of no time.
+		over := errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET)
+		return protocol.Reply{Kind: protocol.Silence, Over: over}, err
 	}
 	switch v := raw.(type) {
 	case nil:

@@ -19,6 +19,7 @@ type Old struct {
 	// After a renewal without an answer the key has text or pending.
 	text, pending         string
 	expiry, pendingExpiry protocol.Instant
+	onItsWay              bool // a DEL that was sent may run yet
 }
 
 // NewOld is what an acquisition has won.
@@ -55,8 +56,15 @@ func (o *Old) Release(policy protocol.Release, again bool) *protocol.LegacyRelea
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	return &protocol.LegacyRelease{
-		Dialect: o.dialect, Key: o.key, Policy: policy, Value: o.text, Pending: o.pending, Expiry: o.expiry, Again: again,
+		Dialect: o.dialect, Key: o.key, Policy: policy, Value: o.text, Pending: o.pending, Expiry: o.expiry, Again: again, OnItsWay: o.onItsWay,
 	}
+}
+
+// Released takes over what a release that did not succeed has left under way.
+func (o *Old) Released(m *protocol.LegacyRelease) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.onItsWay = m.OnItsWay
 }
 
 // Undone returns the machine that removes what an acquisition has won for nobody, where the key still holds it.

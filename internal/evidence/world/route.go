@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"math/rand/v2"
 	"net"
 	"os"
 	"slices"
 	"strings"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -211,7 +213,7 @@ func (r *Route) Dial(ctx context.Context, _, _ string) (net.Conn, error) {
 	}
 }
 
-var errReset = errors.New("connection reset by the test")
+var errReset = fmt.Errorf("the test: %w", syscall.ECONNRESET)
 
 // conn is one connection over a route, as the client has it.
 type conn struct {

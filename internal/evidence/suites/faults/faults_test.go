@@ -363,7 +363,7 @@ func survive(t *testing.T, f fault) row {
 	s := &site{t: t}
 	f.site(s)
 	hold := 8 * time.Millisecond
-	c := newCrew(t, hold, s.sides...)
+	c := newCrew(t, kinds, hold, s.sides...)
 	c.stuck = func() { describe(s) }
 	ended := false
 	defer func() {
