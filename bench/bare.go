@@ -14,7 +14,7 @@ import (
 
 // bareClient is the least that any client can do who is to have a key when an unmodified old client deletes
 // it: it sleeps in a read of the socket that tells of the deletion, writes SET NX PX, and reads the answer.
-// It knows no other waiter, no lost reply, no context; its system calls are a C program's.
+// It knows no other waiter, no lost reply and no context.
 type bareClient struct {
 	ask, heard bareConn
 }
@@ -68,7 +68,7 @@ func (c *bareClient) Acquire(ctx context.Context, key string) (func() error, err
 	return nil, context.DeadlineExceeded
 }
 
-// bareConn is a socket whose reads and writes block this process's only processor: it has nothing else to do.
+// bareConn is a socket whose reads block a thread: the other client of the benchmark works on another one meanwhile.
 type bareConn struct {
 	fd  int
 	buf []byte
@@ -111,7 +111,7 @@ func (c bareConn) send(command []byte) (answer []byte) {
 // read returns what one call reads: every reply here comes whole. It is nothing after 100 ms.
 func (c bareConn) read() []byte {
 	for {
-		n, _, errno := syscall.RawSyscall(syscall.SYS_READ, uintptr(c.fd), uintptr(unsafe.Pointer(&c.buf[0])), uintptr(len(c.buf)))
+		n, _, errno := syscall.Syscall(syscall.SYS_READ, uintptr(c.fd), uintptr(unsafe.Pointer(&c.buf[0])), uintptr(len(c.buf)))
 		switch errno {
 		case 0:
 			return c.buf[:n]

@@ -13,12 +13,10 @@ import (
 
 const head = `# Released locks, and what to do about each
 
-For operators whose fleet locks with a package that is not on the runbook's first page. It answers: what does this package
-write, can Go lock beside it, and what comes first.
+For operators whose old clients lock with a released package: what does it write, can Go lock beside it, and what comes first?
 
 Made by ` + "`go test ./internal/evidence/suites/clients -update`" + `. The same suite runs each package unmodified against a real
-redis-server and checks every cell: what goes over the wire, what the tools say of it, and how it and Go wait for each other (TestClients); turns beside Go members with the clients' clocks ahead by two leases (TestFleets,
-TestBlindSetters). [testdata/holders](../testdata/holders/README.md) says how each package is run.
+redis-server and checks every cell (TestClients), and turns beside Go members with the clients' clocks ahead by two leases (TestFleets, TestBlindSetters). [testdata/holders](../testdata/holders/README.md) says how each package is run.
 
 ## What do I do?
 
@@ -27,9 +25,9 @@ TestBlindSetters). [testdata/holders](../testdata/holders/README.md) says how ea
 `
 
 const middle = `
-*Go beside it*: "no overlap" means: members at stage bridge and at stage modern took turns with it, and nobody was inside beside another. The condition is the old scheme's own: a client finishes within its lease, and the clients' clocks agree with each other.
+*Go beside it*: "no overlap" holds while a client finishes within its lease, and the old clients' clocks agree with each other.
 
-*verify says "seen"* of clients that take a lock by SETNX, or write a time on a lock key. That holds also where the lock ends by a TTL. Such a client must go before a certificate. A fence stops those that send SETNX or GETSET; it does not stop those
+*verify says "seen"* of clients that take a lock by SETNX, or write a time on a lock key. Such a client must go before a certificate. A fence stops those that send SETNX or GETSET; it does not stop those
 that send SET or SETEX.
 
 ## What does each one send and write?
@@ -44,8 +42,7 @@ const foot = `
   *throws*: an exception leaves its acquire. *stolen*: it takes the lock. *overwritten, not taken*: it destroys the value and waits.
   Go's own tokens are numbers that all of them take for held, at stage bridge and at stage modern.
 - **clock ahead**: whether such a client takes a live lock from another of its kind. A Go member's lock is never taken.
-- **DEL** in *releases by* stands for a release that does not ask whose lock it is: a holder that overran its lease deletes the
-  lock of its successor.
+- **DEL** in *releases by* does not ask whose lock it is: a holder that overran its lease deletes its successor's.
 `
 
 // scanSays is the format and, where it tells one, the dialect.
@@ -60,15 +57,15 @@ func (c client) scanSays() string {
 func (c client) advice() string {
 	switch {
 	case c.blind:
-		return "Refused. Move these clients to other keys, or replace them, before Go joins. Two that read the key at the same time both enter: alone, beside bridge and beside modern."
+		return "Refused: two that read the key at the same time both enter. Move these clients to other keys, or replace them, before Go joins."
 	case c.never:
 		return fmt.Sprintf("Namespace with `--dialect %s`. It never releases: Go waits for its TTL. Replace it before stage modern.", c.dialect)
 	case c.scan == "token-no-ttl":
 		return "Give it a TTL (`Cache::lock(name, seconds)`) before Go joins. After a crash nothing frees its key: Go reports a foreign value, `lockmigrate doctor` warns."
 	case c.observe == "legacy" && c.ttl:
-		return fmt.Sprintf("Namespace with `--dialect %s`: legacy, bridge. Replace it before stage modern. Its TTL frees the key of a crashed holder.", c.dialect)
+		return fmt.Sprintf("Namespace with `--dialect %s`; replace it before stage modern. Its TTL frees the key of a crashed holder.", c.dialect)
 	case c.observe == "legacy":
-		return fmt.Sprintf("Namespace with `--dialect %s`: legacy, bridge. Replace it before stage modern.", c.dialect)
+		return fmt.Sprintf("Namespace with `--dialect %s`; replace it before stage modern.", c.dialect)
 	case c.modern():
 		return "May stay at every stage."
 	case c.compares:
