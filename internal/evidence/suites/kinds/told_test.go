@@ -65,11 +65,13 @@ func TestARefusedReleaseIsTriedAgain(t *testing.T) {
 		{"no reply", virtually, func(s *scene) func() { s.link.HalfOpen(); return s.link.Heal }},
 	} {
 		t.Run(fault.name, func(t *testing.T) {
-			reply := time.Second
+			reply, wanted := time.Second, func(kind) bool { return true }
 			if fault.name == "LOADING" {
 				reply /= 4 // else the release may wait that out
+				// The server loads, and refuses too late to be heard. A bare DEL may be on its way for all that is known: the key stays for the lease.
+				wanted = func(k kind) bool { return k.name != "legacy" }
 			}
-			fault.run(t, nil, terms{ttl: time.Minute, reply: reply, args: slowLoading}, func(s *scene) {
+			fault.run(t, wanted, terms{ttl: time.Minute, reply: reply, args: slowLoading}, func(s *scene) {
 				k := s.hold()
 				held := k.Context()
 				mend := fault.inject(s)
