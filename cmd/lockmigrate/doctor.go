@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -15,7 +14,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
-	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
 func newDoctorCommand(env *environment) *cobra.Command {
@@ -40,7 +38,7 @@ func newDoctorCommand(env *environment) *cobra.Command {
 			}
 			found, err := doctor.Examine(ctx, end, opts)
 			status.Clear()
-			if err != nil && len(found.Checks) == 0 {
+			if err != nil && len(found) == 0 {
 				return err
 			}
 			if printErr := printChecks(env, found, all); printErr != nil {
@@ -52,7 +50,7 @@ func newDoctorCommand(env *environment) *cobra.Command {
 			if n := len(found.Of(doctor.Fail)); n > 0 {
 				return unsafeError("mend them before a stage is advanced", "%s", map[bool]string{true: "1 check fails", false: fmt.Sprintf("%d checks fail", n)}[n == 1])
 			}
-			if outcome, _ := doctor.Judge(found.Checks); outcome == doctor.Inconclusive {
+			if outcome, _ := doctor.Judge(found); outcome == doctor.Inconclusive {
 				return inconclusiveError("grant this user the rights to look, or run doctor as one that has them", "no check fails, but not all that a yes needs could be made")
 			}
 			return nil
@@ -66,30 +64,6 @@ func newDoctorCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
-// serverSummary says in one screen what works on a server.
-func serverSummary(b *strings.Builder, s doctor.Server, several bool) {
-	b.WriteString("\nthis server")
-	if several {
-		fmt.Fprintf(b, " (%s)", s.Addr)
-	}
-	fmt.Fprintf(b, ": %s\n", cmp.Or(terminal.Safe(s.Is), "its version is not known"))
-	var works []string
-	for _, f := range s.Features {
-		if f.How == servers.Works && f.Note == "" {
-			works = append(works, strings.TrimPrefix(f.Name, "lockmigrate "))
-			continue
-		}
-		fmt.Fprintf(b, "  %-8s %s", f.How, f.Name)
-		if f.Note != "" {
-			fmt.Fprintf(b, " (%s)", terminal.Safe(f.Note))
-		}
-		b.WriteByte('\n')
-	}
-	if len(works) > 0 {
-		fmt.Fprintf(b, "  %-8s %s\n", servers.Works, strings.Join(works, "; "))
-	}
-}
-
 func useNames() []string {
 	var names []string
 	for _, u := range rights.Doctors() {
@@ -99,18 +73,18 @@ func useNames() []string {
 }
 
 func printChecks(env *environment, found doctor.Findings, all bool) error {
-	outcome, obligations := doctor.Judge(found.Checks)
-	doc := map[string]any{"checks": found.Checks, "servers": found.Servers, "verdict": outcome, "obligations": obligations}
+	outcome, obligations := doctor.Judge(found)
+	doc := map[string]any{"checks": found, "verdict": outcome, "obligations": obligations}
 	return env.print(pretty{doc}, func(b *strings.Builder) {
 		ink := env.ink()
 		names := 0
-		for _, c := range found.Checks {
+		for _, c := range found {
 			if !strings.HasPrefix(c.ID, "rights-") { // these are long: they keep the rest narrow and reach over
 				names = max(names, len(c.ID))
 			}
 		}
 		var passed []string
-		for _, c := range found.Checks {
+		for _, c := range found {
 			if c.Verdict == doctor.Pass && !all {
 				if !slices.Contains(passed, c.ID) {
 					passed = append(passed, c.ID)
@@ -130,11 +104,8 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 		if len(passed) > 0 {
 			fmt.Fprintf(b, "%s  %s (--all shows what was found)\n", ink.Good("pass"), strings.Join(passed, ", "))
 		}
-		for _, server := range found.Servers {
-			serverSummary(b, server, len(found.Servers) > 1)
-		}
 		skipped := found.Of(doctor.Skip)
-		fmt.Fprintf(b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(found.Checks),
+		fmt.Fprintf(b, "\n%d checks: %d pass, %d warn, %d fail, %d not looked at\n", len(found),
 			len(found.Of(doctor.Pass)), len(found.Of(doctor.Warn)), len(found.Of(doctor.Fail)), len(skipped))
 		if len(skipped) > 0 {
 			fmt.Fprintf(b, "not looked at: %s\n", strings.Join(skipped, ", "))

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 	"unicode"
 
 	"github.com/gomodule/redigo/redis"
@@ -26,7 +25,6 @@ type fenceFlags struct {
 	remove  string // a journal
 	journal string
 	execute bool
-	watch   time.Duration
 }
 
 func newFenceCommand(env *environment) *cobra.Command {
@@ -45,7 +43,6 @@ func newFenceCommand(env *environment) *cobra.Command {
 	f.StringVar(&flags.remove, "remove", "", "take away the fences of this journal: the former rights as that `FILE` has them; of --user alone where it is given")
 	f.StringVar(&flags.journal, "journal", "lockmigrate-fence.jsonl", "`FILE` that keeps the former rights, for --remove; it is appended to")
 	executeFlag(f, &flags.execute, "change the server's ACL")
-	f.DurationVar(&flags.watch, "watch", 0, "show for this `DURATION` who runs into a fence")
 	return cmd
 }
 
@@ -59,14 +56,10 @@ func runFence(ctx context.Context, env *environment, end *endpoint.Endpoint, fla
 			n.close()
 		}
 	}()
-	if len(flags.opts.Users) > 0 || flags.remove != "" {
-		if err := planFence(ctx, env, end, nodes, flags); err != nil || flags.watch == 0 {
-			return err
-		}
-	} else if flags.watch == 0 {
+	if len(flags.opts.Users) == 0 && flags.remove == "" {
 		return usageError("name the users that legacy clients authenticate as with --user; connected are: "+connectedUsers(ctx, nodes), "no user is named")
 	}
-	return watchFence(ctx, env, end, nodes, flags.watch)
+	return planFence(ctx, env, end, nodes, flags)
 }
 
 func (f fenceFlags) check() error {

@@ -126,13 +126,12 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		{"conformance", []func() error{document(full[conformance.Report]())}},
 		{"demo", []func() error{func() error { return printDemo(env, end, full[*demo.Result]()) }}},
 		{"doctor", []func() error{func() error {
-			return printChecks(env, doctor.Findings{Checks: full[[]doctor.Check](), Servers: full[[]doctor.Server]()}, false)
+			return printChecks(env, doctor.Findings(full[[]doctor.Check]()), false)
 		}, func() error {
-			return printChecks(env, doctor.Findings{Checks: []doctor.Check{{ID: "version"}}}, false)
+			return printChecks(env, doctor.Findings{{ID: "version"}}, false)
 		}}},
 		{"explore", []func() error{document(findingsJSON([]explore.Finding{claim}))}},
 		{"fence", []func() error{func() error { return printPlans(env, full[[]fence.Plan](), []string{"any"}, refused, false) }}},
-		{"fence --watch", []func() error{func() error { return printHit(env, full[fence.Hit]()) }, func() error { return printHits(env, 1, nil) }}},
 		{"forecast", []func() error{document(full[*forecast.Forecast]())}},
 		{"next", []func() error{func() error { return (&standing{keys: &keysSeen{}}).print(env, full[step]()) }}},
 		{"observe", []func() error{document(full[observeDocument]())}},

@@ -65,7 +65,7 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 		{"stage", "set", "--namespace", "orders", "--shortest-lease", "1s"}, {"stage", "set", "--namespace", "orders", "--dialect", "redis-doc"},
 		{"stage", "set", "--namespace", "orders", "--match", "lock.order.*", "--match", "lock.more.*"},
 		{"stage", "delete", "--namespace", "orders"}, {"stage", "delete", "--namespace", "nobody"},
-		{"fence", "--user", "old", "--lock", "lock.order.1", "--keep", "cache:*"}, {"fence", "--remove", "testdata/fence.jsonl", "--user", "old", "--json"}, {"fence", "--watch", "250ms"},
+		{"fence", "--user", "old", "--lock", "lock.order.1", "--keep", "cache:*"}, {"fence", "--remove", "testdata/fence.jsonl", "--user", "old", "--json"},
 		{"sweep"}, {"sweep", "--match", "lock.*", "--tokens", "--ttl", "1m", "--json", "--ghost-after", "2m", "--rate", "1", "--journal", filepath.Join(dir, "j")},
 		{"scan"}, {"scan", "--json", "--all", "--match", "lock.*", "--ghost-after", "1m", "--rate", "10000"},
 		{"doctor", "--all"}, {"doctor", "--json", "--match", "lock.*"}, {"next", "--namespace", "bills"},
@@ -124,7 +124,6 @@ func TestInterruptedTools(t *testing.T) {
 		{[]string{"scan", "--rate", "1"}, "NOT ALL OF THEM"},
 		{[]string{"observe", "--for", "1h"}, "commands"},
 		{[]string{"verify", "--for", "1h"}, "INCONCLUSIVE"},
-		{[]string{"fence", "--watch", "1h"}, "denied"},
 		{[]string{"sweep", "--match", "lock:*", "--execute", "--rate", "5", "--journal", filepath.Join(t.TempDir(), "j")}, "NOT ALL KEYS"},
 		{[]string{"serve", "--listen", "127.0.0.1:0"}, "http://127.0.0.1:"},
 	} {

@@ -63,7 +63,6 @@ func commandLines(dir string) map[string][]string {
 		"lockmigrate verify":          {"verify", "--for", "700ms", "--monitor", "--match", "lock:*", "--longest-silence", "500ms"},
 		"lockmigrate fence":           {"fence", "--user", "old", "--lock", "lock:*"},
 		"lockmigrate fence --execute": {"fence", "--user", "old", "--lock", "lock:*", "--execute", "--journal", filepath.Join(dir, "fence")},
-		"lockmigrate fence --watch":   {"fence", "--watch", "300ms"},
 		"lockmigrate sweep":           {"sweep", "--match", "lock:*"},
 		"lockmigrate sweep --execute": {"sweep", "--match", "lock:*", "--tokens", "--execute", "--journal", filepath.Join(dir, "journal")},
 		"lockmigrate serve":           {"serve"},

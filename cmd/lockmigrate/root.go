@@ -52,11 +52,9 @@ func withRights(cmd *cobra.Command, err error) error {
 		return err
 	}
 	name := cmd.CommandPath()
-	for _, flag := range []string{"execute", "watch"} {
-		if f := cmd.Flags().Lookup(flag); f != nil && f.Changed {
-			if _, found := rights.Find(name + " --" + flag); found {
-				name += " --" + flag
-			}
+	if f := cmd.Flags().Lookup("execute"); f != nil && f.Changed {
+		if _, found := rights.Find(name + " --execute"); found {
+			name += " --execute"
 		}
 	}
 	use, found := rights.Find(name)

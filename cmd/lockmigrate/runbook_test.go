@@ -19,7 +19,7 @@ import (
 var commandLine = regexp.MustCompile(`(?m)^    lockmigrate (.*)$`)
 
 // hasty makes the waits of a document short: nothing else of its lines is changed.
-var hasty = strings.NewReplacer("--for 26h", "--for 4s", "--longest-silence 25h", "--longest-silence 3s", "--shortest-lease 30s", "--shortest-lease 2s", "--for 10m", "--for 1s", "--watch 10m", "--watch 1s", "--for 4s --longest-silence 3s", "--for 1500ms --longest-silence 1s", "--for 8s", "--for 1s")
+var hasty = strings.NewReplacer("--for 26h", "--for 4s", "--longest-silence 25h", "--longest-silence 3s", "--shortest-lease 30s", "--shortest-lease 2s", "--for 10m", "--for 1s", "--for 4s --longest-silence 3s", "--for 1500ms --longest-silence 1s", "--for 8s", "--for 1s")
 
 // TestTheRunbookWorksAsPrinted runs every line of the runbook, in its order, beside Go services that lock and an old
 // client that is switched off where the runbook says so. Only the durations of its waits are shorter.

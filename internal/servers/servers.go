@@ -1,4 +1,4 @@
-// Package servers says what works on which server. It is the one table behind docs/servers.md, behind doctor's summary and behind
+// Package servers says what works on which server. It is the one table behind docs/servers.md, behind doctor's check of the version and behind
 // the refusal of a server that is too old. The suite versions tries each cell on a real server.
 package servers
 
@@ -160,13 +160,6 @@ func fenced(column int) Cell {
 	return Cell{How: Works}
 }
 
-func logged(column int) Cell {
-	if column < acl {
-		return Cell{Absent, aclNote}
-	}
-	return Cell{How: Works}
-}
-
 // The rows' names, for those who look one up.
 const (
 	Legacy    = "legacy"
@@ -182,7 +175,6 @@ const (
 	Observe   = "observe"
 	Verify    = "verify"
 	Fence     = "fence"
-	Watch     = "fence-watch"
 )
 
 const scriptEffects = "Redis 3.2: " + clockNote + " before"
@@ -202,7 +194,6 @@ var Features = []Feature{
 	{Observe, "lockmigrate observe", "", everywhere},
 	{Verify, "lockmigrate verify", "", everywhere},
 	{Fence, "lockmigrate fence", "Redis 6.0: ACL; --keep needs 7.0", fenced},
-	{Watch, "lockmigrate fence --watch", "Redis 6.0: ACL LOG", logged},
 }
 
 // Find returns a row.

@@ -66,7 +66,6 @@ type patient struct {
 	clockOK   bool
 	keys      *sample
 	missing   map[string]bool // commands that were asked for
-	untracked *bool           // no client tracking; nil: not asked
 	boundless *bool           // the user's rule allows everything; nil: not asked
 }
 
@@ -78,14 +77,11 @@ type check struct {
 }
 
 // Findings are what an examination found.
-type Findings struct {
-	Checks  []Check
-	Servers []Server // what works on each master
-}
+type Findings []Check
 
 // Of are the names of the checks with a verdict.
 func (f Findings) Of(v Verdict) (names []string) {
-	for _, c := range f.Checks {
+	for _, c := range f {
 		if c.Verdict == v {
 			names = append(names, c.ID)
 		}
@@ -111,7 +107,7 @@ func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found F
 		case err != nil && len(masters) == 1:
 			return found, err
 		case err != nil:
-			found.Checks = append(found.Checks, Check{ID: "reached", Verdict: Skip, Found: err.Error(), Server: addr,
+			found = append(found, Check{ID: "reached", Verdict: Skip, Found: err.Error(), Server: addr,
 				Why: "the keys of a master that does not answer cannot be locked", Hint: "start it, or mend the way to it; nothing is known of this master"})
 			continue
 		}
@@ -130,12 +126,11 @@ func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found F
 			if len(masters) > 1 {
 				one.Server = addr
 			}
-			found.Checks = append(found.Checks, one)
+			found = append(found, one)
 		}
-		found.Servers = append(found.Servers, p.features(ctx))
 	}
 	if len(patients) > 1 {
-		found.Checks = append(found.Checks, clocksAgree(patients))
+		found = append(found, clocksAgree(patients))
 	}
 	return found, context.Cause(ctx)
 }

@@ -25,7 +25,7 @@ func examine(t *testing.T, url string, opts doctor.Options) map[string]doctor.Ch
 	require.NoError(t, err)
 	found, err := doctor.Examine(context.Background(), end, opts)
 	require.NoError(t, err)
-	checks := found.Checks
+	checks := found
 	require.GreaterOrEqual(t, len(checks), 20)
 	byID := map[string]doctor.Check{}
 	for _, c := range checks {
@@ -188,14 +188,14 @@ func TestFitNeedsAnswers(t *testing.T) {
 	require.NoError(t, err)
 	found, err := doctor.Examine(context.Background(), end, doctor.Options{})
 	require.NoError(t, err)
-	outcome, list := doctor.Judge(found.Checks)
+	outcome, list := doctor.Judge(found)
 	assert.Equal(t, doctor.Inconclusive, outcome)
 	assert.False(t, obligation.All(list))
 	end, err = endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
 	found, err = doctor.Examine(context.Background(), end, doctor.Options{})
 	require.NoError(t, err)
-	outcome, list = doctor.Judge(found.Checks)
+	outcome, list = doctor.Judge(found)
 	assert.Equal(t, doctor.Fit, outcome, list)
 	outcome, _ = doctor.Judge(nil)
 	assert.Equal(t, doctor.Inconclusive, outcome)

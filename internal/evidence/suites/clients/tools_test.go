@@ -175,7 +175,7 @@ func (c client) crashes(t *testing.T, s *redistest.Server, h, _, _ *holders.Hold
 	checks, err := doctor.Examine(t.Context(), endOf(t, s), doctor.Options{Match: c.key[:4] + "*", Now: time.Now})
 	require.NoError(t, err)
 	by := map[string]doctor.Check{}
-	for _, check := range checks.Checks {
+	for _, check := range checks {
 		by[check.ID] = check
 	}
 	switch {
