@@ -8,13 +8,13 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/operate/demo"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
 // A service that shares its locks with unmodified Java clients and with token clients.
 func Example() {
-	server, err := demo.StartServer() // stands for your Redis
+	server, err := fleet.StartServer() // stands for your Redis
 	if err != nil {
 		panic(err)
 	}

@@ -13,14 +13,14 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/operate/demo"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// fleet is an embedded server with the record of namespace "orders", at stage bridge. It stands for your Redis, after
+// services returns an embedded server with the record of namespace "orders", at stage bridge. It stands for your Redis, after
 // `lockmigrate stage init` and `lockmigrate stage advance`.
-func fleet() (pool *redis.Pool, stop func()) {
-	server, err := demo.StartServer()
+func services() (pool *redis.Pool, stop func()) {
+	server, err := fleet.StartServer()
 	if err != nil {
 		panic(err)
 	}
@@ -38,7 +38,7 @@ func fleet() (pool *redis.Pool, stop func()) {
 
 // What went wrong, and what a service does about it.
 func Example_errors() {
-	pool, stop := fleet()
+	pool, stop := services()
 	defer stop()
 	ctx := context.Background()
 	locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 3 * time.Second})
@@ -98,7 +98,7 @@ func Example_errors() {
 
 // A service of a namespace hears of each change of the stage, of losses, and of what it took over from old clients.
 func Example_namespace() {
-	pool, stop := fleet()
+	pool, stop := services()
 	defer stop()
 	ctx := context.Background()
 	var mu sync.Mutex
@@ -134,7 +134,7 @@ func Example_namespace() {
 
 // A service that is told to stop ends its waits, lets the work finish, and gives its locks back before it closes the pool.
 func Example_shutdown() {
-	pool, stop := fleet()
+	pool, stop := services()
 	defer stop() // the pool closes last
 	locker, err := compat.New(pool, compat.Options{Namespace: "orders"})
 	if err != nil {

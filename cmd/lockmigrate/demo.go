@@ -1,17 +1,18 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/demo"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/rehearse"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
@@ -32,31 +33,54 @@ func newDemoCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
+// demonstration is what is printed.
+type demonstration struct {
+	Server   string           `json:"server"`
+	Stages   map[string]int   `json:"overlaps_by_stage"`
+	Acts     []rehearse.Act   `json:"acts"`
+	Overlaps int              `json:"overlaps"`
+	Timeline []rehearse.Event `json:"timeline"`
+	Whole    bool             `json:"complete"` // every act was played to its end
+}
+
 func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act time.Duration) error {
 	pool, err := end.Locks()
 	if err != nil {
 		return err
 	}
 	defer pool.Close()
-
-	status := env.status()
-	opts := demo.Options{Pool: pool, End: end, Act: act}
-	opts.Watch = func(now demo.Situation) { status.Update("%s", demoStatus(now)) }
-	if !env.global.json {
-		opts.Event = func(e demo.Event) {
-			status.Clear()
-			printEvent(env, e)
-		}
+	there, stop, err := env.endpointOf("embedded")
+	if err != nil {
+		return err
 	}
-	result, err := demo.Run(ctx, opts)
-	status.Clear()
-	if result != nil {
-		if printErr := printDemo(env, end, result); printErr != nil {
+	defer stop()
+	other := there.Pool()
+	defer other.Close()
+	env.grace.Store(int64(rehearse.CleansWithin))
+	d := demonstration{Server: end.String(), Stages: map[string]int{}}
+	err = rehearse.Demo(ctx, rehearse.Options{
+		Pool: pool, End: end, Other: other, Act: act, Told: func(a rehearse.Act) { d.Acts = append(d.Acts, a) },
+		Event: func(e rehearse.Event) {
+			d.Timeline = append(d.Timeline, e)
+			if e.Alarm {
+				d.Overlaps++
+			}
+			if !env.global.json {
+				printEvent(env, e)
+			}
+		},
+	}, there.String())
+	d.Whole = err == nil
+	for _, a := range d.Acts {
+		d.Stages[a.Stage] += a.Overlaps
+	}
+	if len(d.Timeline) > 0 {
+		if printErr := env.print(d, func(b *strings.Builder) { d.text(b, env) }); printErr != nil {
 			return printErr
 		}
 	}
 	switch {
-	case result != nil && result.Broken():
+	case d.Overlaps > 0:
 		return unsafeError("the timeline says who; a host that is overloaded for longer than a lease breaks the old scheme", "members overlapped where they must not")
 	case errors.Is(err, context.Canceled):
 		return err
@@ -66,68 +90,43 @@ func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act 
 	return err
 }
 
-func demoStatus(now demo.Situation) string {
-	return fmt.Sprintf("%5.1f s  %-7s  %d members, inside: %-7s  turns %d, overlaps %d", now.At.Seconds(), now.Act, now.Members, cmp.Or(now.Inside, "nobody"), now.Turns, now.Overlaps)
-}
-
-func printEvent(env *environment, e demo.Event) {
+func printEvent(env *environment, e rehearse.Event) {
 	text := e.Text
 	if e.Alarm {
 		text = env.ink().Bad(text)
 	}
-	line := fmt.Sprintf("%5.1f s  %-7s  %s", time.Duration(e.At).Seconds(), e.Act, text)
+	line := fmt.Sprintf("%5.1f s  %-7s  %s", e.At/1000, e.Act, text)
 	if env.isTerminal(env.stdout) {
 		line = wrap(line, env.width(env.stdout), 18)
 	}
 	fmt.Fprintln(env.stdout, line)
 }
 
-func printDemo(env *environment, end *endpoint.Endpoint, r *demo.Result) error {
-	doc := struct {
-		Server string         `json:"server"`
-		Stages map[string]int `json:"overlaps_by_stage"`
-		*demo.Result
-	}{end.String(), map[string]int{}, r}
-	for _, s := range r.Stages() {
-		doc.Stages[s.Stage] = s.Overlaps
-	}
-	return env.print(doc, func(b *strings.Builder) { demoTables(b, env, r) })
-}
-
-// demoTables says who got how many turns, what each act came to, and the count on the last line.
-func demoTables(b *strings.Builder, env *environment, r *demo.Result) {
+// text says what each act came to, and the count on the last line.
+func (d *demonstration) text(b *strings.Builder, env *environment) {
 	ink := env.ink()
-	most := 1
-	for _, m := range r.Members {
-		most = max(most, m.Turns)
-	}
-	members := terminal.NewTable(terminal.Column{Head: "MEMBER"}, terminal.Column{Head: "TURNS", Right: true}, terminal.Column{Head: "LONGEST WAIT"}, terminal.Column{Wrap: true})
-	for _, m := range r.Members {
-		const widest = 30
-		note := strings.Repeat("#", (m.Turns*widest+most-1)/most)
-		if m.Crashed {
-			note += " (died inside)"
-		}
-		if m.Lost > 0 {
-			note += fmt.Sprintf(" (%s over too soon)", counted(int64(m.Lost), "lease"))
-		}
-		if m.Err != nil {
-			note += fmt.Sprintf(" (%s, the last: %s)", counted(int64(m.Errors), "error"), terminal.Safe(m.Error))
-		}
-		members.Row(m.Name, fmt.Sprint(m.Turns), short(time.Duration(m.Longest)), note)
-	}
 	acts := terminal.NewTable(terminal.Column{Head: "ACT", Wrap: true}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "TURNS", Right: true}, terminal.Column{Head: "OVERLAPS", Right: true})
-	overlaps := func(n int) string { return ink.Count(int64(n)) }
-	for _, a := range r.Acts {
-		acts.Row(a.Title, a.Stage, fmt.Sprint(a.Turns), overlaps(a.Overlaps))
+	var order []string
+	turns := map[string]int{}
+	for _, a := range d.Acts {
+		acts.Row(a.Name, a.Stage, fmt.Sprint(a.Turns), ink.Count(int64(a.Overlaps)))
+		if !slices.Contains(order, a.Stage) {
+			order = append(order, a.Stage)
+		}
+		turns[a.Stage] += a.Turns
 	}
-	b.WriteString("\n" + members.Render(env.screen(), ink) + "\n" + acts.Render(env.screen(), ink))
-	if !r.Complete {
+	b.WriteString("\n" + acts.Render(env.screen(), ink))
+	for _, a := range d.Acts {
+		for _, why := range slices.Sorted(maps.Keys(a.Failures)) {
+			fmt.Fprintf(b, "%s: %d times: %s\n", a.Name, a.Failures[why], terminal.Safe(why))
+		}
+	}
+	if !d.Whole {
 		b.WriteString(ink.Warn("(not played to the end)") + "\n")
 	}
 	b.WriteByte('\n')
-	for _, s := range r.Stages() {
-		fmt.Fprintf(b, "overlaps: %s at stage %s, %d turns\n", overlaps(s.Overlaps), s.Stage, s.Turns)
+	for _, stage := range order {
+		fmt.Fprintf(b, "overlaps: %s at stage %s, %d turns\n", ink.Count(int64(d.Stages[stage])), stage, turns[stage])
 	}
-	fmt.Fprintf(b, "overlaps: %s\n", overlaps(r.Overlaps))
+	fmt.Fprintf(b, "overlaps: %s\n", ink.Count(int64(d.Overlaps)))
 }

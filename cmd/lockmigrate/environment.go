@@ -16,8 +16,8 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/demo"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
@@ -183,7 +183,7 @@ func (env *environment) endpointOf(url string) (*endpoint.Endpoint, func(), erro
 	if end.Kind != endpoint.Embedded {
 		return end, func() {}, nil
 	}
-	server, err := demo.StartServer()
+	server, err := fleet.StartServer()
 	if err != nil {
 		return nil, nil, err
 	}

@@ -19,9 +19,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/conformance"
-	"github.com/lockmigrate/lockmigrate/internal/operate/demo"
 	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
-	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
@@ -108,7 +106,6 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		}
 	}
 	refused := unsafeError("do this", "refused")
-	end := &endpoint.Endpoint{Addrs: []string{"a"}}
 	row := full[census.Row]()
 	row.Key = []byte("\xff")
 	fleet := scenario.Scenario{Fleet: full[sim.Fleet]()}
@@ -124,7 +121,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		prints  []func() error
 	}{
 		{"conformance", []func() error{document(full[conformance.Report]())}},
-		{"demo", []func() error{func() error { return printDemo(env, end, full[*demo.Result]()) }}},
+		{"demo", []func() error{document(full[demonstration]())}},
 		{"doctor", []func() error{func() error {
 			return printChecks(env, doctor.Findings(full[[]doctor.Check]()), false)
 		}, func() error {

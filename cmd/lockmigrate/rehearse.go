@@ -240,7 +240,7 @@ func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]rehear
 		}
 		one := rehearse.Client{
 			Name: c.Name, Old: c.Scheme == model.Legacy, Dialect: c.Dialect, Release: c.Release, Lease: lease, Poll: max(scaled(c.Poll), time.Millisecond),
-			Offset: scaled(c.Offset), Dies: float64(c.Dies) / 1e6, Key: keysOf(c), Hold: draw(c.Hold), Think: draw(c.Think),
+			Offset: scaled(c.Offset), Dies: func() bool { return rand.Float64() < float64(c.Dies)/1e6 }, Key: keysOf(c), Hold: draw(c.Hold), Think: draw(c.Think),
 		}
 		if i >= len(f.Clients) {
 			one.Name = fmt.Sprintf("%s+%d", c.Name, i/len(f.Clients))
@@ -267,7 +267,7 @@ func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]rehear
 }
 
 func withPattern(r stages.Record) stages.Record {
-	r.Patterns = []string{rehearse.Prefix + "*"}
+	r.Patterns = []string{"rehearsal:*"}
 	return r
 }
 
@@ -286,7 +286,7 @@ func keysOf(c *sim.Client) func() string {
 		for at := rand.IntN(sum); at >= int(max(sets[of].Weight, 1)); of++ {
 			at -= int(max(sets[of].Weight, 1))
 		}
-		return fmt.Sprintf("%s%s%d", rehearse.Prefix, sets[of].Prefix, rand.IntN(max(sets[of].Count, 1)))
+		return fmt.Sprintf("%s%d", sets[of].Prefix, rand.IntN(max(sets[of].Count, 1)))
 	}
 }
 

@@ -16,8 +16,9 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/operate/demo"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
+	"github.com/lockmigrate/lockmigrate/internal/operate/rehearse"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -280,7 +281,12 @@ func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
 	pool := end.Pool()
 	defer pool.Close()
 	var lines []string
-	_, err = demo.Run(t.Context(), demo.Options{Pool: pool, End: end, Act: 300 * time.Millisecond, Event: func(e demo.Event) {
+	server, err := fleet.StartServer()
+	require.NoError(t, err)
+	defer server.Close()
+	other := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", server.Addr()) }}
+	defer other.Close()
+	err = rehearse.Demo(t.Context(), rehearse.Options{Pool: pool, Other: other, End: end, Act: 300 * time.Millisecond, Told: func(rehearse.Act) {}, Event: func(e rehearse.Event) {
 		if rest, found := strings.CutPrefix(e.Text, "lockmigrate "); found {
 			if lines = append(lines, rest); !strings.HasPrefix(rest, "sidecar ") { // the demo's own listens there already
 				line, url, elsewhere := strings.Cut(rest, " --redis ")
@@ -290,9 +296,9 @@ func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
 				operator{t, url}.runs(exitDone, strings.Fields(line)...)
 			}
 		}
-	}})
+	}}, "redis://"+server.Addr())
 	require.NoError(t, err)
-	assert.Len(t, lines, 7)
+	assert.Len(t, lines, 8)
 }
 
 // TestRollbackWhereRulesCannotBeRead: an operator without rights, and members that cannot tell their user, are no

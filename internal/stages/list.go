@@ -158,7 +158,7 @@ func (l list) age(name string) time.Duration {
 
 func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
 	names := l.names()
-	err := s.eachKey(ctx, RecordKey("*"), func(key string) {
+	err := s.EachKey(ctx, RecordKey("*"), func(key string) {
 		if name := strings.TrimSuffix(strings.TrimPrefix(key, "lockmigrate:{"), "}:stage"); CheckName(name) == nil {
 			names[name] = true
 		}
@@ -185,8 +185,8 @@ func (s *Store) all(ctx context.Context, l list) ([]Listed, error) {
 	return all, nil
 }
 
-// eachKey scans every master for keys that match a pattern.
-func (s *Store) eachKey(ctx context.Context, pattern string, found func(key string)) (err error) {
+// EachKey scans every master for keys that match a pattern.
+func (s *Store) EachKey(ctx context.Context, pattern string, found func(key string)) (err error) {
 	look := func(conn redis.Conn, err error) error {
 		if err != nil {
 			return err

@@ -212,14 +212,7 @@ func (p *play) act(ctx context.Context, verb, who string, args []string) (seen s
 	case "back":
 		p.load.start(ctx, a)
 	case "turned": // so often, under load
-		names, records, _ := p.load.referee.Records()
-		turns := 0
-		for i, name := range names {
-			if name == who {
-				turns += records[i].Turns
-			}
-		}
-		return strconv.Itoa(turns), nil
+		return strconv.Itoa(p.load.referee.Turns(who)), nil
 	default:
 		return "", fmt.Errorf("%w: the case has no sense: %s", errNotTried, verb)
 	}

@@ -16,11 +16,12 @@ type Referee struct {
 	Entered func(w *Worker, beside []*Worker) // after every entrance: who was inside already; nil for nobody
 
 	mu      sync.Mutex
-	all     []*Worker
 	inside  map[string][]*Worker
 	waiting map[string]int
 	freed   map[string]time.Time // when a key was given back that somebody waits for
 	sheet   Sheet
+	turns   map[string]int // of each worker, since the beginning
+	last    error
 }
 
 // Sheet is what a referee has counted.
@@ -33,13 +34,7 @@ type Sheet struct {
 
 // NewReferee returns a referee who has seen nobody.
 func NewReferee() *Referee {
-	return &Referee{inside: map[string][]*Worker{}, waiting: map[string]int{}, freed: map[string]time.Time{}}
-}
-
-func (r *Referee) workers(w *Worker) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.all = append(r.all, w)
+	return &Referee{inside: map[string][]*Worker{}, waiting: map[string]int{}, turns: map[string]int{}, freed: map[string]time.Time{}}
 }
 
 func (r *Referee) waits(key string, n int) {
@@ -53,8 +48,7 @@ func (r *Referee) enter(w *Worker, key string, waited time.Duration) {
 	r.mu.Lock()
 	beside := slices.Clone(r.inside[key])
 	r.inside[key] = append(r.inside[key], w)
-	w.Turns++
-	w.Longest = max(w.Longest, waited)
+	r.turns[w.Name]++
 	r.sheet.Turns++
 	r.sheet.Waits = append(r.sheet.Waits, waited)
 	if freed, ok := r.freed[key]; ok {
@@ -73,29 +67,25 @@ func (r *Referee) enter(w *Worker, key string, waited time.Duration) {
 	}
 }
 
-func (r *Referee) leave(w *Worker, key string, died bool) {
+func (r *Referee) leave(w *Worker, key string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.inside[key] = slices.DeleteFunc(r.inside[key], func(other *Worker) bool { return other == w })
 	delete(r.freed, key)
-	if died {
-		w.Died++
-	}
 	if r.waiting[key] > 0 && len(r.inside[key]) == 0 {
 		r.freed[key] = time.Now()
 	}
 }
 
-func (r *Referee) failed(w *Worker, err error) {
+func (r *Referee) failed(err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	switch {
 	case err == nil:
 	case errors.Is(err, lockmigrate.ErrLost):
-		w.Lost++
 		r.sheet.Lost++
 	default:
-		w.Errors, w.Err = w.Errors+1, err
+		r.last = err
 		if r.sheet.Failures == nil {
 			r.sheet.Failures = map[string]int{}
 		}
@@ -112,17 +102,16 @@ func (r *Referee) Since() Sheet {
 	return s
 }
 
-// Records are those of all workers so far, by their names, and who is inside anywhere.
-func (r *Referee) Records() (names []string, records []Record, inside []string) {
+// Turns are how often a worker of a name was inside.
+func (r *Referee) Turns(name string) int {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for _, w := range r.all {
-		names, records = append(names, w.Name), append(records, w.Record)
-	}
-	for _, workers := range r.inside {
-		for _, w := range workers {
-			inside = append(inside, w.Name)
-		}
-	}
-	return names, records, inside
+	return r.turns[name]
+}
+
+// Last is the last error of a worker, apart from losses.
+func (r *Referee) Last() error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.last
 }

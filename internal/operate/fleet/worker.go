@@ -1,4 +1,4 @@
-// Package fleet is what a demo and a rehearsal play: workers that take turns at locks of any package, the referee who counts them, and what a
+// Package fleet is what a demo and a rehearsal play: a server, workers that take turns at locks of any package, the referee who counts them, and what a
 // service joins on the way: a sidecar within this process, the locks of two servers.
 package fleet
 
@@ -40,19 +40,8 @@ type Worker struct {
 	Dies   func() bool          // it dies inside, as by kill -9, and gives nothing back; nil: never
 	Close  func()               // behind its last turn; nil: there is nothing to close
 
-	Record // guarded by the referee's mu
-	stop   context.CancelFunc
-	ended  chan struct{}
-}
-
-// Record is what became of a worker.
-type Record struct {
-	Turns   int
-	Longest time.Duration // wait for the lock
-	Died    int           // how often
-	Lost    int           // how often its lease was over before its work was
-	Errors  int
-	Err     error // the last one
+	stop  context.CancelFunc
+	ended chan struct{}
 }
 
 const (
@@ -64,7 +53,6 @@ const (
 func (w *Worker) Start(ctx context.Context, r *Referee, moment time.Duration) {
 	ctx, w.stop = context.WithCancel(ctx)
 	w.ended = make(chan struct{})
-	r.workers(w)
 	go func() {
 		defer close(w.ended)
 		defer w.stop()
@@ -100,20 +88,20 @@ func (w *Worker) turn(ctx context.Context, r *Referee) (died bool) {
 	r.waits(key, -1)
 	if err != nil {
 		if ctx.Err() == nil {
-			r.failed(w, err)
+			r.failed(err)
 		}
 		return false
 	}
 	r.enter(w, key, time.Since(began))
 	_ = lifetime.Sleep(lock.Context(), w.Hold())
 	died = w.Dies != nil && w.Dies()
-	r.leave(w, key, died)
+	r.leave(w, key)
 	if died {
 		return true
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), replyTimeout)
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastRelease, cancel) })()
-	r.failed(w, lock.Release(bounded))
+	r.failed(lock.Release(bounded))
 	return false
 }

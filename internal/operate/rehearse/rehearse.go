@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strconv"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -29,11 +30,12 @@ type Options struct {
 	End      *endpoint.Endpoint
 	Other    lockmigrate.Pool  // another empty server, to which the fleet moves in the last two acts; nil: it does not
 	Embedded bool              // the server is in this process: it has no figures of its own
-	Clients  []Client          // their keys match Record's patterns once Prefix stands before them
+	Clients  []Client          // a prefix is put before their keys
 	Record   stages.Record     // of the namespace, at stage legacy
 	Act      time.Duration     // how long each act is measured
 	Told     func(a Act)       // after each act
 	Begins   func(name string) // before it
+	Event    func(Event)       // what happens within the acts, one after the other; nil for nobody
 }
 
 // Millis is a time in milliseconds; JSON has it with three decimals.
@@ -82,29 +84,46 @@ type Act struct {
 	MemoryBytes *int64   `json:"memory_bytes,omitempty"`
 }
 
-// act is one of the acts to play. The share of the old clients that are members by then; the rest is as it is, or behind sidecars.
+// act is one of the acts to play.
 type act struct {
 	name, what, like string
 	stage            stages.Stage
-	members          float64
-	behind           bool
-	elsewhere        bool // members of package handover, of a record on the other server
+	cast             func(p *player, i int) role // of the i-th client
+	short            string                      // its name on a timeline
+	begin            func(ctx context.Context, p *player)
+}
+
+// moved is a cast in which a share of the old clients have become members.
+func moved(share float64) func(p *player, i int) role {
+	return func(p *player, i int) role {
+		c := &p.Clients[i]
+		if !c.Old || slices.Contains(p.order[:int(float64(len(p.order))*share+0.5)], c) {
+			return member
+		}
+		return old
+	}
+}
+
+func everybody(is role) func(*player, int) role {
+	return func(p *player, i int) role {
+		if is == behind && !p.Clients[i].Old {
+			return member
+		}
+		return is
+	}
 }
 
 var acts = []act{
-	{"today", "the fleet as it was observed", "legacy", stages.Legacy, 0, false, false},
-	{"Go joins", "half of the old clients have become members of package compat; the stage is legacy", "", stages.Legacy, 0.5, false, false},
-	{"bridge", "the same at stage bridge, beside old clients", "bridge, half", stages.Bridge, 0.5, false, false},
-	{"all moved", "all old clients have become members", "bridge", stages.Bridge, 1, false, false},
-	{"modern", "tokens only", "modern", stages.Modern, 1, false, false},
-	{"way back", "back at the bridge, and half of the old clients are back", "bridge, half", stages.Bridge, 0.5, false, false},
-	{"sidecars", "all old clients are as they were, each behind a sidecar, which has its clock; both are true here", "sidecar", stages.Bridge, 0, true, false},
-	{"both servers", "every client holds the lock here and a token on another server, by package handover", "", stages.Both, 1, false, true},
-	{"other server", "the other server alone", "", stages.New, 1, false, true},
+	{name: "today", what: "the fleet as it was observed", like: "legacy", stage: stages.Legacy, cast: moved(0)},
+	{name: "Go joins", what: "half of the old clients have become members of package compat; the stage is legacy", stage: stages.Legacy, cast: moved(0.5)},
+	{name: "bridge", what: "the same at stage bridge, beside old clients", like: "bridge, half", stage: stages.Bridge, cast: moved(0.5)},
+	{name: "all moved", what: "all old clients have become members", like: "bridge", stage: stages.Bridge, cast: moved(1)},
+	{name: "modern", what: "tokens only", like: "modern", stage: stages.Modern, cast: moved(1)},
+	{name: "way back", what: "back at the bridge, and half of the old clients are back", like: "bridge, half", stage: stages.Bridge, cast: moved(0.5)},
+	{name: "sidecars", what: "all old clients are as they were, each behind a sidecar, which has its clock; both are true here", like: "sidecar", stage: stages.Bridge, cast: everybody(behind)},
+	{name: "both servers", what: "every client holds the lock here and a token on another server, by package handover", stage: stages.Both, cast: everybody(elsewhere)},
+	{name: "other server", what: "the other server alone", stage: stages.New, cast: everybody(elsewhere)},
 }
-
-// Prefix stands before every key of a rehearsal.
-const Prefix = "rehearsal:"
 
 // ErrNotEmpty says that the server holds something.
 var ErrNotEmpty = errors.New("the server is not empty")
@@ -112,49 +131,62 @@ var ErrNotEmpty = errors.New("the server is not empty")
 // player plays.
 type player struct {
 	Options
+	id      string // random, in each key that is written
+	prefix  string // before every key
 	store   *stages.Store
+	moved   *stages.Store // of the handover's record; nil before the first of its acts
 	referee *fleet.Referee
 	workers map[string]*worker
+	order   []*Client    // in which old clients move
 	conns   []redis.Conn // of the servers
+	command func(store *stages.Store, verb string, to stages.Stage) string
 
-	moved *stages.Store // of the handover's record; nil before the first of its acts
+	death   misfortune
+	telling sync.Mutex
+	began   time.Time
+	act     string
+}
+
+// newPlayer returns one whose keys and namespaces begin with a name.
+func newPlayer(o Options, name string) *player {
+	id := rand.Text()[:12]
+	o.Record.Namespace = name + "-" + id
+	o.Record.Stage, o.Record.Patterns = stages.Legacy, []string{name + ":" + id + ":*"}
+	p := &player{Options: o, id: id, prefix: name + ":" + id + ":", referee: fleet.NewReferee(), workers: map[string]*worker{}, began: time.Now()}
+	p.store = &stages.Store{Pool: o.Pool, Namespace: o.Record.Namespace, ReplyTimeout: time.Second}
+	return p
 }
 
 // Run plays all acts, and tells of each. The servers are empty again afterwards, also when an error or ctx ended it early.
 func Run(ctx context.Context, o Options) (err error) {
-	conn, err := empty(ctx, o.Pool)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	conns := []redis.Conn{conn}
-	if o.Other != nil {
-		other, err := empty(ctx, o.Other)
+	p := newPlayer(o, "rehearsal")
+	for _, pool := range []lockmigrate.Pool{o.Pool, o.Other} {
+		if pool == nil {
+			continue
+		}
+		conn, err := empty(ctx, pool)
 		if err != nil {
 			return err
 		}
-		defer other.Close()
-		conns = append(conns, other)
+		defer conn.Close()
+		p.conns = append(p.conns, conn)
 	}
-	o.Record.Namespace = "rehearsal-" + strings.ToLower(rand.Text()[:8])
-	o.Record.Stage, o.Record.Patterns = stages.Legacy, []string{Prefix + "*"}
-	p := &player{
-		Options: o, store: &stages.Store{Pool: o.Pool, Namespace: o.Record.Namespace, ReplyTimeout: time.Second}, referee: fleet.NewReferee(),
-		workers: map[string]*worker{}, conns: conns,
+	p.order = farthest(o.Clients)
+	p.command = func(store *stages.Store, verb string, to stages.Stage) string {
+		if store == p.moved {
+			return fmt.Sprintf("lockmigrate stage %s --namespace NAME-to-b --redis NEW --to %v --wait --execute", verb, to)
+		}
+		return fmt.Sprintf("lockmigrate stage %s --namespace NAME --to %v --wait --execute", verb, to)
 	}
 	defer func() {
 		p.end()
-		for _, pool := range []lockmigrate.Pool{o.Pool, o.Other} {
-			if pool != nil {
-				err = errors.Join(err, remove(ctx, pool))
-			}
-		}
+		err = errors.Join(err, p.clean(ctx, true))
 	}()
-	if err := p.store.Init(ctx, o.Record); err != nil {
+	if err := p.store.Init(ctx, p.Record); err != nil {
 		return endpoint.Explain(err)
 	}
 	for _, a := range acts {
-		if a.elsewhere && o.Other == nil {
+		if a.stage >= stages.Both && o.Other == nil {
 			continue
 		}
 		p.Begins(a.name)
@@ -189,20 +221,19 @@ func empty(ctx context.Context, pool lockmigrate.Pool) (redis.Conn, error) {
 // play changes the fleet and the stage, and measures.
 func (p *player) play(ctx context.Context, a act) (Act, error) {
 	out := Act{Name: a.name, Stage: a.stage.String(), What: a.what, Like: a.like}
-	began := time.Now()
-	store, where := p.store, ""
-	if a.elsewhere {
+	began, store := time.Now(), p.store
+	if a.stage >= stages.Both {
 		if err := p.prepare(ctx); err != nil {
 			return out, err
 		}
-		store, where = p.moved, "-to-b --redis NEW"
+		store = p.moved
 	}
 	view, err := store.Show(ctx)
 	if err != nil {
 		return out, err
 	}
 	// Old clients leave before stage modern, and come back after it; a handover moves when all its members are there.
-	if a.stage == stages.Modern || a.elsewhere {
+	if a.stage >= stages.Modern {
 		if err := p.cast(ctx, a); err != nil {
 			return out, err
 		}
@@ -212,14 +243,26 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 		if a.stage < from {
 			verb = "rollback"
 		}
-		out.Command = fmt.Sprintf("lockmigrate stage %s --namespace NAME%s --to %v --wait --execute", verb, where, a.stage)
+		out.Command = p.command(store, verb, a.stage)
+		p.say("%s", out.Command)
+		moves, last := time.Now(), ""
 		mover := &stages.Mover{Store: store, Look: 20 * time.Millisecond, Note: "rehearsal"}
-		if err := mover.Run(ctx, a.stage, func(stages.View, []stages.Blocker) {}); err != nil {
+		err := mover.Run(ctx, a.stage, func(_ stages.View, blockers []stages.Blocker) {
+			if why := blockers[0].String(); why != last {
+				last = why
+				p.say("waiting: %s", why)
+			}
+		})
+		if err != nil {
 			return out, err
 		}
+		p.say("stage %v after %d ms", a.stage, time.Since(moves).Milliseconds())
 	}
 	if err := p.cast(ctx, a); err != nil {
 		return out, err
+	}
+	if a.begin != nil {
+		a.begin(ctx, p)
 	}
 	out.MoveMS = millis(time.Since(began))
 	p.referee.Since()
@@ -229,10 +272,13 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 		return out, context.Cause(ctx)
 	}
 	s := p.referee.Since()
+	if p.Event != nil {
+		s = p.first(ctx, s)
+	}
 	cpuThen, memory := p.figures(ctx)
 	out.Seconds, out.Turns, out.Overlaps, out.WithMembers, out.Lost, out.Failures = time.Since(began).Seconds(), s.Turns, s.Overlaps, s.WithMembers, s.Lost, s.Failures
 	for _, w := range p.workers {
-		if !w.new && !w.through {
+		if w.role == old {
 			out.Old++
 		}
 	}
@@ -246,46 +292,43 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 
 // cast makes each client what the act wants it to be. Who changes ends its turn first.
 func (p *player) cast(ctx context.Context, a act) error {
-	order := p.order()
-	moved := order[:int(float64(len(order))*a.members+0.5)]
-	type change struct {
-		c     *Client
-		isNew bool
-	}
-	var changes []change
+	var changes []int
 	for i := range p.Clients {
-		c := &p.Clients[i]
-		isNew := !c.Old || a.elsewhere || slices.Contains(moved, c)
-		w := p.workers[c.Name]
-		if w != nil && w.new == isNew && w.through == (a.behind && c.Old) && w.elsewhere == a.elsewhere {
+		w := p.workers[p.Clients[i].Name]
+		if w == nil && a.cast(p, i) == absent || w != nil && w.role == a.cast(p, i) {
 			continue
 		}
 		if w != nil {
 			w.Stop()
 		}
-		changes = append(changes, change{c, isNew})
+		changes = append(changes, i)
 	}
-	for _, ch := range changes {
-		if w := p.workers[ch.c.Name]; w != nil {
+	for _, i := range changes {
+		c, is := &p.Clients[i], a.cast(p, i)
+		if w := p.workers[c.Name]; w != nil {
 			if err := w.Wait(ctx); err != nil {
 				return err
 			}
+			delete(p.workers, c.Name)
 		}
-		w, err := p.worker(ctx, ch.c, ch.isNew, a)
+		if is == absent {
+			continue
+		}
+		w, err := p.worker(ctx, c, is)
 		if err != nil {
-			return fmt.Errorf("%s: %w", ch.c.Name, err)
+			return fmt.Errorf("%s: %w", c.Name, err)
 		}
-		p.workers[ch.c.Name] = w
+		p.workers[c.Name] = w
 		w.Start(ctx, p.referee, time.Duration(mathrand.Float64()*float64(w.Think()+w.Hold())))
 	}
 	return nil
 }
 
-// order is that in which old clients move: those first whose clocks are farthest from the middle, as forecast has it where skew is to blame.
-func (p *player) order() (all []*Client) {
+// farthest is the order in which old clients move: those first whose clocks are farthest from the middle, as forecast has it where skew is to blame.
+func farthest(clients []Client) (all []*Client) {
 	var clocks []time.Duration
-	for i := range p.Clients {
-		if c := &p.Clients[i]; c.Old {
+	for i := range clients {
+		if c := &clients[i]; c.Old {
 			all, clocks = append(all, c), append(clocks, c.Offset)
 		}
 	}
@@ -351,26 +394,45 @@ func (p *player) end() {
 // CleansWithin is how long Run takes at most, after its context has ended, to stop everybody and to remove what was written.
 const CleansWithin = 15 * time.Second
 
-// remove removes what the rehearsal has written on a server. It takes a connection of its own: one that was asked something when ctx ended is closed.
-func remove(ctx context.Context, pool lockmigrate.Pool) error {
+// clean removes what was written on the servers; private ones held nothing before. Connections of its own do it: one that was asked something when ctx
+// ended is closed.
+func (p *player) clean(ctx context.Context, private bool) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
-	conn, err := pool.GetContext(ctx)
-	if err != nil {
-		return fmt.Errorf("keys of the rehearsal may be left on the server: %w", err)
-	}
-	defer conn.Close()
-	var left []any
-	err = stages.Scan(ctx, conn, "*", 5*time.Second, func(key string) {
-		if strings.HasPrefix(strings.TrimPrefix(key, "{"), Prefix) || strings.HasPrefix(key, "lockmigrate:") {
-			left = append(left, key)
+	for _, s := range []*stages.Store{p.store, p.moved} {
+		if s != nil {
+			err = errors.Join(err, p.remove(ctx, s, private))
 		}
-	})
-	if err == nil && len(left) > 0 {
-		_, err = redis.DoContext(conn, ctx, "DEL", left...)
 	}
 	if err != nil {
-		return fmt.Errorf("keys of the rehearsal may be left on the server: %w", err)
+		return &endpoint.Error{What: fmt.Sprintf("keys with %s in their names may be left on the server: %v", p.id, err), Advice: "delete them when the server answers again", Cause: err}
 	}
 	return nil
+}
+
+func (p *player) remove(ctx context.Context, s *stages.Store, private bool) error {
+	var left []string
+	if private {
+		left = append(left, stages.ListKey)
+	}
+	if err := s.EachKey(ctx, "*"+p.id+"*", func(key string) { left = append(left, key) }); err != nil {
+		return err
+	}
+	conn, err := s.Pool.GetContext(ctx)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	for _, key := range left { // one by one: in a cluster each has a slot of its own
+		if _, err := redis.DoContext(conn, ctx, "DEL", key); err != nil {
+			return err
+		}
+	}
+	if private {
+		return nil
+	}
+	if _, err := s.Delete(ctx, 0, true); err != nil && !errors.Is(err, stages.ErrNoRecord) {
+		return err
+	}
+	return s.Forget(ctx) // its entry in the list
 }

@@ -1,0 +1,89 @@
+package rehearse
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
+)
+
+// servers are a demo's two servers.
+func servers(t *testing.T, act time.Duration) (o Options, acts *[]Act) {
+	t.Helper()
+	acts = new([]Act)
+	o = Options{Act: act, Told: func(a Act) { *acts = append(*acts, a) }, Event: func(Event) {}}
+	for range 2 {
+		server, err := fleet.StartServer()
+		require.NoError(t, err)
+		e, err := endpoint.Parse("redis://"+server.Addr(), endpoint.TLSFiles{})
+		require.NoError(t, err)
+		pool := e.Pool()
+		t.Cleanup(func() { _ = pool.Close(); server.Close() })
+		o.Pool, o.End, o.Other = pool, e, o.Pool
+	}
+	return o, acts
+}
+
+func nothingLeft(t *testing.T, o Options) {
+	t.Helper()
+	conn, err := o.End.Dial(context.Background())
+	require.NoError(t, err)
+	defer conn.Close()
+	keys, err := redis.Strings(conn.Do("KEYS", "*"))
+	require.NoError(t, err)
+	assert.Empty(t, keys)
+}
+
+func TestStory(t *testing.T) {
+	o, acts := servers(t, 250*time.Millisecond)
+	require.NoError(t, Demo(context.Background(), o, "URL"))
+	require.Len(t, *acts, len(story))
+	for _, a := range *acts {
+		assert.Positive(t, a.Turns, a.Name)
+		assert.Zero(t, a.Overlaps, a.Name)
+		assert.Empty(t, a.Failures, a.Name)
+	}
+	nothingLeft(t, o)
+}
+
+// TestOverlapsAreSeen: where every turn is told to take longer than the lease, the old scheme does not exclude, and the referee says so.
+func TestOverlapsAreSeen(t *testing.T) {
+	r := fleet.NewReferee()
+	inside := make(chan int, 100)
+	r.Entered = func(_ *fleet.Worker, beside []*fleet.Worker) { inside <- len(beside) }
+	ctx, cancel := context.WithCancel(context.Background())
+	for _, name := range []string{"a", "b", "c"} {
+		w := &fleet.Worker{Name: name, Key: func() string { return "k" }, Hold: func() time.Duration { return 20 * time.Millisecond }, Think: func() time.Duration { return 0 },
+			Take: func(context.Context, string) (fleet.Held, error) { return open{}, nil }}
+		w.Start(ctx, r, 0)
+		defer func() { _ = w.Wait(context.Background()) }()
+	}
+	defer cancel()
+	for beside := 0; beside == 0; {
+		beside = <-inside
+	}
+	assert.Positive(t, r.Since().Overlaps)
+}
+
+// open is a lock that is always held, by everybody.
+type open struct{}
+
+func (open) Context() context.Context      { return context.Background() }
+func (open) Release(context.Context) error { return nil }
+
+func TestInterruptedStoryLeavesNothing(t *testing.T) {
+	t.Cleanup(func() { goleak.VerifyNone(t) }) // after the servers and the pools are closed
+	o, acts := servers(t, time.Hour)
+	ctx, cancel := context.WithCancel(context.Background())
+	time.AfterFunc(250*time.Millisecond, cancel)
+	assert.ErrorIs(t, Demo(ctx, o, "URL"), context.Canceled)
+	assert.Empty(t, *acts)
+	nothingLeft(t, o)
+}
