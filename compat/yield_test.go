@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -19,6 +20,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // crowd has bridge clients of several processes leave no moment between them on a key.
@@ -167,4 +169,91 @@ func TestYieldOfTheRecord(t *testing.T) {
 			l.Close()
 		}
 	})
+}
+
+// TestLegacyHolderIsWatchedAtOnce: a legacy client may work for a millisecond only, and nobody but the server
+// tells of its DEL. Behind a bridge holder, which tells of its release itself, there is no such hurry.
+func TestLegacyHolderIsWatchedAtOnce(t *testing.T) {
+	s := redistest.Real(t)
+	l := newLocker(t, s, quick())
+	watched := func(hold func() (release func())) (shortest time.Duration) {
+		shortest = time.Hour
+		for range 8 {
+			release := hold()
+			monitor := s.Monitor()
+			done := make(chan error, 1)
+			go func() {
+				k, err := l.Acquire(t.Context(), "orders")
+				if err == nil {
+					err = k.Release(t.Context())
+				}
+				done <- err
+			}()
+			shortest = min(shortest, monitor.Watched(t))
+			release()
+			require.NoError(t, <-done)
+		}
+		return shortest
+	}
+
+	ends := time.Now().Add(time.Minute).UnixMilli()
+	if d := watched(func() func() {
+		s.Do("SET", "orders", ends)
+		return func() { s.Do("DEL", "orders") }
+	}); d > 5*time.Millisecond {
+		t.Errorf("a legacy holder's key was watched after %v", d)
+	}
+	other := newLocker(t, s, quick(func(o *compat.Options) { o.TTL = time.Minute }))
+	if d := watched(func() func() {
+		k, err := other.Acquire(t.Context(), "orders")
+		require.NoError(t, err)
+		return func() { _ = k.Release(t.Context()) }
+	}); d < 9*time.Millisecond {
+		t.Errorf("a bridge holder's key was watched after %v: for nothing", d)
+	}
+}
+
+// A waiter that came into the queue before its process listened may be given the key without a word. It looks for that, also
+// when the process has come to listen since: else each such grant would cost its claim.
+func TestWhoBeganByPollingGoesOn(t *testing.T) {
+	const waiters = 9
+	for name, of := range map[string]opener{
+		"modern": modernOf(modern.Options{TTL: time.Minute}),
+		"bridge": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+			return compat.New(pool, compat.Options{TTL: time.Minute, Lease: time.Minute, ShortestLease: time.Minute, Yield: -1})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+				first, err := of.acquirer(t, s.Pool())(t.Context(), "orders")
+				require.NoError(t, err)
+				done := make(chan error, waiters)
+				for range waiters {
+					var dials atomic.Int32
+					pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
+						if dials.Add(1) > 1 { // the connection for commands comes first, those that listen come late
+							time.Sleep(1200 * time.Millisecond)
+						}
+						return s.Dial(ctx)
+					}}
+					t.Cleanup(func() { _ = pool.Close() })
+					acquire := of.acquirer(t, pool)
+					go func() {
+						k, err := acquire(t.Context(), "orders")
+						if err == nil {
+							err = k.Release(context.Background())
+						}
+						done <- err
+					}()
+				}
+				time.Sleep(4 * time.Second) // they wait, and listen by now
+				released := time.Now()
+				require.NoError(t, first.Release(t.Context()))
+				for range waiters {
+					require.NoError(t, <-done)
+				}
+				assert.Less(t, time.Since(released), 2500*time.Millisecond, "a claim of the bridge is 3 s")
+			})
+		})
+	}
 }

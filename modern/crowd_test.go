@@ -3,6 +3,8 @@ package modern_test
 import (
 	"context"
 	"runtime"
+	"runtime/debug"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -135,4 +137,75 @@ func TestRenewalsAreNotCrowdedOut(t *testing.T) {
 
 func clientCount(s *redistest.Server) int {
 	return strings.Count(string(s.Do("CLIENT", "LIST").([]byte)), "\n")
+}
+
+// TestAcquireReleaseAllocations holds what docs/benchmarks.md says: an uncontended lock costs no more
+// than twelve allocations, five of them for the commands alone.
+func TestAcquireReleaseAllocations(t *testing.T) {
+	locker := newLocker(t, redistest.Real(t).Pool(), modern.Options{})
+	pair := func() {
+		lock, err := locker.TryAcquire(t.Context(), key)
+		if err == nil {
+			err = lock.Release(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	pair()
+	most := 12.0
+	if build, ok := debug.ReadBuildInfo(); ok && slices.Contains(build.Settings, debug.BuildSetting{Key: "-race", Value: "true"}) {
+		most = 16 // the race detector has pools forget at random
+	}
+	if n := testing.AllocsPerRun(2000, pair); n > most {
+		t.Errorf("%v allocations, at most %v are agreed", n, most)
+	}
+}
+
+// A contended acquisition and its release are at most three round trips, however many processes wait and in whichever way the workers
+// are spread over them; renewals included.
+func TestRoundTripsOfAContendedAcquisition(t *testing.T) {
+	for _, shape := range [][2]int{{4, 4}, {1, 16}, {8, 1}, {100, 1}} {
+		s := redistest.Real(t)
+		monitor := s.Monitor()
+		turns := max(10, 640/(shape[0]*shape[1]))
+		var all sync.WaitGroup
+		for range shape[0] {
+			locker := newLocker(t, s.Pool(), modern.Options{})
+			for range shape[1] {
+				all.Go(func() {
+					for range turns {
+						assert.NoError(t, locker.Do(t.Context(), key, func(context.Context) error {
+							time.Sleep(time.Millisecond)
+							return nil
+						}))
+					}
+				})
+			}
+		}
+		all.Wait()
+		trips := 0
+		pinged := map[string]int{} // by connection: a PING that a release is to follow
+		for _, c := range monitor.Commands() {
+			switch c.Words[0] {
+			case "CLIENT", "SUBSCRIBE": // once for each connection
+			case "PING":
+				trips += pinged[c.Addr]
+				pinged[c.Addr] = 1
+			case "EVALSHA", "EVAL":
+				// A PING before a release travels in one write with it (TestAnswerLast of internal/client/driver): no round trip of its own.
+				pinged[c.Addr] = 0
+				trips++
+			default:
+				trips += 1 + pinged[c.Addr]
+				pinged[c.Addr] = 0
+			}
+		}
+		for _, n := range pinged {
+			trips += n
+		}
+		each := float64(trips) / float64(shape[0]*shape[1]*turns)
+		t.Logf("%d x %d: %.2f round trips", shape[0], shape[1], each)
+		assert.LessOrEqual(t, each, 3.0)
+	}
 }

@@ -15,6 +15,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -121,5 +122,43 @@ func TestEachMomentOfAnAttemptHasItsCause(t *testing.T) {
 			}
 		}
 		require.NoError(t, lock.Release(t.Context()))
+	})
+}
+
+// kind is a way to lock that a behaviour must hold for: some options of modern, or modern/redisson, and what the pool can do.
+type kind struct {
+	TTL, Wait, ReplyTimeout, Poll, FenceTTL time.Duration
+	Unfair                                  bool
+	Replicas                                int
+	Observer                                lockmigrate.Observer
+
+	Redisson  bool
+	Pooled    bool // the pool only hands out connections
+	Untracked bool // without the right to client tracking
+}
+
+// open returns a Locker of a kind over a server.
+func open(t testing.TB, s *redistest.Server, k kind) lockmigrate.Locker {
+	t.Helper()
+	if k.Untracked {
+		return openOver(t, s.Untracked(), k)
+	}
+	return openOver(t, s.Pool(), k)
+}
+
+func openOver(t testing.TB, pool lockmigrate.Pool, k kind) lockmigrate.Locker {
+	t.Helper()
+	if k.Pooled {
+		pool = struct{ lockmigrate.Pool }{pool}
+	}
+	if k.Redisson {
+		l, err := redisson.New(pool, modern.Options{TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, Observer: k.Observer})
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		return l
+	}
+	return newLocker(t, pool, modern.Options{
+		TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, FenceTTL: k.FenceTTL, Unfair: k.Unfair, Replicas: k.Replicas,
+		Observer: k.Observer,
 	})
 }

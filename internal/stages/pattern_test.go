@@ -2,10 +2,13 @@ package stages
 
 import (
 	"fmt"
+	"runtime/debug"
 	"testing"
 	"testing/quick"
+	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/glob"
 )
@@ -45,4 +48,60 @@ func TestPatternsThatCannotBe(t *testing.T) {
 		assert.ErrorContains(t, CheckPatterns([]string{Unescape(text)}), says, text)
 	}
 	assert.NoError(t, CheckPatterns([]string{`lk.\[*`, Unescape(`lk.\x5b\x5c\x2a?`), `*.order`}))
+}
+
+// FuzzRecord reads what somebody else may have written into the record and the members of a namespace.
+func FuzzRecord(f *testing.F) {
+	f.Add(`["lock:*"]`, `{"seq":1,"epoch":1,"stage":1,"lo":1,"hi":1,"seen":1,"ends":2,"longest":3,"skew":4,"info":"{}"}`, `{"dialect":"jedis-ms","shortest_ms":1000}`, "lock:1", int64(1))
+	f.Add(`[]`, `{}`, `{"lag_ms":-1}`, "", int64(-1))
+	f.Add(`["*","?",""]`, `{"epoch":1e308,"ends":-1e308,"info":"\u0000"}`, `{"shortest_ms":9e18}`, "a*b", int64(99))
+	f.Add(`null`, `[]`, `null`, "\xff", int64(2))
+	f.Fuzz(func(t *testing.T, patterns, entry, clients, key string, stage int64) {
+		s := &Store{Namespace: "n"}
+		r, err := s.record(1, stage, 0, patterns, clients)
+		if err == nil {
+			require.True(t, Valid(r.Stage), "stage %d passed", r.Stage)
+			if r.Shortest < 0 || r.ClockLag < 0 || r.CommandDelay < 0 {
+				t.Fatalf("a time below zero passed: %+v", r)
+			}
+			covered := r.Covers(key)
+			if CheckPatterns(r.Patterns) == nil && covered && key == RecordKey("n") {
+				t.Fatal("a namespace that covers its own record")
+			}
+		}
+		if m, _, err := member("id", entry, time.UnixMilli(1)); err == nil {
+			_ = m.ID
+		}
+	})
+}
+
+func TestBuild(t *testing.T) {
+	dep := func(version string, replaced *debug.Module) []*debug.Module {
+		return []*debug.Module{{Path: "example.com/other", Version: "v9.0.0"}, {Path: library, Version: version, Replace: replaced}}
+	}
+	vcs := func(revision, modified string) []debug.BuildSetting {
+		return []debug.BuildSetting{{Key: "vcs", Value: "git"}, {Key: "vcs.revision", Value: revision}, {Key: "vcs.modified", Value: modified}}
+	}
+	for want, info := range map[string]*debug.BuildInfo{
+		"-":                               nil,
+		"billing@v1.4.2 (library v0.3.0)": {Main: debug.Module{Path: "example.com/billing", Version: "v1.4.2"}, Deps: dep("v0.3.0", nil)},
+		"billing@0123456789ab+dirty (library v0.3.0)":      {Main: debug.Module{Path: "example.com/billing", Version: "(devel)"}, Deps: dep("v0.3.0", nil), Settings: vcs("0123456789abcdef", "true")},
+		"billing@v1.4.2 (library example.com/fork v0.3.1)": {Main: debug.Module{Path: "example.com/billing", Version: "v1.4.2"}, Deps: dep("v0.3.0", &debug.Module{Path: "example.com/fork", Version: "v0.3.1"})},
+		"lockmigrate@v0.3.0":                               {Main: debug.Module{Path: library, Version: "v0.3.0"}},
+		"job":                                              {Path: "example.com/billing/cmd/job"},
+	} {
+		assert.Equal(t, want, buildOf(info).String())
+	}
+}
+
+// TestRelease: the version that a build sets stands before what the Go command recorded, for this repository's programs alone.
+func TestRelease(t *testing.T) {
+	release = "v1.2.3"
+	t.Cleanup(func() { release = "" })
+	ours := &debug.BuildInfo{Main: debug.Module{Path: library, Version: "(devel)"}}
+	assert.Equal(t, "lockmigrate@v1.2.3", buildOf(ours).String())
+	ours.Main.Version = "v1.2.2+dirty"
+	assert.Equal(t, "lockmigrate@v1.2.3", buildOf(ours).String())
+	service := &debug.BuildInfo{Main: debug.Module{Path: "example.com/billing", Version: "v2.0.0"}, Deps: []*debug.Module{{Path: library, Version: "v1.0.0"}}}
+	assert.Equal(t, "billing@v2.0.0 (library v1.0.0)", buildOf(service).String())
 }

@@ -1,11 +1,14 @@
 package wire
 
 import (
+	"errors"
+	"fmt"
 	"reflect"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -103,4 +106,55 @@ func TestCallNeedsEveryName(t *testing.T) {
 	}
 	_, err = scripts.BridgeRelease.Call(scripts.Values{"key": "k", "guard": "g", "yield": "s", "queue": "q", "value": "v", "gap": 0, "held": 1, "behind": 0, "breath": 0, "entry": "e"})
 	assert.ErrorContains(t, err, "hand before held")
+}
+
+// TestGraceIsRoundedUp: a grace that is cut to whole milliseconds would be a shorter one.
+func TestGraceIsRoundedUp(t *testing.T) {
+	for d, want := range map[time.Duration]int64{-1: -1, -time.Hour: -1, 0: 0, 1: 1, time.Millisecond: 1, 1500 * time.Microsecond: 2, time.Second: 1000} {
+		if got := grace(d); got != want {
+			t.Errorf("%v: %d, not %d", d, got, want)
+		}
+	}
+}
+
+// What a waiter is to hear of goes to the server behind a command that has an answer at once.
+func TestWantedReleaseIsAnsweredLast(t *testing.T) {
+	r, err := RequestOf(protocol.Command{Op: protocol.QueueRelease, Key: "k", Value: "a", Queue: "{k}:q", Wanted: true})
+	if err != nil || !r.AnswerLast {
+		t.Errorf("%+v, %v", r, err)
+	}
+	if r, _ = RequestOf(protocol.Command{Op: protocol.QueueRelease, Key: "k", Value: "a", Queue: "{k}:q"}); r.AnswerLast {
+		t.Error("though nobody waits")
+	}
+}
+
+// TestExplain names what a server's refusal leaves out: the keys, the command of a script, the channel.
+func TestExplain(t *testing.T) {
+	var release Request
+	release.call(scripts.CompareDel, &protocol.Command{Key: "lock:a", Value: "token"})
+	source, _, _ := strings.Cut(scripts.CompareDel.Source, "'DEL'")
+	line := fmt.Sprintf("@user_script:%d", strings.Count(source, "\n")+1)
+	get := Plain("GET", "lock:a")
+	publish := Plain("PUBLISH", "lockmigrate:wake:x", "m")
+	for _, c := range []struct {
+		request Request
+		refusal redis.Error
+		names   string
+	}{
+		{get, "NOPERM this user has no permissions to access one of the keys used as arguments", `"lock:a"`},
+		{release, "NOPERM this user has no permissions to access one of the keys used as arguments", `"lock:a"`},
+		{release, "ERR The user executing the script can't run this command or subcommand script: x, on " + redis.Error(line) + ".", "compare_del.lua runs DEL"},
+		{release, "ERR Error running script (call to f_x): " + redis.Error(line) + ": The user executing the script can't run this command or subcommand", "compare_del.lua runs DEL"},
+		{release, "ERR The user executing the script can't run this command or subcommand", "one of them the user may not run"},
+		{publish, "NOPERM this user has no permissions to access one of the channels used as arguments", `"lockmigrate:wake:x"`},
+	} {
+		got := c.request.Explain(c.refusal)
+		assert.ErrorContains(t, got, c.names)
+		var refused redis.Error
+		assert.True(t, errors.As(got, &refused))
+		assert.Equal(t, c.refusal, refused)
+	}
+	other := redis.Error("WRONGTYPE Operation against a key holding the wrong kind of value")
+	assert.Equal(t, error(other), release.Explain(other))
+	assert.NoError(t, release.Explain(nil))
 }

@@ -3,15 +3,18 @@ package quorum_test
 import (
 	"context"
 	"strconv"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
 )
@@ -157,6 +160,102 @@ func TestAMinorityThatRefusesIsAskedAgain(t *testing.T) {
 			all[2].Do("CONFIG", "SET", "min-replicas-to-write", "0")
 			for _, s := range all {
 				assert.Eventually(t, func() bool { return s.Value(key) == "" }, 10*time.Second, time.Millisecond)
+			}
+		})
+	}
+}
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+// Renewals to a server that does not answer do not pile up: the release and Close wait for none of them.
+func TestRenewalsDoNotPileUp(t *testing.T) {
+	const renewals, patience = 50, 100 * time.Millisecond
+	var pools []lockmigrate.Pool
+	var silent *redistest.Server
+	for range 3 {
+		silent = redistest.Real(t)
+		pools = append(pools, silent.Pool())
+	}
+	q, err := quorum.New(pools, modern.Options{TTL: time.Minute, ReplyTimeout: patience})
+	require.NoError(t, err)
+	lock, err := q.Acquire(t.Context(), "k")
+	require.NoError(t, err)
+	thaw := silent.Freeze()
+	defer thaw()
+	for range renewals {
+		require.NoError(t, lock.Renew(t.Context()))
+	}
+	require.NoError(t, lock.Release(t.Context()))
+	began := time.Now()
+	q.Close()
+	assert.Less(t, time.Since(began), renewals*patience/2)
+}
+
+// three returns a Locker over three servers of a world, after its first lock, with a reply timeout of 60 ms.
+func three(w *world.World, observer lockmigrate.Observer) (q lockmigrate.Locker, servers []*world.Server, routes []*world.Route) {
+	var pools []lockmigrate.Pool
+	p := w.Process("quorum")
+	for i := range 3 {
+		servers = append(servers, w.Server())
+		routes = append(routes, p.Route(servers[i]))
+		pools = append(pools, routes[i].Pool())
+	}
+	q, err := quorum.New(pools, modern.Options{TTL: time.Minute, ReplyTimeout: 60 * time.Millisecond, Observer: observer})
+	require.NoError(w, err)
+	w.Cleanup(func() { _ = q.Close() })
+	first, err := q.Acquire(w.Context(), "before")
+	require.NoError(w, err)
+	require.NoError(w, first.Release(w.Context()))
+	return q, servers, routes
+}
+
+// TestAQuorumTellsWhatItCouldNotUndo: whoever left before the replies is told that the lock was not acquired; that its
+// token may stay on most servers for a TTL must not be kept from the observer.
+func TestAQuorumTellsWhatItCouldNotUndo(t *testing.T) {
+	world.Run(t, 1, func(w *world.World) {
+		var told atomic.Int32
+		seen := &redistest.Told{}
+		q, _, routes := three(w, func(e lockmigrate.Event) {
+			seen.Observe(e)
+			if e.Op == "give back" {
+				told.Add(1)
+			}
+		})
+		for _, r := range routes {
+			r.HalfOpen() // commands run, and nobody hears of it
+		}
+		ctx, cancel := context.WithTimeout(w.Context(), 10*time.Millisecond)
+		defer cancel()
+		_, err := q.TryAcquire(ctx, "orders")
+		require.ErrorIs(w, err, lockmigrate.ErrNotAcquired)
+		time.Sleep(time.Second)
+		require.EqualValues(w, 1, told.Load())
+		require.True(w, seen.Of("orders"))
+		for _, r := range routes {
+			r.Heal()
+		}
+	})
+}
+
+// TestALateVoteIsUndone: the servers answer again about when an attempt gives up. What it goes on to do without its caller must not
+// take the key behind the release that undoes the attempt. The key stayed taken for a TTL, and nobody was told.
+func TestALateVoteIsUndone(t *testing.T) {
+	for after := 110 * time.Millisecond; after < 140*time.Millisecond; after += time.Millisecond {
+		world.Run(t, uint64(after), func(w *world.World) {
+			q, servers, routes := three(w, nil)
+			for _, r := range routes {
+				r.HalfOpen()
+				time.AfterFunc(after, r.Heal)
+			}
+			ctx, cancel := context.WithTimeout(w.Context(), 280*time.Millisecond)
+			defer cancel()
+			k, err := q.Acquire(ctx, "orders")
+			if err == nil {
+				require.NoError(w, k.Release(w.Context()))
+			}
+			time.Sleep(2 * time.Second)
+			for _, s := range servers {
+				require.Equal(w, int64(0), s.Do("EXISTS", "orders"), "healed after %v", after)
 			}
 		})
 	}

@@ -1,7 +1,10 @@
 package sidecar_test
 
 import (
+	"context"
 	"fmt"
+	"log/slog"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -75,4 +78,23 @@ func TestManyWhoWait(t *testing.T) {
 		}
 	}
 	assert.LessOrEqual(t, most, 12)
+}
+
+// Of each message there are 20 lines a minute. The first one of the next minute counts what was left out. Other messages are written.
+func TestQuiet(t *testing.T) {
+	var out strings.Builder
+	log := sidecar.Quiet(slog.NewTextHandler(&out, nil)).WithAttrs([]slog.Attr{slog.String("sidecar", "one")})
+	write := func(message string, at int) {
+		assert.NoError(t, log.Handle(context.Background(), slog.NewRecord(time.Unix(int64(at), 0), slog.LevelWarn, message, 0)))
+	}
+	for range 50 {
+		write("often", 1)
+	}
+	write("once", 2)
+	write("often", 60)
+	write("often", 61)
+	write("often", 62)
+	assert.Equal(t, 22, strings.Count(out.String(), "msg=often sidecar=one"))
+	assert.Equal(t, 1, strings.Count(out.String(), "msg=often sidecar=one left_out=31\n"))
+	assert.Equal(t, 1, strings.Count(out.String(), "msg=once sidecar=one\n"))
 }

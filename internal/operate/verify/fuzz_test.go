@@ -2,8 +2,12 @@ package verify
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/stretchr/testify/require"
 )
 
 // FuzzTraffic reads lines of MONITOR. Clients choose every part of them but the frame.
@@ -62,4 +66,19 @@ func FuzzJudge(f *testing.F) {
 			t.Errorf("none-seen on %q", text)
 		}
 	})
+}
+
+// TestLoadOfAnotherFormat: a later format is refused by its name, and any other file as what it is not.
+func TestLoadOfAnotherFormat(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "c.json")
+	for text, says := range map[string]string{
+		`{"format":"lockmigrate-certificate-2","verdict":7}`:           "of format lockmigrate-certificate-2",
+		`{"format":"lockmigrate-certificate-2","verdict":"none-seen"}`: "of format lockmigrate-certificate-2, and this build reads lockmigrate-certificate-1",
+		`{"format":"lockmigrate-verify-state-1"}`:                      "no certificate",
+		`{`: "no certificate",
+	} {
+		require.NoError(t, os.WriteFile(file, []byte(text), 0o600))
+		_, err := Load(file)
+		require.ErrorContains(t, err, says, text)
+	}
 }

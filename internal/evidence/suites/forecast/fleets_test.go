@@ -1,6 +1,9 @@
 package forecast
 
 import (
+	"fmt"
+	"math/rand/v2"
+	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
@@ -70,4 +73,163 @@ func fleets() []fleet {
 		{"tail", "4 redis-py, lease 2 s, exponential holds of 0.8 s", tail},
 		{"bridge", "4 jedis-lock, lease 2 s, holds 0.5 to 1.6 s, a clock 0.7 s ahead; beside 2 Go services at stage bridge", stage},
 	}
+}
+
+// unseen are fleets that were written down after the forecast was made, and before they ran for the first time.
+func unseen() []fleet {
+	old := func(kind holders.Kind, lease time.Duration, hold, think duration, keys ...string) member {
+		return member{kind: kind, lease: lease, hold: hold, think: think, keys: keys}
+	}
+	service := func(ttl time.Duration, hold, think duration, keys ...string) member {
+		return member{lease: ttl, hold: hold, think: think, keys: keys}
+	}
+
+	six := same(6, old(holders.JedisLock, 2000*ms, between(200*ms, 1100*ms), between(0, 2500*ms), "cart:1"))
+	six[1].clock, six[4].clock = 800*ms, -400*ms
+
+	drifting := same(3, old(holders.JedisLock, 4000*ms, between(600*ms, 2600*ms), between(0, 600*ms), "stock:7"))
+	drifting[2].clock, drifting[2].drift = 200*ms, 3000
+
+	families := same(5, old(holders.JedisLock, 2500*ms, between(400*ms, 2000*ms), between(0, 800*ms), "stock:1"))
+	families[2].keys = []string{"stock:1", "parcel:1", "parcel:2"}
+	families[3].keys, families[4].keys = []string{"parcel:1", "parcel:2"}, []string{"parcel:1", "parcel:2"}
+	families[0].clock, families[4].clock = 900*ms, -700*ms
+
+	worn := same(4, old(holders.RedisPy, 3000*ms, mixed(between(300*ms, 1500*ms), between(3200*ms, 6000*ms), 0.05), between(0, 1000*ms), "report"))
+	for i := range worn {
+		worn[i].crash = 0.03
+	}
+
+	crowd := same(9, old(holders.RedisPy, 1500*ms, between(100*ms, 800*ms), between(200*ms, 3000*ms), "seat:1", "seat:2"))
+	crowd[0].clock, crowd[3].clock, crowd[8].clock = 600*ms, 300*ms, -500*ms
+
+	apart := same(5, old(holders.RedisPy, 1500*ms, between(200*ms, 2500*ms), between(0, 1000*ms)))
+	for i := range apart {
+		apart[i].keys, apart[i].clock = []string{fmt.Sprintf("job:%d", i)}, time.Duration(i-2)*20*time.Second
+		if i < 2 {
+			apart[i].kind, apart[i].keys = holders.JedisLock, []string{fmt.Sprintf("bill:%d", i)}
+		}
+	}
+
+	early := append(same(3, old(holders.JedisLock, 2500*ms, between(600*ms, 2200*ms), between(0, 700*ms), "stock:1")),
+		same(3, service(4000*ms, between(100*ms, 400*ms), between(200*ms, 1000*ms), "stock:1"))...)
+	early[0].clock, early[1].clock = 500*ms, -600*ms
+
+	slow := append(same(3, old(holders.RedisPy, 3000*ms, mixed(between(500*ms, 1500*ms), between(3100*ms, 4500*ms), 0.08), between(0, 1500*ms), "stock:1")),
+		same(2, service(5000*ms, between(300*ms, 1000*ms), between(0, 1500*ms), "stock:1"))...)
+
+	guarded := append(same(2, old(holders.JedisLock, 2500*ms, between(300*ms, 1000*ms), between(0, 1000*ms), "stock:1")),
+		same(3, old(holders.JedisLock, 2500*ms, between(500*ms, 1900*ms), between(0, 600*ms), "stock:1"))...)
+	guarded[0].sidecar, guarded[1].sidecar = true, true
+	guarded[2].clock = 900 * ms
+
+	polls := same(4, old(holders.RedisPy, 2200*ms, exponential(200*ms, 500*ms), between(0, 900*ms), "queue:mail"))
+	for i, poll := range []time.Duration{30 * ms, 250 * ms, 600 * ms, 1000 * ms} {
+		polls[i].poll = poll
+	}
+	polls[1].clock = -500 * ms
+
+	return []fleet{
+		{"six", "6 jedis-lock, lease 2 s, holds 0.2 to 1.1 s, clocks 0.8 s ahead and 0.4 s behind", six},
+		{"drifting", "3 jedis-lock, lease 4 s, holds 0.6 to 2.6 s, a clock 0.2 s ahead that gains 3 ms a second", drifting},
+		{"families", "5 jedis-lock on one key of one family and two of another, lease 2.5 s, holds 0.4 to 2 s, clocks 0.9 s ahead and 0.7 s behind", families},
+		{"worn", "4 redis-py, lease 3 s, 5 % of the holds 3.2 to 6 s; 3 % of the turns end by kill -9", worn},
+		{"crowd", "9 redis-py on two keys, lease 1.5 s, holds 0.1 to 0.8 s, clocks 0.6 and 0.3 s ahead and 0.5 s behind", crowd},
+		{"apart", "2 jedis-lock and 3 redis-py, each with a key of its own, clocks up to 40 s ahead and behind, holds beyond the lease", apart},
+		{"early", "3 jedis-lock, lease 2.5 s, holds 0.6 to 2.2 s, clocks 0.5 s ahead and 0.6 s behind; beside 3 Go services at stage bridge", early},
+		{"slow", "3 redis-py, lease 3 s, 8 % of the holds 3.1 to 4.5 s; beside 2 Go services at stage bridge", slow},
+		{"guarded", "3 jedis-lock, lease 2.5 s, holds 0.5 to 1.9 s, a clock 0.9 s ahead; beside 2 behind sidecars", guarded},
+		{"polls", "4 redis-py, lease 2.2 s, exponential holds of 0.7 s, polls of 30 ms to 1 s, a clock 0.5 s behind", polls},
+	}
+}
+
+// drawn are fleets that nobody chose: every figure comes from a random number. Of ten, two are at stage bridge, one is behind sidecars
+// in part, one shares no key.
+func drawn() []fleet { return draw("drawn", 20261122, 10) }
+
+// fresh are fleets of another seed. The round has six, and no more was drawn than these.
+func fresh() []fleet { return draw("fresh", 20261123, 6) }
+
+// waits are fleets of a third seed, which observe bounds the leases of by what waiters do. Before they ran it was written down that the
+// round is left out as a whole if in more than half of the fleets that run with it one hold in a hundred is late by over 100 ms.
+func waits() []fleet { return draw("waits", 20261124, 8) }
+
+func draw(name string, seed uint64, n int) (all []fleet) {
+	for i := range n {
+		all = append(all, drawOne(fmt.Sprintf("%s-%d", name, i), i, rand.New(rand.NewPCG(seed, uint64(i)))))
+	}
+	return all
+}
+
+func drawOne(called string, number int, r *rand.Rand) fleet {
+	steps := func(lo, hi time.Duration) time.Duration { return between(lo, hi)(r).Truncate(50 * ms) }
+	of := func(d time.Duration, lo, hi float64) time.Duration {
+		return steps(time.Duration(lo*float64(d)), time.Duration(hi*float64(d)))
+	}
+	m := member{kind: holders.JedisLock, lease: steps(1500*ms, 5000*ms), keys: []string{fmt.Sprintf("stock:%d", number)}}
+	name := "jedis-lock"
+	if number%2 == 1 {
+		m.kind, name = holders.RedisPy, "redis-py"
+	}
+	what := []string{fmt.Sprintf("lease %v", m.lease)}
+	if shape := r.IntN(4); shape == 0 {
+		least, mean := of(m.lease, 0.05, 0.15), of(m.lease, 0.15, 0.3)
+		m.hold = exponential(least, mean)
+		what = append(what, fmt.Sprintf("exponential holds of %v", least+mean))
+	} else {
+		lo, hi := of(m.lease, 0.05, 0.25), of(m.lease, 0.4, 0.95)
+		m.hold = between(lo, hi)
+		what = append(what, fmt.Sprintf("holds %v to %v", lo, hi))
+		if shape == 1 {
+			chance, lo, hi := 0.04+0.06*r.Float64(), of(m.lease, 1.05, 1.2), of(m.lease, 1.3, 1.8)
+			m.hold = mixed(m.hold, between(lo, hi), chance)
+			what = append(what, fmt.Sprintf("%.0f %% of them %v to %v", 100*chance, lo, hi))
+		}
+	}
+	m.think = between(0, of(m.lease, 0.1, 1.2))
+	if m.kind == holders.RedisPy && r.IntN(2) == 0 {
+		m.poll = steps(50*ms, 500*ms)
+		what = append(what, fmt.Sprintf("polls of %v", m.poll))
+	}
+	if m.kind == holders.RedisPy && r.IntN(3) == 0 {
+		m.crash = 0.02 + 0.04*r.Float64()
+		what = append(what, fmt.Sprintf("%.0f %% of the turns end by kill -9", 100*m.crash))
+	}
+	for k := 1; k < 1+r.IntN(3); k++ {
+		m.keys = append(m.keys, fmt.Sprintf("stock:%d", 100*k+number))
+	}
+	if len(m.keys) > 1 {
+		what = append(what, fmt.Sprintf("%d keys", len(m.keys)))
+	}
+	f := fleet{name: called, members: same(3+r.IntN(5), m)}
+	old := len(f.members)
+	for range 1 + r.IntN(2) {
+		clock := of(m.lease, 0.05, 0.45)
+		if number == 3 || number == 5 || number == 7 { // the namespace of a bridge stands clocks that are a second apart
+			clock = min(clock, 900*ms)
+		}
+		if r.IntN(2) == 0 {
+			clock = -clock
+		}
+		f.members[r.IntN(old)].clock = clock
+		what = append(what, fmt.Sprintf("a clock %+v", clock))
+	}
+	switch number {
+	case 3, 7:
+		service := member{lease: steps(4000*ms, 8000*ms), keys: m.keys, hold: between(of(m.lease, 0.05, 0.1), of(m.lease, 0.2, 0.5)), think: m.think}
+		n := 1 + r.IntN(3)
+		f.members = append(f.members, same(n, service)...)
+		what = append(what, fmt.Sprintf("%d Go services at stage bridge", n))
+	case 5:
+		m.sidecar, m.crash = true, 0
+		f.members = append(f.members, same(2, m)...)
+		what = append(what, "2 more behind sidecars")
+	case 9:
+		for i := range f.members {
+			f.members[i].keys = []string{fmt.Sprintf("mine:%d", i)}
+		}
+		what = append(what, "each has a key of its own")
+	}
+	f.what = fmt.Sprintf("%d %s, %s", old, name, strings.Join(what, ", "))
+	return f
 }

@@ -1,7 +1,11 @@
+// Package handover is the evidence for package handover on real servers: the examples of Wrap, and fleets of processes that move from one lock to
+// another while they are killed, stopped and cut off.
 package handover
 
 import (
 	"context"
+	"os"
+	"testing"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -15,6 +19,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/examples/locks"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
@@ -77,4 +82,12 @@ func poolOf(addr string, reply time.Duration) *redis.Pool {
 	return &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) {
 		return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(reply), redis.DialReadTimeout(reply), redis.DialWriteTimeout(reply))
 	}}
+}
+
+func TestMain(m *testing.M) {
+	if text := os.Getenv(memberOf); text != "" {
+		serve(text)
+		return
+	}
+	redistest.Main(m, redistest.Redis)
 }
