@@ -244,29 +244,6 @@ func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
 	}
 }
 
-// TestMembersAreSeen: what `lockmigrate stage` shows of a member, and that it leaves with Close.
-func TestMembersAreSeen(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		store := namespace(t, s)
-		l, err := compat.New(s.Pool(), quick(ofOrders, func(o *compat.Options) { o.Member = "pay-7" }))
-		require.NoError(t, err)
-		runs(t, l, lockmigrate.StageLegacy)
-		await(t, "a report of what it runs", func() bool {
-			view, err := store.Show(t.Context())
-			if err != nil || len(view.Members) != 1 {
-				return false
-			}
-			m := view.Members[0]
-			return strings.HasPrefix(m.ID, "pay-7/") && m.Info.Host != "" && m.Epoch == 1 && m.Stage == stages.Legacy &&
-				m.Skew < time.Minute && m.Skew > -time.Minute
-		})
-		l.Close()
-		if view, err := store.Show(t.Context()); err != nil || len(view.Members) != 0 {
-			t.Errorf("after Close: %+v, %v", view.Members, err)
-		}
-	})
-}
-
 // TestARestoredRecord: the server comes back from a snapshot that is two stages old. A member of before and a process that starts
 // then do not run stages two apart, and both work again.
 func TestARestoredRecord(t *testing.T) {

@@ -146,27 +146,6 @@ func TestDoctorWithoutAMaster(t *testing.T) {
 	assert.Contains(t, stderr, "not all that a yes needs could be made")
 }
 
-func TestSweepOverACluster(t *testing.T) {
-	t.Parallel()
-	c := redistest.NewCluster(t, 3, 0)
-	for i, s := range c.Masters {
-		s.Do("SET", ownedBy(c, i), inMS(-48*time.Hour))
-		s.Do("SET", "{"+ownedBy(c, i)+"}:live", inMS(time.Hour))
-	}
-	keys := func() (n int64) {
-		for _, s := range c.Masters {
-			n += s.Do("DBSIZE").(int64)
-		}
-		return n
-	}
-	out, _ := expect(t, exitDone, "sweep", "--match", "*lock:*", "--redis", c.URL())
-	assert.Contains(t, out, "3 candidates")
-	assert.EqualValues(t, 6, keys(), "dry")
-	out, _ = expect(t, exitDone, "sweep", "--match", "*lock:*", "--execute", "--journal", t.TempDir()+"/j", "--redis", c.URL())
-	assert.Contains(t, out, "changed: 3 done")
-	assert.EqualValues(t, 3, keys(), "what is live stays")
-}
-
 func TestVerifyOverACluster(t *testing.T) {
 	t.Parallel()
 	c := redistest.NewCluster(t, 3, 1)

@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -325,40 +324,15 @@ func TestBeyondACentury(t *testing.T) {
 	}
 }
 
-// logged is a log that many goroutines write.
-type logged struct {
-	sync.Mutex
-	text strings.Builder
-}
-
-func (l *logged) Write(p []byte) (int, error) {
-	l.Lock()
-	defer l.Unlock()
-	return l.text.Write(p)
-}
-
-func (l *logged) String() string {
-	l.Lock()
-	defer l.Unlock()
-	return l.text.String()
-}
-
 // TestAnotherDialectThanTheService: a sidecar of the wrong dialect gives a lock no lease, so it says so once, with the dialect that fits,
 // and counts each attempt. What has no time by intent, or is of the dialect, is neither.
 func TestAnotherDialectThanTheService(t *testing.T) {
 	for _, stage := range []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern} {
 		b := newBed(t, stage, "jedis-ms")
-		var log logged
-		s := b.sidecar("billing", "", func(o *sidecar.Options) { o.Log = slog.New(slog.NewTextHandler(&log, nil)) })
+		log := &written{}
+		s := b.sidecar("billing", "", func(o *sidecar.Options) { o.Log = slog.New(slog.NewTextHandler(log, nil)) })
 		c := b.client(s)
-		unread := func() (n int64) {
-			for _, count := range s.Counts() {
-				if count.Name == "lockmigrate_sidecar_unread_total" {
-					n = count.Value
-				}
-			}
-			return n
-		}
+		unread := func() int64 { return s.counted("unread") }
 		says(t, c, "1", "SETNX", "lock:1", ends(time.Minute))
 		assert.NotContains(t, log.String(), "no time of the dialect", stage)
 		for i, text := range []string{"1795397743.123457", "1795397743.987", "held"} {

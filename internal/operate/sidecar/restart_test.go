@@ -64,11 +64,7 @@ func TestTheNextSidecarKeepsNoLockOfNobody(t *testing.T) {
 	s = b.sidecar("one", sidecar.DialectNone)
 	redistest.Await(t, "the end of the lock", 10*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:g") == int64(0) })
 	b.listed("lock:g", "")
-	for _, c := range s.Counts() {
-		if c.Name == "lockmigrate_sidecar_ended_total" {
-			assert.EqualValues(t, 1, c.Value, "it is told")
-		}
-	}
+	assert.EqualValues(t, 1, s.counted("ended"), "it is told")
 }
 
 // With KeepFor a lock outlasts the end of its sidecar by that, whether the service comes back or not.
@@ -108,7 +104,7 @@ func TestReplacedSidecarLeavesItsLocks(t *testing.T) {
 		says(t, after, text, "GET", key)
 		says(t, after, "1", "DEL", key)
 	}
-	assert.Zero(t, twinsOf(first)+twinsOf(next))
+	assert.Zero(t, first.counted("twins")+next.counted("twins"))
 }
 
 // A sidecar of another name does not share an address.
@@ -172,15 +168,6 @@ func TestALongLockOverAStage(t *testing.T) {
 	says(t, c, "some uuid", "GET", "lock:l")
 	says(t, c, "1", "DEL", "lock:l")
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:l"))
-}
-
-func twinsOf(s *started) (n int64) {
-	for _, c := range s.Counts() {
-		if c.Name == "lockmigrate_sidecar_twins_total" {
-			n = c.Value
-		}
-	}
-	return n
 }
 
 // What is told to a sidecar does not reach one of the same name in another namespace.

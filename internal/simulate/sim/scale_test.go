@@ -11,50 +11,25 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
-// largeFleet is 10,000 clients of 200 services, with 500 keys each, on 64 masters. A client takes a lock about once a second.
-func largeFleet(scheme model.Scheme, until time.Duration) *Fleet {
-	f := &Fleet{Until: until, Masters: 64, Network: legacyFleet(1).Network}
-	for i := range 10_000 {
+// smallFleet is 40 clients of a service on 20 keys of 4 masters, so that they meet. A client takes a lock about once a second, and crashes.
+func smallFleet(scheme model.Scheme) *Fleet {
+	f := &Fleet{Until: 30 * time.Second, Masters: 4, Network: legacyFleet(1).Network}
+	for i := range 40 {
 		c := Client{
 			Member: model.Member{
 				Name: fmt.Sprint("s-", i), Scheme: scheme, Dialect: protocol.JedisMS,
 				Lease: 30 * time.Second, Poll: 100 * time.Millisecond, Patience: time.Hour,
 			},
-			Keys:  []KeySet{{Prefix: fmt.Sprintf("order-%d:", i/50), Count: 500}},
+			Keys:  []KeySet{{Prefix: "order-0:", Count: 20}},
 			Hold:  Uniform(5*time.Millisecond, 100*time.Millisecond),
 			Think: Uniform(500*time.Millisecond, 1400*time.Millisecond),
 			First: Uniform(0, time.Second),
+			Chaos: Chaos{CrashEvery: Uniform(5*time.Second, 20*time.Second), Restart: Fixed(time.Second)},
 		}
 		if !scheme.Old() {
 			c.Queue, c.Member.Fence, c.Renew, c.Settle, c.Grace, c.Yield = true, "fence", 10*time.Second, 50*time.Millisecond, time.Second, 300*time.Millisecond
 		}
 		f.Clients = append(f.Clients, c)
-	}
-	return f
-}
-
-// BenchmarkLargeFleet plays a minute of a large fleet on all cores.
-func BenchmarkLargeFleet(b *testing.B) {
-	for _, scheme := range []model.Scheme{model.Legacy, model.Bridge, model.Modern} {
-		b.Run(scheme.String(), func(b *testing.B) {
-			f := largeFleet(scheme, time.Minute)
-			var ops int64
-			for b.Loop() {
-				played := new(Parallel).Run(f, 1, 1)
-				ops += played.Sum().Ops
-			}
-			b.ReportMetric(float64(ops)/b.Elapsed().Seconds(), "ops/s")
-		})
-	}
-}
-
-// smallFleet is largeFleet with 40 clients on 20 keys of 4 masters, so that they meet.
-func smallFleet(scheme model.Scheme) *Fleet {
-	f := largeFleet(scheme, 30*time.Second)
-	f.Clients, f.Masters = f.Clients[:40], 4
-	for i := range f.Clients {
-		f.Clients[i].Keys[0].Count = 20
-		f.Clients[i].Chaos = Chaos{CrashEvery: Uniform(5*time.Second, 20*time.Second), Restart: Fixed(time.Second)}
 	}
 	return f
 }

@@ -147,7 +147,7 @@ func measure(t *testing.T, names []string) {
 	var chosen []fleet
 	for _, r := range rounds() {
 		for _, f := range r.fleets {
-			if slices.Contains(names, r.name) || slices.Contains(names, f.name) {
+			if len(f.members) > 0 && (slices.Contains(names, r.name) || slices.Contains(names, f.name)) {
 				chosen = append(chosen, f)
 			}
 		}

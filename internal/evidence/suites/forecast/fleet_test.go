@@ -5,17 +5,14 @@ package forecast
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"fmt"
 	"hash/fnv"
 	"io"
 	"log/slog"
 	"math/rand/v2"
 	"net"
-	"os"
 	"os/exec"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -49,7 +46,6 @@ type member struct {
 	crash float64 // the chance that it is killed inside, each turn
 
 	poll    time.Duration // of redis-py; 0: 100 ms
-	drift   float64       // ppm by which its clock, that of a jedis-lock, is too fast
 	sidecar bool          // it reaches the server through one of its own
 }
 
@@ -167,8 +163,9 @@ func (m *member) start(t *testing.T, addr string) lock {
 	}
 	options := []holders.Option{holders.Arg("lease", m.lease), holders.Arg("wait", time.Hour)}
 	switch {
-	case m.kind == holders.JedisLock && (m.clock != 0 || m.drift != 0):
-		options = append(options, m.moved(t))
+	case m.kind == holders.JedisLock && m.clock != 0:
+		environ := redistest.MovedClock(t, m.clock)
+		options = append(options, func(cmd *exec.Cmd) { cmd.Env = append(cmd.Environ(), environ...) })
 	case m.kind == holders.RedisPy:
 		options = append(options, holders.Arg("clock", m.clock))
 	}
@@ -176,27 +173,6 @@ func (m *member) start(t *testing.T, addr string) lock {
 		options = append(options, holders.Arg("poll", m.poll))
 	}
 	return &process{t, holders.Start(t, m.kind, "redis://"+addr+"/0", options...)}
-}
-
-// moved moves a process's clock, and goes on moving it where it drifts.
-func (m *member) moved(t *testing.T) holders.Option {
-	environ := redistest.MovedClock(t, m.clock)
-	if m.drift != 0 {
-		_, name, _ := strings.Cut(environ[1], "=")
-		file, err := os.OpenFile(name, os.O_WRONLY, 0)
-		require.NoError(t, err)
-		began := time.Now()
-		var moving sync.WaitGroup
-		moving.Go(func() {
-			defer file.Close()
-			for ; t.Context().Err() == nil; time.Sleep(50 * time.Millisecond) {
-				offset := m.clock + time.Duration(float64(time.Since(began))*m.drift/1e6)
-				_, _ = file.WriteAt(binary.NativeEndian.AppendUint64(nil, uint64(offset)), 0)
-			}
-		})
-		t.Cleanup(moving.Wait)
-	}
-	return func(cmd *exec.Cmd) { cmd.Env = append(cmd.Environ(), environ...) }
 }
 
 // behind starts a sidecar before the server, on the member's host, and returns its address.
