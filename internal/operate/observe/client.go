@@ -38,6 +38,7 @@ type client struct {
 	watched     traffic.Key
 	ttl         time.Duration // of the last lock that it set one for
 	sidecar     string        // the name of its sidecar, empty for none
+	digest      []string      // its last EVALSHA, where no command of it came
 
 	sent       map[string]int64  // what it sent to locks, by command: SETNX, GETSET, SET NX, SET GET, SET, SETEX
 	wins       int64             // acquisitions by SETNX or SET NX without a TTL

@@ -236,9 +236,13 @@ func sentAs(l *traffic.Command, e traffic.Effect) string {
 
 // begin notes a script, which the lines of "lua" that follow belong to.
 func (o *Observer) begin(c *client, l *traffic.Command) {
-	before := o.script
+	if before := o.script; before.caller != nil && !before.acted && before.call.Words[0] == "EVALSHA" {
+		before.caller.digest = before.call.Words
+	}
 	o.script = script{call: l.Script, caller: c, name: l.Script.Name}
-	o.script.again = before.caller == c && !before.acted && l.Words[0] == "EVAL" && before.call.Words[0] == "EVALSHA" && len(l.Words) > 2 && slices.Equal(l.Words[2:], before.call.Words[2:])
+	// Scripts of others may come between a digest that the server does not know and its text.
+	o.script.again = l.Words[0] == "EVAL" && len(l.Words) > 2 && len(c.digest) > 2 && slices.Equal(l.Words[2:], c.digest[2:])
+	c.digest = nil
 	if len(l.Words) < 3 {
 		return
 	}

@@ -298,3 +298,25 @@ func (p *player) profiled(b *strings.Builder, some func(string, any)) {
 		b.WriteString("\n")
 	}
 }
+
+// TestAScriptThatTheServerDidNotKnow: a try whose digest is unknown is sent again as a text. It is one try, also where another's script comes
+// between the two.
+func TestAScriptThatTheServerDidNotKnow(t *testing.T) {
+	for _, between := range []bool{false, true} {
+		t.Run(fmt.Sprint(between), func(t *testing.T) {
+			p := newTape(Options{})
+			args := []string{"4", "lock:a", "{lock:a}:guard", "{lock:a}:yield", "{lock:a}:queue", "6808897779947178627", "30000", "_"}
+			p.run("1.1.1.1:1", append([]string{"EVALSHA", scripts.BridgeAcquire.Digest}, args...)...)
+			if between {
+				p.run("2.2.2.2:1", "EVALSHA", strings.Repeat("0", 40), "1", "other")
+				p.run("lua", "TIME")
+			}
+			p.run("1.1.1.1:1", append([]string{"EVAL", scripts.BridgeAcquire.Source}, args...)...)
+			p.run("lua", "SET", "lock:a", "6808897779947178627", "PX", "30000")
+			r := p.report()
+			i := slices.IndexFunc(r.Clients, func(c Row) bool { return c.Addr == "1.1.1.1:1" })
+			require.GreaterOrEqual(t, i, 0)
+			assert.Equal(t, []int64{1, 1}, []int64{r.Clients[i].Tries, r.Clients[i].Acquired})
+		})
+	}
+}
