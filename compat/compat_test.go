@@ -108,16 +108,10 @@ func TestOneHolderInEveryStage(t *testing.T) {
 					first := newLocker(t, s, quick(inStage(t, s, a)))
 					second := newLocker(t, s, quick(inStage(t, s, b)))
 					k := acquire(t, first, key)
-					if k.Stage() != a || k.Key() != key || s.Value(key) != k.Token() {
-						t.Errorf("stage %v, key %q, the key holds %q, the token is %q", k.Stage(), k.Key(), s.Value(key), k.Token())
-					}
-					if _, err := second.TryAcquire(t.Context(), key); !errors.Is(err, lockmigrate.ErrNotAcquired) {
-						t.Errorf("a second holder beside the first: %v", err)
-					}
+					assert.False(t, k.Stage() != a || k.Key() != key || s.Value(key) != k.Token(), "stage %v, key %q, the key holds %q, the token is %q", k.Stage(), k.Key(), s.Value(key), k.Token())
+					assert.ErrorIs(t, failed(second.TryAcquire(t.Context(), key)), lockmigrate.ErrNotAcquired, "a second holder beside the first")
 					release(t, k)
-					if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrReleased) {
-						t.Errorf("a second release: %v", err)
-					}
+					assert.ErrorIs(t, k.Release(t.Context()), lockmigrate.ErrReleased, "a second release")
 					if cause := context.Cause(k.Context()); !errors.Is(cause, lockmigrate.ErrReleased) {
 						t.Errorf("the context ended with %v", cause)
 					}
@@ -136,9 +130,7 @@ func TestBridgeTakesOverWhatHasExpired(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick())
 		s.Do("SET", "orders", time.Now().Add(-50*time.Millisecond).UnixMilli())
-		if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
-			t.Errorf("taken within the grace: %v", err)
-		}
+		assert.ErrorIs(t, failed(l.TryAcquire(t.Context(), "orders")), lockmigrate.ErrNotAcquired, "taken within the grace")
 		start := time.Now()
 		k := acquire(t, l, "orders")
 		if waited := time.Since(start); waited > time.Second {
@@ -171,9 +163,7 @@ func TestForeignValuesAreHeld(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 			_, err = c.locker.Acquire(ctx, "orders")
 			cancel()
-			if !errors.Is(err, lockmigrate.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded) {
-				t.Errorf("%s: a cancelled wait ended with %v", value, err)
-			}
+			assert.False(t, !errors.Is(err, lockmigrate.ErrNotAcquired) || !errors.Is(err, context.DeadlineExceeded), "%s: a cancelled wait ended with %v", value, err)
 			assert.True(t, s.Value("orders") == value, "%s was changed to %s", value, s.Value("orders"))
 		}
 	})
@@ -194,9 +184,7 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 		if took := time.Since(start); took > 15*time.Second {
 			t.Errorf("came back after %v, as if it had settled to the end", took)
 		}
-		if !errors.Is(err, lockmigrate.ErrNotAcquired) || !strings.Contains(fmt.Sprint(err), "no time") {
-			t.Errorf("cancelled while settling: %v", err)
-		}
+		assert.False(t, !errors.Is(err, lockmigrate.ErrNotAcquired) || !strings.Contains(fmt.Sprint(err), "no time"), "cancelled while settling: %v", err)
 		l.Close() // waits for what is given back
 		assert.True(t, s.Value("orders")+s.Value(protocol.GuardKey("orders")) == "", "a cancelled wait left the keys behind")
 	})
@@ -220,9 +208,7 @@ func TestEveryDialect(t *testing.T) {
 						t.Errorf("%s reads the token %q as expiring at %v (%v)", d, k.Token(), ends, ok)
 					}
 				}
-				if _, err := plain.TryAcquire(t.Context(), key); !errors.Is(err, lockmigrate.ErrNotAcquired) {
-					t.Errorf("a legacy client beside a bridge holder: %v", err)
-				}
+				assert.ErrorIs(t, failed(plain.TryAcquire(t.Context(), key)), lockmigrate.ErrNotAcquired, "a legacy client beside a bridge holder")
 				release(t, k)
 				k = acquire(t, old, key)
 				if _, err := bridge.TryAcquire(t.Context(), key); !errors.Is(err, lockmigrate.ErrNotAcquired) || errors.Is(err, lockmigrate.ErrForeignFormat) {
@@ -291,9 +277,7 @@ func TestUnshareableDialectsAreRefusedByName(t *testing.T) {
 		"T": "GETSET on every failure", "ms|uuid": "GETSET on every failure", "E2": `write "1"`, "empty": "says nothing",
 		"nobody": "no dialect is named",
 	} {
-		if err := (compat.Options{Dialect: legacy.Dialect{Name: name}}).Validate(); err == nil || !strings.Contains(err.Error(), why) {
-			t.Errorf("%s: %v", name, err)
-		}
+		assert.ErrorContains(t, (compat.Options{Dialect: legacy.Dialect{Name: name}}).Validate(), why, "%s", name)
 	}
 }
 
@@ -320,9 +304,7 @@ func TestObserverHearsALocksLife(t *testing.T) {
 		s.Do("SET", "orders", later(-long))
 		k := acquire(t, l, "orders")
 		hears("acquired taken over")
-		if _, err := l.TryAcquire(t.Context(), "orders"); err == nil {
-			t.Error("acquired twice")
-		}
+		assert.Error(t, failed(l.TryAcquire(t.Context(), "orders")), "acquired twice")
 		hears("waited")
 		s.Do("DEL", "orders")
 		hears("renewed repaired")
@@ -334,3 +316,6 @@ func TestObserverHearsALocksLife(t *testing.T) {
 		_ = k.Release(t.Context())
 	})
 }
+
+// failed is the error of a call that returns something beside it.
+func failed[T any](_ T, err error) error { return err }

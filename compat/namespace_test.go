@@ -286,9 +286,7 @@ func TestReady(t *testing.T) {
 	link.Heal()
 	assert.NoError(t, cut.Ready(within(t, 20*time.Second)), "after it can be reached:")
 	cut.Close()
-	if err := cut.Ready(t.Context()); !errors.Is(err, lockmigrate.ErrStage) {
-		t.Errorf("after Close: %v", err)
-	}
+	assert.ErrorIs(t, cut.Ready(t.Context()), lockmigrate.ErrStage, "after Close")
 }
 
 // TestTheRecordKnowsTheLongestLock: what a member reports bounds every lock that it may take afterwards, also the
@@ -322,9 +320,7 @@ func TestTheRecordKnowsTheLongestLock(t *testing.T) {
 		seen[r.epoch] = true
 		assert.True(t, r.longest >= needed[r.epoch], "in epoch %d it reports %d ms", r.epoch, r.longest)
 	}
-	if !seen[-1] || !seen[1] || !seen[2] || !seen[3] {
-		t.Errorf("reports of epochs %v", seen)
-	}
+	assert.False(t, !seen[-1] || !seen[1] || !seen[2] || !seen[3], "reports of epochs %v", seen)
 }
 
 // TestAClockOfTheLastCentury: the bridge would not read what stage legacy writes by such a clock, so nobody writes it.
@@ -389,9 +385,7 @@ func TestRightsThatWereNeverThere(t *testing.T) {
 		l, err := compat.New(pool, quick(ofOrders))
 		require.NoError(t, err)
 		_, err = l.Acquire(within(t, 10*time.Second), "orders:1")
-		if !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) {
-			t.Errorf("without %s: %v", missing, err)
-		}
+		assert.False(t, !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded), "without %s: %v", missing, err)
 		s.Do("ACL", "SETUSER", "app", rules[1])
 		await(t, "the Locker works with "+missing, func() bool { return l.Ready(t.Context()) == nil })
 		l.Close()

@@ -70,9 +70,7 @@ func TestAWaitersLostRepliesAreSettled(t *testing.T) {
 		case k := <-locks:
 			assert.True(t, lostTakes.Load() >= 4, "only %d replies were lost", lostTakes.Load())
 			on := s.Value("orders")
-			if on == "" || on != s.Value(protocol.GuardKey("orders")) {
-				t.Errorf("the key holds %q, the guard %q", on, s.Value(protocol.GuardKey("orders")))
-			}
+			assert.False(t, on == "" || on != s.Value(protocol.GuardKey("orders")), "the key holds %q, the guard %q", on, s.Value(protocol.GuardKey("orders")))
 			release(t, k)
 		case err := <-errs:
 			t.Fatalf("the waiter gave up: %v", err)
@@ -111,9 +109,7 @@ func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
 		select {
 		case err := <-errs:
 			var e *lockmigrate.Error
-			if !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.Is(err, why) || errors.Is(err, lockmigrate.ErrNotAcquired) || time.Until(e.Until) < 0 {
-				t.Errorf("%v", err)
-			}
+			assert.False(t, !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.Is(err, why) || errors.Is(err, lockmigrate.ErrNotAcquired) || time.Until(e.Until) < 0, "%v", err)
 		case <-time.After(30 * time.Second):
 			t.Fatal("the wait does not end")
 		}

@@ -58,9 +58,7 @@ func TestLocksOutliveAStageChange(t *testing.T) {
 		}
 		moveTo(t, store, stages.Bridge)
 		runs(t, l, lockmigrate.StageBridge)
-		if _, err := l.TryAcquire(t.Context(), "orders:1"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
-			t.Errorf("beside a lock of the stage before: %v", err)
-		}
+		assert.ErrorIs(t, failed(l.TryAcquire(t.Context(), "orders:1")), lockmigrate.ErrNotAcquired, "beside a lock of the stage before")
 		if err := old.Renew(t.Context()); err != nil || old.Token() != s.Value("orders:1") || s.Value(protocol.GuardKey("orders:1")) != "" {
 			t.Errorf("renewed as what it is not: %v", err)
 		}
@@ -229,9 +227,7 @@ func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
 			return err == nil && len(view.Members) == 1 && view.Members[0].Left < 0
 		})
 		close(late)
-		if err := <-result; !errors.Is(err, lockmigrate.ErrStage) {
-			t.Errorf("stage %v: a command that came after the lease: %v", stage, err)
-		}
+		assert.ErrorIs(t, <-result, lockmigrate.ErrStage, "stage %v: a command that came after the lease", stage)
 		if held := s.Value("orders:late") + s.Value(protocol.GuardKey("orders:late")); held != "" {
 			t.Errorf("stage %v: it left %q", stage, held)
 		}
@@ -274,9 +270,7 @@ func TestARestoredRecord(t *testing.T) {
 			require.False(t, time.Now().After(deadline), "they do not work again: %v, %v", olderErr, newerErr)
 		}
 		release(t, acquire(t, second, "orders:1"))
-		if err := context.Cause(held.Context()); !errors.Is(err, lockmigrate.ErrLost) {
-			t.Errorf("the older member's lock: %v", err)
-		}
+		assert.ErrorIs(t, context.Cause(held.Context()), lockmigrate.ErrLost, "the older member's lock")
 	})
 }
 

@@ -65,12 +65,8 @@ func TestClobberWhileSettling(t *testing.T) {
 			t.Fatalf("GETSET returned %q", old)
 		}
 		<-locked
-		if err := <-result; !errors.Is(err, lockmigrate.ErrNotAcquired) {
-			t.Errorf("clobbered: %v", err)
-		}
-		if s.Value(protocol.GuardKey("orders")) != "" || s.Value("orders") == bridge {
-			t.Error("the bridge did not withdraw")
-		}
+		assert.ErrorIs(t, <-result, lockmigrate.ErrNotAcquired, "clobbered")
+		assert.False(t, s.Value(protocol.GuardKey("orders")) != "" || s.Value("orders") == bridge, "the bridge did not withdraw")
 	})
 }
 
@@ -130,9 +126,7 @@ func TestLoserOfDialectBComesBackAsWinner(t *testing.T) {
 		value, _ := rules.Expiry(protocol.InstantOf(time.Now()), time.Minute, "0f0e0d0c-0b0a-4908-8706-050403020100")
 		s.Do("GETSET", "orders", value)
 		require.True(t, rules.Judge(value, protocol.InstantOf(time.Now()), "0f0e0d0c-0b0a-4908-8706-050403020100") == protocol.Expired, "the client no longer takes its own value for expired")
-		if err := <-result; !errors.Is(err, lockmigrate.ErrNotAcquired) {
-			t.Errorf("beside a client that comes back as the winner: %v", err)
-		}
+		assert.ErrorIs(t, <-result, lockmigrate.ErrNotAcquired, "beside a client that comes back as the winner")
 		assert.True(t, s.Value("orders") == value, "its value was overwritten by %q", s.Value("orders"))
 	})
 }
@@ -149,18 +143,14 @@ func TestStaleDeleteIsRepaired(t *testing.T) {
 			s.Do("DEL", "orders")
 			deleted := time.Now()
 			for _, l := range []compat.Locker{other, modern} {
-				if _, err := l.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
-					t.Errorf("another came in after a stale DEL: %v", err)
-				}
+				assert.ErrorIs(t, failed(l.TryAcquire(t.Context(), "orders")), lockmigrate.ErrNotAcquired, "another came in after a stale DEL")
 			}
 			await(t, "the repair", func() bool { return s.Value("orders") == k.Token() })
 			if took := time.Since(deleted); took > time.Second {
 				t.Errorf("repaired after %v, the renewal interval is a third of a second", took)
 			}
 		}
-		if k.Context().Err() != nil {
-			t.Errorf("the holder was disturbed: %v", context.Cause(k.Context()))
-		}
+		assert.True(t, k.Context().Err() == nil, "the holder was disturbed: %v", context.Cause(k.Context()))
 		release(t, k)
 	})
 }
@@ -182,16 +172,10 @@ func TestDisplacedHolderIsTold(t *testing.T) {
 			t.Errorf("cause %v", cause)
 		}
 		s.Do("DEL", "orders") // the legacy client has finished; the displaced holder may still be at work
-		if _, err := other.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
-			t.Errorf("another bridge client came in beside the displaced one: %v", err)
-		}
+		assert.ErrorIs(t, failed(other.TryAcquire(t.Context(), "orders")), lockmigrate.ErrNotAcquired, "another bridge client came in beside the displaced one")
 		s.Do("SETNX", "orders", theirs)
-		if err := k.Release(t.Context()); !errors.Is(err, lockmigrate.ErrLost) {
-			t.Errorf("release of a displaced lock: %v", err)
-		}
-		if s.Value("orders") == "" || s.Value(protocol.GuardKey("orders")) != "" {
-			t.Error("the release took the legacy client's value, or left its own guard")
-		}
+		assert.ErrorIs(t, k.Release(t.Context()), lockmigrate.ErrLost, "release of a displaced lock")
+		assert.False(t, s.Value("orders") == "" || s.Value(protocol.GuardKey("orders")) != "", "the release took the legacy client's value, or left its own guard")
 	})
 }
 
@@ -211,9 +195,7 @@ func TestADisplacementBehindItsCallerIsToldInFull(t *testing.T) {
 		s.Do("SET", "orders", theirs)
 		ctx, cancel := context.WithCancel(t.Context())
 		leave.Store(&cancel)
-		if err := k.Release(ctx); !errors.Is(err, lockmigrate.ErrUnknownOutcome) {
-			t.Fatalf("release: %v", err)
-		}
+		require.ErrorIs(t, k.Release(ctx), lockmigrate.ErrUnknownOutcome, "release")
 		lost(t, k, 5*time.Second)
 		var e *lockmigrate.Error
 		if err := context.Cause(k.Context()); !errors.As(err, &e) || e.Reason != lockmigrate.ReasonDisplaced || e.Value != theirs {
@@ -243,13 +225,9 @@ func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
 		lose.Store(true)
 		err := k.Release(t.Context())
 		var e *lockmigrate.Error
-		if !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrLost) || e.Reason != lockmigrate.ReasonDisplaced || e.Value != theirs {
-			t.Errorf("release: %v", err)
-		}
+		assert.False(t, !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrLost) || e.Reason != lockmigrate.ReasonDisplaced || e.Value != theirs, "release: %v", err)
 		assert.False(t, lose.Load(), "no reply was lost")
-		if s.Value("orders") != theirs || s.Value(protocol.GuardKey("orders")) != "" {
-			t.Error("the release took the legacy client's value, or left its own guard")
-		}
+		assert.False(t, s.Value("orders") != theirs || s.Value(protocol.GuardKey("orders")) != "", "the release took the legacy client's value, or left its own guard")
 	})
 }
 
@@ -267,9 +245,7 @@ func TestServerThatStopsAnswering(t *testing.T) {
 		}
 		_, err := l.TryAcquire(t.Context(), "bills")
 		var e *lockmigrate.Error
-		if !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.As(err, &e) || e.Until.IsZero() {
-			t.Errorf("four replies were lost: %v", err)
-		}
+		assert.False(t, !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.As(err, &e) || e.Until.IsZero(), "four replies were lost: %v", err)
 		thaw()
 		await(t, "both keys are free again", func() bool {
 			return s.Value("orders")+s.Value("bills")+s.Value(protocol.GuardKey("orders"))+s.Value(protocol.GuardKey("bills")) == ""

@@ -171,9 +171,7 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 				t.Errorf("waiter %d was served in place %d", got, n)
 			}
 			k := <-locks
-			if _, err := passer.TryAcquire(t.Context(), "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) {
-				t.Errorf("a passer-by beside a holder: %v", err)
-			}
+			assert.ErrorIs(t, failed(passer.TryAcquire(t.Context(), "orders")), lockmigrate.ErrNotAcquired, "a passer-by beside a holder")
 			if k != nil {
 				release(t, k)
 			}

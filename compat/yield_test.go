@@ -91,9 +91,7 @@ func TestNoGapsWithoutOldClients(t *testing.T) {
 				t.Fatalf("a gap after %d turns, and no old client is there", turns.Load())
 			}
 		}
-		if !looked || turns.Load() < 50 {
-			t.Fatalf("%d turns; the state was seen: %v", turns.Load(), looked)
-		}
+		require.False(t, !looked || turns.Load() < 50, "%d turns; the state was seen: %v", turns.Load(), looked)
 		// Three gaps to the next look, a hold, and the pause between two looks of the old client.
 		if took, bound := firstTurn(t, s), 3*gap+gap+100*time.Millisecond+slack; took > bound {
 			t.Errorf("the first turn took %v, want %v", took, bound)
@@ -136,9 +134,7 @@ func TestYieldOfTheRecord(t *testing.T) {
 		require.NoError(t, err)
 		to := view.Record
 		to.Yield = 300 * time.Millisecond
-		if _, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, failed(store.Set(t.Context(), view.Record.Epoch, view.Record, to, true)))
 		moveTo(t, store, stages.Bridge)
 		for _, c := range []struct {
 			yield time.Duration
@@ -155,9 +151,7 @@ func TestYieldOfTheRecord(t *testing.T) {
 			conn, want := s.Conn(), max(c.yield, to.Yield)
 			k := acquire(t, l, "orders:1")
 			now := time.Now().UnixMilli()
-			if _, err := conn.Do("SET", protocol.YieldKey("orders:1"), fmt.Sprintf("0 %[1]d 60000 0 100 -2 %[1]d 0 100 0 0", now-1000)); err != nil {
-				t.Fatal(err)
-			}
+			require.NoError(t, failed(conn.Do("SET", protocol.YieldKey("orders:1"), fmt.Sprintf("0 %[1]d 60000 0 100 -2 %[1]d 0 100 0 0", now-1000))))
 			time.Sleep(2 * time.Millisecond)
 			release(t, k)
 			began := time.Now()

@@ -5,6 +5,8 @@ import (
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/assert"
 )
 
 // playBridge feeds replies to a machine and returns what it did, one word a step: an op, a sleep or the
@@ -98,14 +100,10 @@ func TestBridgeAcquireCountsTheTTLFromBeforeTheCommand(t *testing.T) {
 	a.Next(100, Reply{})
 	a.Next(300, Reply{Kind: Silence})
 	a.Next(400, code(TakeMine))
-	if a.Deadline() != Instant(300).Add(time.Minute) || !a.Holds() {
-		t.Errorf("until %d, holds %v", a.Deadline(), a.Holds())
-	}
+	assert.False(t, a.Deadline() != Instant(300).Add(time.Minute) || !a.Holds(), "until %d, holds %v", a.Deadline(), a.Holds())
 	a.Next(500, Reply{Kind: Woke})
 	a.Next(600, code(SettleDone))
-	if a.Deadline() != Instant(500).Add(time.Minute) {
-		t.Errorf("until %d after settling at 500", a.Deadline())
-	}
+	assert.True(t, a.Deadline() == Instant(500).Add(time.Minute), "until %d after settling at 500", a.Deadline())
 }
 
 // TestAClaimIsInWholeMilliseconds: the server counts a claim so. A third of a TTL of 2 s is 666.67 ms, and the server forgets a grant

@@ -4,22 +4,21 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"testing"
+
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestCompanionKeysLieInTheirKeysSlot(t *testing.T) {
 	for key, slot := range map[string]int{"foo": 12182, "bar": 5061, "{foo}bar": 12182, "123456789": 12739} {
-		if Slot(key) != slot {
-			t.Errorf("Slot(%q) = %d, want %d", key, Slot(key), slot)
-		}
+		assert.True(t, Slot(key) == slot, "Slot(%q) = %d, want %d", key, Slot(key), slot)
 	}
 	keys := []string{"a", "{a}", "{a}b", "a}b", "{}a", "a{", "{a", "a{}{b}", "{{a}}", "a{b}c{d}", "}{", "\x00"}
 	keys = append(keys, braced()...)
 	names := map[string]string{}
 	for _, key := range keys {
 		for _, name := range []string{GuardKey(key), FenceKey(key)} {
-			if Slot(name) != Slot(key) {
-				t.Errorf("%q lies in slot %d, its key %q in %d", name, Slot(name), key, Slot(key))
-			}
+			assert.True(t, Slot(name) == Slot(key), "%q lies in slot %d, its key %q in %d", name, Slot(name), key, Slot(key))
 			if other, taken := names[name]; taken && other != key {
 				t.Errorf("%q belongs to %q and to %q", name, other, key)
 			}
@@ -44,15 +43,11 @@ func TestCompanionsOf(t *testing.T) {
 // Owner leads from every companion back to its lock, and from nothing else.
 func TestOwner(t *testing.T) {
 	names := []func(string) string{GuardKey, FenceKey, YieldKey, QueueKey, ShareKey, SidecarKey}
-	if len(names) != len(companionRoles) {
-		t.Fatalf("%d roles, %d functions", len(companionRoles), len(names))
-	}
+	require.True(t, len(names) == len(companionRoles), "%d roles, %d functions", len(companionRoles), len(names))
 	keys := []string{"orders", "a:b", "{7}orders", "x{tag}y", "a}b", "{}a", "a:guard", "lock", "{a", "a:", "a::", "}{", "lock.\x00\xff"}
 	keys = append(keys, braced()...)
 	for _, key := range keys {
-		if len(CompanionNames(key)) != len(names) {
-			t.Errorf("%q: %q", key, CompanionNames(key))
-		}
+		assert.True(t, len(CompanionNames(key)) == len(names), "%q: %q", key, CompanionNames(key))
 		for _, of := range names {
 			if owner, role, ok := Owner([]byte(of(key))); !ok || owner != key || role == "" {
 				t.Errorf("%q belongs to %q (%s), %v; want %q", of(key), owner, role, ok, key)

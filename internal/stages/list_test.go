@@ -44,17 +44,13 @@ func TestOverlapsAreFoundOnEveryMaster(t *testing.T) {
 			if !listed {
 				conn, err := store.Pool.GetContext(t.Context())
 				require.NoError(t, err)
-				if _, err := conn.Do("DEL", ListKey); err != nil {
-					t.Fatal(err)
-				}
+				require.NoError(t, failed(conn.Do("DEL", ListKey)))
 				_ = conn.Close()
 			}
 			if err := second.Init(t.Context(), record(prefix+"order.*")); !errors.Is(err, ErrOverlap) || !strings.Contains(err.Error(), first.Namespace) {
 				t.Errorf("%s beside %s: %v", second.Namespace, first.Namespace, err)
 			}
-			if _, err := second.Show(t.Context()); !errors.Is(err, ErrNoRecord) {
-				t.Errorf("%s: %v", second.Namespace, err)
-			}
+			assert.ErrorIs(t, failed(second.Show(t.Context())), ErrNoRecord, "%s", second.Namespace)
 		}
 	}
 }
@@ -121,13 +117,9 @@ func TestAnotherOperatorAtWork(t *testing.T) {
 	if err := store.Init(t.Context(), orders); !errors.Is(err, ErrBusy) || !strings.Contains(err.Error(), "run it again in 15s") {
 		t.Errorf("a second init: %v", err)
 	}
-	if _, err := store.Delete(t.Context(), 1, true); !errors.Is(err, ErrBusy) {
-		t.Errorf("a delete: %v", err)
-	}
+	assert.ErrorIs(t, failed(store.Delete(t.Context(), 1, true)), ErrBusy, "a delete")
 	s.Mini.SetTime(clock.Add(claimStands))
-	if _, err := store.Delete(t.Context(), 1, true); err != nil {
-		t.Errorf("keys that a stopped command has reserved are given up: %v", err)
-	}
+	assert.NoError(t, failed(store.Delete(t.Context(), 1, true)), "keys that a stopped command has reserved are given up")
 	assert.NoError(t, named(store, "other").Init(t.Context(), orders), "and another namespace can have them:")
 	require.NoError(t, c.done(t.Context(), &c.entry))
 	if l, err := store.list(t.Context()); err != nil || len(l.entries["orders"].Patterns) > 0 {
@@ -205,9 +197,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 		a.report()
 		require.NoError(t, store.Leave(t.Context(), "a", 2, never))
 		require.NoError(t, store.Forget(t.Context()))
-		if _, err := store.Show(t.Context()); err != nil {
-			t.Errorf("forget takes a namespace that stands: %v", err)
-		}
+		assert.NoError(t, failed(store.Show(t.Context())), "forget takes a namespace that stands")
 		if blockers, err := store.Delete(t.Context(), 1, true); err != nil || len(blockers) > 0 {
 			t.Fatal(blockers, err)
 		}
@@ -267,13 +257,9 @@ func TestWhatAStoppedSetReserved(t *testing.T) {
 			t.Fatal(err)
 		}
 		other := named(store, "tickets")
-		if err := other.Init(t.Context(), record("ticket.*")); !errors.Is(err, ErrOverlap) {
-			t.Errorf("the command may still be under way: %v", err)
-		}
+		assert.ErrorIs(t, other.Init(t.Context(), record("ticket.*")), ErrOverlap, "the command may still be under way")
 		age(t, s, store)
 		assert.NoError(t, other.Init(t.Context(), record("ticket.*")), "the command is over, and its record has no such key:")
-		if err := named(store, "more").Init(t.Context(), record(orders.Patterns...)); !errors.Is(err, ErrOverlap) {
-			t.Errorf("the record's own keys: %v", err)
-		}
+		assert.ErrorIs(t, named(store, "more").Init(t.Context(), record(orders.Patterns...)), ErrOverlap, "the record's own keys")
 	})
 }

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
@@ -31,9 +32,7 @@ func TestALookIsFinished(t *testing.T) {
 			err := mover.Run(ctx, Bridge, func(View, []Blocker) {})
 			cancel()
 			var waited *Waited
-			if !errors.As(err, &waited) || !errors.Is(err, context.DeadlineExceeded) || waited.Blockers[0].Member != "a" {
-				t.Errorf("slow at round trip %d: %v", slow, err)
-			}
+			assert.False(t, !errors.As(err, &waited) || !errors.Is(err, context.DeadlineExceeded) || waited.Blockers[0].Member != "a", "slow at round trip %d: %v", slow, err)
 		}
 		a.report()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
@@ -62,17 +61,13 @@ func TestBeforeHasTheLastWord(t *testing.T) {
 			order = append(order, "wait")
 			a.report() // the one in the way catches up
 		}
-		if err := mover.Run(t.Context(), Bridge, wait); !errors.Is(err, refusal) {
-			t.Errorf("refused: %v", err)
-		}
+		assert.ErrorIs(t, mover.Run(t.Context(), Bridge, wait), refusal, "refused")
 		if view, err := store.Show(t.Context()); err != nil || view.Record.Epoch != 1 {
 			t.Errorf("a move that was refused: %+v, %v", view.Record, err)
 		}
 		answer = nil
 		assert.NoError(t, mover.Run(t.Context(), Bridge, wait))
-		if len(order) != 3 || order[0] != "wait" || order[1] != "before" || order[2] != "before" {
-			t.Errorf("asked in the order %v", order)
-		}
+		assert.False(t, len(order) != 3 || order[0] != "wait" || order[1] != "before" || order[2] != "before", "asked in the order %v", order)
 	})
 }
 
@@ -86,9 +81,7 @@ func TestFollowWaitsForThoseWhoAct(t *testing.T) {
 		silent.Lease = time.Millisecond
 		a.report()
 		unfit.Seq++
-		if _, err := store.Join(t.Context(), unfit.Report); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, failed(store.Join(t.Context(), unfit.Report)))
 		silent.report()
 		time.Sleep(5 * time.Millisecond) // its lease, by the server's clock
 		waits := 0
@@ -105,9 +98,7 @@ func TestFollowWaitsForThoseWhoAct(t *testing.T) {
 		}
 		a.Epoch, a.Stage = -1, -1
 		a.Seq++
-		if _, err := store.Join(t.Context(), a.Report); err != nil {
-			t.Fatal(err)
-		}
+		require.NoError(t, failed(store.Join(t.Context(), a.Report)))
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
 		var waited *Waited

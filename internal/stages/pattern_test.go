@@ -61,13 +61,9 @@ func FuzzRecord(f *testing.F) {
 		r, err := s.record(1, stage, 0, patterns, clients)
 		if err == nil {
 			require.True(t, Valid(r.Stage), "stage %d passed", r.Stage)
-			if r.Shortest < 0 || r.ClockLag < 0 || r.CommandDelay < 0 {
-				t.Fatalf("a time below zero passed: %+v", r)
-			}
+			require.False(t, r.Shortest < 0 || r.ClockLag < 0 || r.CommandDelay < 0, "a time below zero passed: %+v", r)
 			covered := r.Covers(key)
-			if CheckPatterns(r.Patterns) == nil && covered && key == RecordKey("n") {
-				t.Fatal("a namespace that covers its own record")
-			}
+			require.False(t, CheckPatterns(r.Patterns) == nil && covered && key == RecordKey("n"), "a namespace that covers its own record")
 		}
 		if m, _, err := member("id", entry, time.UnixMilli(1)); err == nil {
 			_ = m.ID

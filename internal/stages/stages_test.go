@@ -81,25 +81,15 @@ func move(t *testing.T, s *Store, to Stage) string {
 func TestInit(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		store := newStore(s)
-		if _, err := store.Show(t.Context()); !errors.Is(err, ErrNoRecord) {
-			t.Errorf("show: %v", err)
-		}
-		if _, err := store.Join(t.Context(), Report{ID: "a", Seq: 1, Lease: time.Second, Bound: never}); !errors.Is(err, ErrNoRecord) {
-			t.Errorf("join: %v", err)
-		}
-		if _, err := store.Move(t.Context(), 1, Bridge, true); !errors.Is(err, ErrNoRecord) {
-			t.Errorf("move: %v", err)
-		}
+		assert.ErrorIs(t, failed(store.Show(t.Context())), ErrNoRecord, "show")
+		assert.ErrorIs(t, failed(store.Join(t.Context(), Report{ID: "a", Seq: 1, Lease: time.Second, Bound: never})), ErrNoRecord, "join")
+		assert.ErrorIs(t, failed(store.Move(t.Context(), 1, Bridge, true)), ErrNoRecord, "move")
 		create(t, store)
-		if err := store.Init(t.Context(), orders); !errors.Is(err, ErrExists) {
-			t.Errorf("a second init: %v", err)
-		}
+		assert.ErrorIs(t, store.Init(t.Context(), orders), ErrExists, "a second init")
 		view, err := store.Show(t.Context())
 		require.NoError(t, err)
 		r := view.Record
-		if r.Stage != Legacy || r.Epoch != 1 || r.Dialect != "jedis-ms" || r.Shortest != 10*time.Second || !r.Covers("lock.1") || r.Covers("cache.1") {
-			t.Errorf("record %+v", r)
-		}
+		assert.False(t, r.Stage != Legacy || r.Epoch != 1 || r.Dialect != "jedis-ms" || r.Shortest != 10*time.Second || !r.Covers("lock.1") || r.Covers("cache.1"), "record %+v", r)
 		if age := view.Now.Sub(r.Since); age < 0 || age > time.Minute {
 			t.Errorf("since %v", r.Since)
 		}
@@ -177,14 +167,10 @@ func TestLateReportsChangeNothing(t *testing.T) {
 		a.report()
 		late := a.Report
 		late.Seq, late.Highest, late.Lowest = 1, Modern, Modern
-		if _, err := store.Join(t.Context(), late); err == nil {
-			t.Error("a report that was overtaken was taken")
-		}
+		assert.Error(t, failed(store.Join(t.Context(), late)), "a report that was overtaken was taken")
 		assert.NoError(t, store.Leave(t.Context(), "a", 1, never))
 		view, _ := store.Show(t.Context())
-		if len(view.Members) != 1 || view.Members[0].Highest != Legacy || view.Members[0].Info.Host != "here" {
-			t.Errorf("members %+v", view.Members)
-		}
+		assert.False(t, len(view.Members) != 1 || view.Members[0].Highest != Legacy || view.Members[0].Info.Host != "here", "members %+v", view.Members)
 		assert.NoError(t, store.Leave(t.Context(), "a", 3, never))
 		if view, _ := store.Show(t.Context()); len(view.Members) != 0 {
 			t.Errorf("members %+v", view.Members)
@@ -199,9 +185,7 @@ func TestLostRecordComesBackOnlyWhenItsMembersAreGone(t *testing.T) {
 		create(t, store)
 		newFake(t, store, "a").report()
 		s.Do("DEL", RecordKey("orders"))
-		if err := store.Init(t.Context(), orders); err == nil || !strings.Contains(err.Error(), "may still hold locks") {
-			t.Errorf("init: %v", err)
-		}
+		assert.ErrorContains(t, store.Init(t.Context(), orders), "may still hold locks", "init")
 	})
 }
 
@@ -243,18 +227,12 @@ func TestGarbageInARecord(t *testing.T) {
 			create(t, store)
 			before := fields(s, RecordKey("orders"))
 			s.Do(c.write[0].(string), c.write[1:]...)
-			if _, err := store.Show(t.Context()); !errors.Is(err, ErrGarbage) {
-				t.Errorf("%s: %v", c.what, err)
-			}
+			assert.ErrorIs(t, failed(store.Show(t.Context())), ErrGarbage, "%s", c.what)
 			if _, err := store.Hello(t.Context()); (err == nil) != c.members {
 				t.Errorf("%s: a member is told: %v", c.what, err)
 			}
-			if err := (&Mover{Store: store}).Run(t.Context(), Bridge, nil); !errors.Is(err, ErrGarbage) {
-				t.Errorf("%s: a move: %v", c.what, err)
-			}
-			if c.members && !reflect.DeepEqual(before, fields(s, RecordKey("orders"))) {
-				t.Errorf("%s: the record has changed", c.what)
-			}
+			assert.ErrorIs(t, (&Mover{Store: store}).Run(t.Context(), Bridge, nil), ErrGarbage, "%s: a move", c.what)
+			assert.False(t, c.members && !reflect.DeepEqual(before, fields(s, RecordKey("orders"))), "%s: the record has changed", c.what)
 		}
 	})
 }
@@ -365,3 +343,6 @@ func TestANewerProtocol(t *testing.T) {
 		require.NoError(t, err, "without the field it is protocol 1")
 	})
 }
+
+// failed is the error of a call that returns something beside it.
+func failed[T any](_ T, err error) error { return err }

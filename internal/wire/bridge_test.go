@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -140,13 +141,9 @@ func TestServerReadsExpiriesAsTheMachinesDo(t *testing.T) {
 						want, expired = protocol.TakeOver, expired+1
 					}
 				}
-				if reply.Int != want && (!ok || max(now.Sub(ends.Add(grace)), ends.Add(grace).Sub(now)) > 2*time.Second) {
-					t.Errorf("%s reads %q as %+v, want code %d (expiry %v, %v)", d.Name, value, reply, want, ends.Time(), ok)
-				}
+				assert.False(t, reply.Int != want && (!ok || max(now.Sub(ends.Add(grace)), ends.Add(grace).Sub(now)) > 2*time.Second), "%s reads %q as %+v, want code %d (expiry %v, %v)", d.Name, value, reply, want, ends.Time(), ok)
 			}
-			if expired < 10 {
-				t.Errorf("%s: only %d of the values had expired", d.Name, expired)
-			}
+			assert.True(t, expired >= 10, "%s: only %d of the values had expired", d.Name, expired)
 		}
 	})
 }
@@ -176,9 +173,7 @@ func TestCompanionKeysOnACluster(t *testing.T) {
 		if err == nil && strings.Contains(info, "cluster_state:ok") {
 			break
 		}
-		if time.Now().After(deadline) {
-			t.Fatalf("the cluster does not come up: %s %v", info, err)
-		}
+		require.False(t, time.Now().After(deadline), "the cluster does not come up: %s %v", info, err)
 	}
 	for _, key := range []string{"orders", "{orders}", "{7}orders", "a}b", "{}a", "{a", "a{}{b}", "}{", "{{a}}", "lock.\x00\xff"} {
 		b.key = key

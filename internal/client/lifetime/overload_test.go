@@ -8,6 +8,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -115,9 +117,7 @@ func TestAHungServerHoldsUpNoOther(t *testing.T) {
 		hung := keep(t, r, clock, "hangs", 2000, span)
 		works := keep(t, r, clock, "works", 2000, span)
 		time.Sleep(3 * span)
-		if hung() != 2000 || works() != 0 {
-			t.Errorf("%d of the hung server's locks are lost, and %d of the other's", hung(), works())
-		}
+		assert.False(t, hung() != 2000 || works() != 0, "%d of the hung server's locks are lost, and %d of the other's", hung(), works())
 	})
 }
 
@@ -135,9 +135,7 @@ func TestAHungServerIsToldToAllWhoWait(t *testing.T) {
 		p.hangs, p.each = false, 10*time.Microsecond
 		p.Unlock()
 		time.Sleep(span)
-		if lost() != 0 {
-			t.Errorf("%d lost: the server came back after %v, five seconds before the deadline", lost(), span/4)
-		}
+		assert.True(t, lost() == 0, "%d lost: the server came back after %v, five seconds before the deadline", lost(), span/4)
 	})
 }
 
@@ -154,8 +152,6 @@ func TestASlowerServerIsRenewedToo(t *testing.T) {
 		time.Sleep(3 * span)
 		far.Lock()
 		defer far.Unlock()
-		if far.sent < 7*locks || lost() != 0 {
-			t.Errorf("the slower server got %d renewals of %d locks in three leases; %d are lost", far.sent, locks, lost())
-		}
+		assert.False(t, far.sent < 7*locks || lost() != 0, "the slower server got %d renewals of %d locks in three leases; %d are lost", far.sent, locks, lost())
 	})
 }

@@ -8,6 +8,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
+
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -128,9 +131,7 @@ func TestDueRenewalsGoTogether(t *testing.T) {
 			within(t, "a renewal", k.renewed)
 		}
 		for _, k := range held {
-			if !b.r.Remove(&k.lease) {
-				t.Error("a lease is gone")
-			}
+			assert.True(t, b.r.Remove(&k.lease), "a lease is gone")
 		}
 		if batches, sent := b.post.counts(); sent < locks || batches > sent/10 {
 			t.Errorf("%d renewals in %d batches", sent, batches)
@@ -150,9 +151,7 @@ func TestRestingLeaseIsNotLostByAnAnswer(t *testing.T) {
 		t.Errorf("lost: %v", why)
 	default:
 	}
-	if !b.r.Remove(&k.lease) {
-		t.Error("the lease is gone")
-	}
+	assert.True(t, b.r.Remove(&k.lease), "the lease is gone")
 }
 
 // TestLeasesThatComeAndGoWakeNobody: the goroutine looks once for many leases that are over before it is their turn.
@@ -164,9 +163,7 @@ func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
 		const locks = 100
 		for range locks {
 			k := b.hold(time.Minute, 20*time.Second, 0)
-			if !b.r.Remove(&k.lease) {
-				t.Fatal("a lease is gone")
-			}
+			require.True(t, b.r.Remove(&k.lease), "a lease is gone")
 			synctest.Wait()
 			time.Sleep(time.Millisecond)
 		}
