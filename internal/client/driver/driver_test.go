@@ -3,6 +3,9 @@ package driver
 import (
 	"context"
 	"errors"
+	"runtime"
+	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -13,6 +16,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
@@ -50,4 +54,154 @@ func TestAClosedDriverRunsOnItsCallers(t *testing.T) {
 	out, err := d.Advance(t.Context(), taking(), protocol.Reply{}, mustNotAbandon(t))
 	require.NoError(t, err)
 	assert.Equal(t, protocol.Acquired, out.Step.Verdict)
+}
+
+func newConn(t *testing.T, s *redistest.Server, change func(*SharedOptions)) *Shared {
+	t.Helper()
+	o := SharedOptions{
+		Dial:         s.Dial,
+		Now:          func() protocol.Instant { return protocol.InstantOf(time.Now()) },
+		ReplyTimeout: 5 * time.Second,
+	}
+	if change != nil {
+		change(&o)
+	}
+	l := NewShared(o)
+	t.Cleanup(func() { l.Close(); l.Wait() })
+	return l
+}
+
+func TestRefusalIsOneCallersOwn(t *testing.T) {
+	s := redistest.Mini(t)
+	l := newConn(t, s, nil)
+	s.Do("HSET", "h", "f", "v")
+	reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "h"})
+	assert.Error(t, err)
+	assert.Equal(t, protocol.Fault, reply.Kind)
+	assert.Contains(t, reply.Text, "WRONGTYPE")
+	reply, err = l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "absent"})
+	assert.NoError(t, err)
+	assert.Equal(t, protocol.Nil, reply.Kind)
+}
+
+func TestClosedLine(t *testing.T) {
+	s := redistest.Mini(t)
+	l := newConn(t, s, nil)
+	require.NoError(t, l.Connect(t.Context(), ""))
+	l.Close()
+	_, err := l.Request(t.Context(), wire.Request{Name: "PING"})
+	assert.ErrorIs(t, err, ErrClosed)
+}
+
+// A connection that is given up while the contexts of its callers end, as at every loss of a hub's connection: each run is told
+// what became of it once, and all of them before both the connection and the callers are through.
+func TestCloseBesideCallersThatLeave(t *testing.T) {
+	const callers = 8
+	for range 500 {
+		f := newFake()
+		l := over(t, f, nil)
+		ctx, leave := context.WithCancel(t.Context())
+		var all sync.WaitGroup
+		var left, told atomic.Int32
+		for range callers {
+			all.Go(func() {
+				m := &protocol.ModernAcquire{Key: "k", Token: "token", TTL: time.Minute}
+				out, err := l.Advance(ctx, m, protocol.Reply{}, func(o Outcome) {
+					assert.NotEqual(t, protocol.Acquired, o.Step.Verdict, "nobody has answered")
+					told.Add(1)
+				})
+				if err != nil && out.Step.Verdict == protocol.Unsure {
+					left.Add(1)
+				}
+			})
+		}
+		for f.sent() < callers {
+			time.Sleep(10 * time.Microsecond) // polling
+		}
+		go leave()
+		l.Close()
+		l.Wait()
+		all.Wait()
+		assert.Equal(t, left.Load(), told.Load())
+	}
+}
+
+func TestAClosedGroupRefuses(t *testing.T) {
+	var g Background
+	g.Close()
+	assert.False(t, g.Begin())
+	assert.False(t, g.Go(func() { t.Error("it ran") }))
+	here := false
+	g.GoOrDo(func() { here = true })
+	assert.True(t, here, "on the caller's goroutine")
+	g.Close()
+}
+
+func TestAnEndTooMany(t *testing.T) {
+	var g Background
+	assert.True(t, g.Begin())
+	g.End()
+	assert.Panics(t, g.End)
+}
+
+// Close waits for what was counted in, and for what that starts while Close waits.
+func TestCloseWaits(t *testing.T) {
+	var g Background
+	assert.True(t, g.Begin())
+	closed, started, finish := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	go func() { g.Close(); close(closed) }()
+	for g.Begin() { // until it has been closed
+		g.End()
+		runtime.Gosched()
+	}
+	var order []string
+	g.Fork(func() {
+		close(started)
+		<-finish
+		order = append(order, "the last task")
+	})
+	<-started
+	g.Extend()
+	g.End()
+	g.End()
+	select {
+	case <-closed:
+		t.Error("Close has not waited")
+	default:
+	}
+	close(finish)
+	<-closed
+	assert.Equal(t, []string{"the last task"}, order)
+}
+
+// Whatever races with Close either runs before Close returns, or is refused.
+func TestCloseBesideStarts(t *testing.T) {
+	for range 300 {
+		var g Background
+		var starters, closers sync.WaitGroup
+		var over atomic.Bool
+		var started, ran atomic.Int64
+		for range 3 {
+			starters.Go(func() {
+				task := func() {
+					if over.Load() {
+						t.Error("a task ran after Close")
+					}
+					ran.Add(1)
+				}
+				for g.Go(task) {
+					started.Add(1)
+				}
+			})
+		}
+		for range 2 {
+			closers.Go(func() {
+				g.Close()
+				over.Store(true)
+			})
+		}
+		closers.Wait()
+		starters.Wait()
+		assert.Equal(t, started.Load(), ran.Load())
+	}
 }
