@@ -57,14 +57,7 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 			}
 		}
 	})
-	done := make(chan error, 1)
-	go func() {
-		k, err := l.TryAcquire(context.Background(), "orders:1")
-		if err == nil {
-			err = k.Release(context.Background())
-		}
-		done <- err
-	}()
+	done := beginTurn(context.Background(), l.TryAcquire, "orders:1")
 	<-held
 	epoch := correct(t, store, func(r *stages.Record) { r.ClockLag = 3 * time.Second })
 	follows := func() bool {

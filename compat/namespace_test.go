@@ -42,7 +42,7 @@ func setShortest(t testing.TB, store *stages.Store, shortest time.Duration) {
 
 // poolTo is a pool for an address that is not the server's own.
 func poolTo(t testing.TB, addr string) *redis.Pool {
-	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
+	pool := &redis.Pool{MaxIdle: 9, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
 }

@@ -175,14 +175,7 @@ func TestLegacyHolderIsWatchedAtOnce(t *testing.T) {
 		for range 8 {
 			release := hold()
 			monitor := s.Monitor()
-			done := make(chan error, 1)
-			go func() {
-				k, err := l.Acquire(t.Context(), "orders")
-				if err == nil {
-					err = k.Release(t.Context())
-				}
-				done <- err
-			}()
+			done := beginTurn(t.Context(), l.Acquire, "orders")
 			shortest = min(shortest, monitor.Watched(t))
 			release()
 			require.NoError(t, <-done)
@@ -221,8 +214,8 @@ func TestWhoBeganByPollingGoesOn(t *testing.T) {
 			redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 				first, err := of.acquirer(t, s.Pool())(t.Context(), "orders")
 				require.NoError(t, err)
-				done := make(chan error, waiters)
-				for range waiters {
+				var done [waiters]<-chan error
+				for i := range done {
 					var dials atomic.Int32
 					pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
 						if dials.Add(1) > 1 { // the connection for commands comes first, those that listen come late
@@ -231,20 +224,13 @@ func TestWhoBeganByPollingGoesOn(t *testing.T) {
 						return s.Dial(ctx)
 					}}
 					t.Cleanup(func() { _ = pool.Close() })
-					acquire := of.acquirer(t, pool)
-					go func() {
-						k, err := acquire(t.Context(), "orders")
-						if err == nil {
-							err = k.Release(context.Background())
-						}
-						done <- err
-					}()
+					done[i] = beginTurn(t.Context(), of.acquirer(t, pool), "orders")
 				}
 				time.Sleep(4 * time.Second) // they wait, and listen by now
 				released := time.Now()
 				require.NoError(t, first.Release(t.Context()))
-				for range waiters {
-					require.NoError(t, <-done)
+				for _, over := range done {
+					require.NoError(t, <-over)
 				}
 				assert.Less(t, time.Since(released), 2500*time.Millisecond, "a claim of the bridge is 3 s")
 			})
