@@ -114,7 +114,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	case strings.Contains(line, "--listen"): // until it is told to stop
 		runProxy(t, s, place, words)
 		return
-	case strings.HasSuffix(line, "--ask orders.json.state"):
+	case strings.HasSuffix(line, "--resume orders.json.state"):
 		interruptedVerify(t, s)
 	case words[0] == "forecast":
 		fleet, err := os.ReadFile("small.json") // what the old clients here do all day takes long to draw
@@ -160,7 +160,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	case words[0] == "demo":
 		words = append(words, "--act", "300ms")
 	}
-	if !slices.Contains([]string{"simulate", "forecast", "explore", "docs", "completion", "scripts", "--version"}, words[0]) && !strings.Contains(line, "--ask") {
+	if !slices.Contains([]string{"simulate", "forecast", "explore", "docs", "completion", "scripts", "--version"}, words[0]) {
 		words = append(words, "--redis", s.URL())
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -236,7 +236,7 @@ func runProxy(t *testing.T, s *redistest.Server, place string, words []string) {
 	}
 }
 
-// interruptedVerify leaves the state of a run that was interrupted behind, for --ask and --resume.
+// interruptedVerify leaves the state of a run that was interrupted behind, for --resume.
 func interruptedVerify(t *testing.T, s *redistest.Server) {
 	t.Helper()
 	ctx, stop := context.WithCancel(t.Context())

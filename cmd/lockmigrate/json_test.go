@@ -154,10 +154,6 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		{"stage delete", []func() error{runs("stage", "delete", "--namespace", "orders", "--execute")}},
 		{"sweep", []func() error{func() error { return printSweepEntry(env, full[sweep.Entry]()) }, func() error { return printSweepSummary(env, full[sweep.Summary](), true) }}},
 		{"verify", []func() error{func() error { return printCertificate(env, full[verify.Certificate]()) }}},
-		{"verify --ask", []func() error{func() error {
-			assert.Error(t, printSaved(env, full[verify.Saved]()), "it has seen a client")
-			return nil
-		}}},
 		{"version", []func() error{document(full[versionInfo]())}},
 	} {
 		out.Reset()

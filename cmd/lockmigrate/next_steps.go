@@ -135,7 +135,11 @@ func (s *standing) toModern(on *step, show string) {
 		on.is("step 4", fmt.Sprintf("lockmigrate observe%s --for 10m", matchFlags(r.Patterns)),
 			"move the old clients, one service at a time: put a sidecar beside those that nobody will change (docs/sidecar.md), port the others. This names them")
 	case s.saved != nil && !certified && s.running: // an old state beside a newer certificate does not count
-		on.is("step 5", "lockmigrate verify --ask "+state, "a verify is looking (process %d on %s). Wait for its end; this says how far it is", s.saved.PID, s.saved.Host)
+		known := s.saved.Known()
+		s.seen = known.Seen
+		s.named(on, whatToDoAbout)
+		on.is("step 5", "lockmigrate next --namespace "+s.namespace, "a verify is looking (process %d on %s), since %v of %v. Wait for its end", s.saved.PID, s.saved.Host,
+			(time.Duration(known.LookedSeconds) * time.Second), s.saved.Options.Window)
 	case s.saved != nil && !certified && len(s.saved.Known().Seen) == 0 && len(s.saved.Lost()) == 0:
 		looked := time.Duration(s.saved.Evidence.LookedSeconds * float64(time.Second)).Round(time.Second)
 		on.blocked("a verify was ended after %v of %v", looked, s.saved.Options.Window)

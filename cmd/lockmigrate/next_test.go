@@ -161,7 +161,7 @@ func TestNext(t *testing.T) {
 		"bridge, a verify that was ended": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended("")},
 			"lockmigrate verify --resume orders.certificate.json.state", "ended after 1h0m0s of 26h0m0s", false},
 		"bridge, a verify that runs": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended(""), running: true},
-			"lockmigrate verify --ask orders.certificate.json.state", "how far", false},
+			"lockmigrate next --namespace orders", "since 1h0m0s of 26h0m0s", false},
 		"bridge, a verify that was ended and cannot come to anything": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended("its counters were reset")},
 			"lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json", "you have to state", false},
 		"bridge, certified, an old state": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", saved: ended("")},
@@ -191,18 +191,6 @@ func TestNext(t *testing.T) {
 			assert.NotEmpty(t, on.Read)
 		})
 	}
-}
-
-// TestNamespaceOfAFile: the step after observe names the namespace that the profile's file is named after.
-func TestNamespaceOfAFile(t *testing.T) {
-	for file, want := range map[string]string{
-		"orders.profile.json": "orders", "runs/orders.profile.json": "orders", "fleet.json": "", ".profile.json": "", "a b.profile.json": "", "": "",
-	} {
-		assert.Equal(t, want, fileNamespace(file), file)
-	}
-	bridge := profile.Profile{Clients: []profile.Client{{Kind: "bridge"}}}
-	assert.Equal(t, "lockmigrate next --namespace orders", afterObserve(bridge, "orders.profile.json").Command)
-	assert.Equal(t, nextStep{"lockmigrate next --namespace NAME", `members of a namespace lock here: "lockmigrate stage list" has its name`}, afterObserve(bridge, "fleet.json"))
 }
 
 // TestNextOfAPage: each pattern has its flag, so that the line runs as it stands on the page.

@@ -1,77 +1,16 @@
 package main
 
 import (
-	"cmp"
 	"fmt"
 	"io"
 	"os"
-	"path/filepath"
 	"strings"
-	"time"
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
-	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
-
-// nextStep is what to run after an observation, and why. File is the profile that was written; empty for none.
-type nextStep struct {
-	Command string `json:"command"`
-	Why     string `json:"why"`
-}
-
-// afterObserve says what to run after an observation. It is a whole command line, but for what nothing measured tells.
-func afterObserve(p profile.Profile, file string) nextStep {
-	for _, c := range p.Clients {
-		if c.Kind == observe.Bridge {
-			return nextStep{"lockmigrate next --namespace " + cmp.Or(fileNamespace(file), "NAME"), `members of a namespace lock here: "lockmigrate stage list" has its name`}
-		}
-	}
-	patterns := stages.UnescapeAll(p.Match)
-	if len(patterns) == 0 {
-		patterns = []string{"PATTERN"}
-	}
-	old, err := p.OldClients()
-	switch {
-	case err == nil && file != "":
-		match := ""
-		if len(p.Match) == 0 {
-			match = matchFlags(patterns)
-		}
-		name := cmp.Or(fileNamespace(file), "NAME")
-		why := old.Why[0] + "; it prints its plan, and writes with --execute"
-		return nextStep{fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s", name, match, terminal.Quoted(file)), why}
-	case err == nil:
-		return nextStep{fmt.Sprintf("lockmigrate observe%s --for 10m --profile fleet.json", matchFlags(patterns)), "a profile carries the figures to stage init, simulate and forecast"}
-	}
-	longer := max(10*time.Minute, time.Duration(3*p.Seconds())*time.Second).Round(time.Minute)
-	length := strings.TrimSuffix(longer.String(), "0s")
-	if longer > 24*time.Hour {
-		length = "24h"
-	}
-	lease := ""
-	if p.Guessed() { // to look for longer would not tell it
-		lease = " --lease LEASE"
-	}
-	return nextStep{fmt.Sprintf("lockmigrate observe%s%s --for %s --profile %s", matchFlags(patterns), lease, length, terminal.Quoted(cmp.Or(file, "fleet.json"))), err.Error()}
-}
-
-// fileNamespace is the namespace that a profile's file is named after, as "next" names it; empty for another name.
-func fileNamespace(file string) string {
-	name, found := strings.CutSuffix(filepath.Base(file), profileName(""))
-	if !found || stages.CheckName(name) != nil {
-		return ""
-	}
-	return name
-}
-
-// print adds the step to a report.
-func (n nextStep) print(b *strings.Builder) {
-	fmt.Fprintf(b, "next: %s\n      %s\n", n.Command, terminal.Safe(n.Why))
-}
 
 // oneProfile wants a profile's file, and nothing else.
 func oneProfile(cmd *cobra.Command, args []string) error {

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"io"
 	"math"
 	"slices"
 	"strings"
@@ -77,7 +78,7 @@ type observeDocument struct {
 	Cost    observe.Cost `json:"cost"`
 	Stopped string       `json:"stopped,omitempty"` // why it ended before its time
 	Holes   []string     `json:"holes,omitempty"`   // what was not seen, because of a failover
-	Next    nextStep     `json:"next"`
+	Next    string       `json:"next"`              // what to run
 }
 
 // findings are what an observation found.
@@ -118,7 +119,7 @@ func (o *observeOutput) final(f findings, err error) error {
 			return err
 		}
 	}
-	next := afterObserve(measured, o.flags.profile)
+	next := nextOf(o.flags.match)
 	if o.env.global.json {
 		doc := observeDocument{r, cost, stopped, holes, next}
 		if o.flags.follow {
@@ -162,8 +163,9 @@ func (o *observeOutput) final(f findings, err error) error {
 		file := terminal.Quoted(o.flags.profile)
 		fmt.Fprintf(&b, "the fleet is written to %s; its double holds to come: lockmigrate forecast %s\n", file, file)
 	}
-	next.print(&b)
-	return o.env.show(b.String())
+	fmt.Fprintf(&b, "next: %s\n", next)
+	_, err = io.WriteString(o.env.stdout, b.String())
+	return err
 }
 
 // each writes a line for each text of a list that is not empty. A server may have written them.

@@ -72,7 +72,7 @@ func TestSimulateKnowsWhoSharesKeys(t *testing.T) {
 	t.Chdir(t.TempDir())
 	out := observeFive(t, func(i int) string { return fmt.Sprint("order:", i) }, "apart.json")
 	assert.Contains(t, out, "overlaps: 0\n")
-	assert.Contains(t, out, "\nnext: lockmigrate stage init --namespace NAME --match 'PATTERN' --profile apart.json\n")
+	assert.Contains(t, out, "\nnext: lockmigrate next --namespace NAME --match 'PATTERN'\n")
 	code, out := simulated(t, "apart.json")
 	assert.Equal(t, exitDone, code, out)
 	assert.Contains(t, out, "5 clients")

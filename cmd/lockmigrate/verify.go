@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
@@ -23,13 +24,13 @@ import (
 func newVerifyCommand(env *environment) *cobra.Command {
 	var opts verify.Options
 	var restartable bool
-	var out, resume, ask, old string
+	var out, resume, old string
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
 		Short: "Gather evidence that no legacy client is left, as a certificate",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if resume != "" || ask != "" {
-				return verifySaved(cmd, env, resume, ask)
+			if resume != "" {
+				return verifySaved(cmd, env, resume)
 			}
 			if err := checkVerify(&opts, old); err != nil {
 				return err
@@ -55,7 +56,6 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	f.StringVar(&old, "old", "", "with --only-members: `URL` of Old's server, where --redis leads to the record")
 	f.StringVar(&resume, "resume", "", "go on with a run that was ended, from its state `FILE`")
 	f.BoolVar(&restartable, "restartable", false, "with --out: go on with the run whose state is there, and begin one where none is: for a Job that is started again")
-	f.StringVar(&ask, "ask", "", "say how far a run is, from its state `FILE`, and what it has seen")
 	return cmd
 }
 
@@ -126,7 +126,7 @@ func concludeVerify(env *environment, cert verify.Certificate, file string) erro
 	printed := printCertificate(env, cert)
 	switch { // what a window has shown is printed at least, and an old client counts more than a file
 	case unwritten != nil && cert.Verdict == verify.Seen:
-		env.say(errorLine(unwritten))
+		fmt.Fprintln(env.stderr, errorLine(unwritten))
 	case unwritten != nil || printed != nil:
 		return cmp.Or(unwritten, printed)
 	}
@@ -141,17 +141,14 @@ func concludeVerify(env *environment, cert verify.Certificate, file string) erro
 
 func stateName(file string) string { return file + ".state" }
 
-// verifySaved goes on with a run, or says how far it is.
-func verifySaved(cmd *cobra.Command, env *environment, resume, ask string) error {
+// verifySaved goes on with a run.
+func verifySaved(cmd *cobra.Command, env *environment, resume string) error {
 	if flags := given(cmd); len(flags) > 1 {
 		return usageError("the run's own options are in its state", "%s cannot be given together", strings.Join(flags, " and "))
 	}
-	s, err := verify.LoadSaved(resume + ask)
+	s, err := verify.LoadSaved(resume)
 	if err != nil {
 		return failedError("name the state that \"lockmigrate verify --out FILE\" keeps, FILE.state", "%w", err)
-	}
-	if ask != "" {
-		return printSaved(env, s)
 	}
 	opts := s.Options
 	opts.Resume = &s
@@ -189,51 +186,16 @@ func asJSON(o verify.Options) string {
 	return string(text)
 }
 
-// printSaved says how far a run is.
-func printSaved(env *environment, s verify.Saved) error {
-	known := s.Known()
-	asked, looked := time.Duration(known.AskedSeconds*float64(time.Second)), time.Duration(known.LookedSeconds*float64(time.Second))
-	lost := append([]string{}, s.Lost()...)
-	doc := struct {
-		Saved    time.Time       `json:"saved"`
-		Evidence verify.Evidence `json:"evidence"`
-		Lost     []string        `json:"cannot_be_discharged"`
-		Out      string          `json:"out"`
-	}{s.At, known, lost, s.Out}
-	err := env.print(doc, func(b *strings.Builder) {
-		fmt.Fprintf(b, "looked   %v of %v, last saved at %s (%v ago)\n", looked.Round(time.Second), asked, s.At.Format(time.RFC3339), env.now().Sub(s.At).Round(time.Second))
-		for _, g := range known.Gaps {
-			what := "not counted: the counters show that nothing ran"
-			if g.Restarted != "" {
-				what = "the window began again: " + terminal.Safe(g.Restarted)
-			}
-			fmt.Fprintf(b, "gap      %s to %s, %s\n", g.From.Format(time.RFC3339), g.To.Format(time.RFC3339), env.indented(what, 9))
-		}
-		for _, why := range lost {
-			fmt.Fprintf(b, "open     %s\n", env.indented(why, 9))
-		}
-		printClients(b, "legacy clients", known.Seen)
-		printClients(b, "clients on such keys that nothing explains", known.Unexplained)
-	})
-	if err != nil {
-		return err
-	}
-	if len(known.Seen) > 0 {
-		return unsafeError("find it by its address; the run goes on, and its verdict will be seen", "a legacy client is still there")
-	}
-	return nil
-}
-
 // mostClients is how many findings are printed.
 const mostClients = 20
 
 // indented wraps a text to the screen, or to 80 columns in a file. The lines after the first begin at a column.
-func (env *environment) indented(text string, column int) string {
+func (env *environment) indented(said string, column int) string {
 	width := helpColumns
 	if screen := env.screen(); screen > 0 {
 		width = min(screen, 120) // longer lines read badly
 	}
-	return strings.ReplaceAll(wrap(terminal.Safe(text), width-column, 0), "\n", "\n"+strings.Repeat(" ", column))
+	return strings.ReplaceAll(text.WrapSoft(terminal.Safe(said), width-column), "\n", "\n"+strings.Repeat(" ", column))
 }
 
 func printCertificate(env *environment, c verify.Certificate) error {

@@ -36,13 +36,6 @@ func (u Use) Between() (low, high float64) {
 	return cmp.Or(u.LeaseLeastMS, u.LeaseMS), max(u.LeaseMostMS, u.LeaseMS)
 }
 
-// Guessed tells whether the lease of an old client is in doubt, which a longer look would not make better.
-func (p Profile) Guessed() bool {
-	return slices.ContainsFunc(p.Clients, func(c Client) bool {
-		return c.Kind == "legacy" && slices.ContainsFunc(c.Uses, func(u Use) bool { return u.LeaseDoubt != "" })
-	})
-}
-
 // OldClients reads these figures off a profile. The error names every figure that the profile does not show; what it does
 // show is returned beside it.
 func (p Profile) OldClients() (OldClients, error) {

@@ -71,36 +71,26 @@ func (t *Table) natural(shown []int) []int {
 	return widths
 }
 
-// comfortable is how narrow a column of words becomes at most while there is a spare column to leave out.
-const comfortable = 24
+// How narrow a column of words becomes at most: while there is a spare column to leave out, and else.
+const comfortable, narrowest = 24, 8
 
-// fit narrows the columns that may be broken, the widest first, and none below its longest word. It returns nil where
-// that is not enough, or a spare column is better left out.
+// fit narrows the columns that may be broken, the widest first. It returns nil where that is not enough.
 func (t *Table) fit(shown []int, width int) []int {
 	widths := t.natural(shown)
-	total := gap * (len(shown) - 1)
+	over := gap*(len(shown)-1) - width
 	for _, w := range widths {
-		total += w
+		over += w
 	}
-	if width <= 0 {
-		return widths
-	}
-	least, floor := make([]int, len(shown)), 0
+	least := narrowest
 	for _, c := range shown {
 		if t.columns[c].Spare {
-			floor = comfortable
+			least = comfortable
 		}
 	}
-	for i, c := range shown {
-		least[i] = widths[i]
-		if t.columns[c].Wrap {
-			least[i] = min(widths[i], max(floor, t.longestWord(c)))
-		}
-	}
-	for ; total > width; total-- {
+	for width > 0 && over > 0 {
 		widest := -1
-		for i := range widths {
-			if widths[i] > least[i] && (widest < 0 || widths[i] > widths[widest]) {
+		for i, c := range shown {
+			if t.columns[c].Wrap && widths[i] > least && (widest < 0 || widths[i] > widths[widest]) {
 				widest = i
 			}
 		}
@@ -108,24 +98,9 @@ func (t *Table) fit(shown []int, width int) []int {
 			return nil
 		}
 		widths[widest]--
+		over--
 	}
 	return widths
-}
-
-// longestWord is how narrow a column may become. A word of more than 32 columns is broken.
-func (t *Table) longestWord(column int) int {
-	const most = 32
-	least := 0
-	look := func(cell string) {
-		for _, word := range strings.Fields(cell) {
-			least = max(least, text.StringWidthWithoutEscSequences(word))
-		}
-	}
-	look(t.columns[column].Head)
-	for _, row := range t.rows {
-		look(row[column])
-	}
-	return min(least, most)
 }
 
 func (t *Table) draw(shown, widths []int, ink Ink) string {
