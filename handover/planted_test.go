@@ -58,9 +58,8 @@ func TestPlantsFit(t *testing.T) {
 
 // TestPlanted puts each fault into the shipped source in turn, and wants its test to fail, in virtual time.
 func TestPlanted(t *testing.T) {
-	if os.Getenv("LOCKMIGRATE_PLANTED") == "" {
-		t.Skip("a build for each fault: LOCKMIGRATE_PLANTED=yes asks for it")
-	}
+	redistest.Need(t, redistest.Proofs)
+	redistest.Unraced(t)
 	for _, p := range plants {
 		t.Run(p.Name, func(t *testing.T) {
 			built := p.Build(t)

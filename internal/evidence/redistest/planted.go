@@ -52,7 +52,7 @@ func (p *Plant) Build(t testing.TB) (program string) {
 	list := filepath.Join(dir, "overlay.json")
 	require.NoError(t, os.WriteFile(list, replaced, 0o600))
 	program = filepath.Join(dir, "planted.test")
-	out, err := exec.Command("go", "test", "-c", "-overlay", list, "-o", program, ".").CombinedOutput()
+	out, err := exec.Command("go", "test", "-c", "-ldflags", "-s -w", "-overlay", list, "-o", program, ".").CombinedOutput()
 	require.NoError(t, err, "%s", out)
 	return program
 }
