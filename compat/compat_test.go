@@ -133,9 +133,7 @@ func TestBridgeTakesOverWhatHasExpired(t *testing.T) {
 		assert.ErrorIs(t, failed(l.TryAcquire(t.Context(), "orders")), lockmigrate.ErrNotAcquired, "taken within the grace")
 		start := time.Now()
 		k := acquire(t, l, "orders")
-		if waited := time.Since(start); waited > time.Second {
-			t.Errorf("waited %v for a value that was due in 50 ms", waited)
-		}
+		assert.LessOrEqual(t, time.Since(start), time.Second, "waited")
 		release(t, k)
 	})
 }
@@ -181,9 +179,7 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 		defer cancel()
 		start := time.Now()
 		_, err = l.Acquire(ctx, "orders")
-		if took := time.Since(start); took > 15*time.Second {
-			t.Errorf("came back after %v, as if it had settled to the end", took)
-		}
+		assert.LessOrEqual(t, time.Since(start), 15*time.Second, "came back after")
 		assert.False(t, !errors.Is(err, lockmigrate.ErrNotAcquired) || !strings.Contains(fmt.Sprint(err), "no time"), "cancelled while settling: %v", err)
 		l.Close() // waits for what is given back
 		assert.True(t, s.Value("orders")+s.Value(protocol.GuardKey("orders")) == "", "a cancelled wait left the keys behind")

@@ -111,9 +111,7 @@ func TestRenewalsFollowTheServersClock(t *testing.T) {
 	k := acquire(t, l, "orders")
 	s.Step(step)
 	require.NoError(t, k.Renew(t.Context()))
-	if left := leftOf(t, s.Server, "orders"); left < lease-step/2 {
-		t.Errorf("on the server's clock a lease of %v lasts for another %v", lease, left)
-	}
+	assert.GreaterOrEqual(t, leftOf(t, s.Server, "orders"), lease-step/2, "on the server's clock a lease of %v lasts for another", lease)
 	release(t, k)
 }
 

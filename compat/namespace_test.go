@@ -78,9 +78,7 @@ func TestAMemberWithAFixedNameComesBack(t *testing.T) {
 		k, err := second.Acquire(within(t, 10*time.Second), "orders:2")
 		require.NoError(t, err, "the process that follows:")
 		release(t, k)
-		if took := time.Since(began); took > 5*time.Second {
-			t.Errorf("it worked after %v", took)
-		}
+		assert.LessOrEqual(t, time.Since(began), 5*time.Second, "it worked after")
 		view, err := store.Show(t.Context())
 		if err != nil || len(view.Members) != 2 {
 			t.Fatalf("both processes count until the first has run out: %+v, %v", view.Members, err)
@@ -402,8 +400,6 @@ func TestAGoodbyeWithoutARecord(t *testing.T) {
 		require.NoError(t, l.Ready(within(t, time.Minute)))
 		s.Do("FLUSHALL")
 		l.Close()
-		if n := s.Do("EXISTS", stages.MembersKey("orders")); n != int64(0) {
-			t.Error("it has left an entry")
-		}
+		assert.Equal(t, int64(0), s.Do("EXISTS", stages.MembersKey("orders")), "it has left an entry")
 	})
 }

@@ -75,9 +75,7 @@ func TestAWaitersLostRepliesAreSettled(t *testing.T) {
 		case err := <-errs:
 			t.Fatalf("the waiter gave up: %v", err)
 		}
-		if left := s.Value("orders") + s.Value(protocol.GuardKey("orders")); left != "" {
-			t.Errorf("left behind: %q", left)
-		}
+		assert.Equal(t, "", s.Value("orders")+s.Value(protocol.GuardKey("orders")), "left behind")
 	})
 }
 

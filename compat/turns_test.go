@@ -115,9 +115,7 @@ func TestCompatAndModernShareAQueue(t *testing.T) {
 							return
 						}
 						referee.Turn(func() {
-							if last := fence.Swap(k.Fence()); last >= k.Fence() {
-								t.Errorf("fencing token %d after %d", k.Fence(), last)
-							}
+							assert.Less(t, fence.Swap(k.Fence()), k.Fence(), "fencing token")
 							counts[n].Add(1)
 							time.Sleep(time.Millisecond)
 						})
@@ -167,9 +165,7 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 		passer := newLocker(t, s, eager())
 		release(t, first)
 		for n := range waiters {
-			if got := <-served; got != n {
-				t.Errorf("waiter %d was served in place %d", got, n)
-			}
+			assert.Equal(t, n, <-served, "waiter")
 			k := <-locks
 			assert.ErrorIs(t, failed(passer.TryAcquire(t.Context(), "orders")), lockmigrate.ErrNotAcquired, "a passer-by beside a holder")
 			if k != nil {

@@ -77,9 +77,7 @@ func TestBridgeAcquireSteps(t *testing.T) {
 		if c.change != nil {
 			c.change(a)
 		}
-		if got := playBridge(a, c.replies...); got != c.want {
-			t.Errorf("%s:\n got %s\nwant %s", c.name, got, c.want)
-		}
+		assert.Equal(t, c.want, playBridge(a, c.replies...), "%s", c.name)
 	}
 }
 
@@ -90,9 +88,7 @@ func TestBridgeAcquireStopsSettling(t *testing.T) {
 		replies = append(replies, code(SettleAgain))
 	}
 	want := "take" + strings.Repeat(" 1ms settle", maxSettles) + " drop BUSY"
-	if got := playBridge(a, append(replies, code(DropDone))...); got != want {
-		t.Errorf("got %s, want %s", got, want)
-	}
+	assert.Equal(t, want, playBridge(a, append(replies, code(DropDone))...))
 }
 
 func TestBridgeAcquireCountsTheTTLFromBeforeTheCommand(t *testing.T) {
@@ -202,12 +198,8 @@ func TestBridgeRenewAndReleaseSteps(t *testing.T) {
 		{[]Reply{fault, code(1)}, "extend FAILED", "drop drop RELEASED"},
 		{[]Reply{silence, fault, fault}, "extend extend UNSURE", "drop drop drop UNSURE"},
 	} {
-		if got := playBridge(&BridgeRenew{}, c.replies...); got != c.renew {
-			t.Errorf("renew: got %s, want %s", got, c.renew)
-		}
-		if got := playBridge(&BridgeRelease{}, c.replies...); got != c.release {
-			t.Errorf("release: got %s, want %s", got, c.release)
-		}
+		assert.Equal(t, c.renew, playBridge(&BridgeRenew{}, c.replies...), "renew")
+		assert.Equal(t, c.release, playBridge(&BridgeRelease{}, c.replies...), "release")
 	}
 }
 
@@ -228,9 +220,7 @@ func TestBridgeReleaseClearsLeftovers(t *testing.T) {
 		{RedisObjects, []Reply{theirs("1")}, "drop DISPLACED"},
 		{JedisMS, []Reply{theirs("")}, "drop DISPLACED"},
 	} {
-		if got := playBridge(&BridgeRelease{Leftover: c.dialect.Leftover()}, c.replies...); got != c.want {
-			t.Errorf("%s %v: got %s, want %s", c.dialect.Name, c.replies, got, c.want)
-		}
+		assert.Equal(t, c.want, playBridge(&BridgeRelease{Leftover: c.dialect.Leftover()}, c.replies...), "%s %v", c.dialect.Name, c.replies)
 	}
 }
 
@@ -266,9 +256,7 @@ func TestBridgeValuesAreLiveToEveryReader(t *testing.T) {
 			}[d.Layout])
 			for _, year := range []int{1990, 2026, 2100} {
 				now := InstantOf(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC))
-				if got := d.JudgeAsOldCode(value, now, "another"); got != Live {
-					t.Errorf("%s in %d reads %q as %v", d.Name, year, value, got)
-				}
+				assert.Equal(t, Live, d.JudgeAsOldCode(value, now, "another"), "%s in %d reads %q as", d.Name, year, value)
 			}
 			if back, ok := d.BridgeNumber(value); !ok || back != n {
 				t.Errorf("%s: BridgeNumber(%q) = %d, %v", d.Name, value, back, ok)

@@ -179,9 +179,7 @@ func FuzzRead(f *testing.F) {
 			n, ok := d.Read(value)
 			d.JudgeAsOldCode(value, noon, "me")
 			_, readable := d.ExpiresAt(value)
-			if ok != readable {
-				t.Fatalf("%s: Read says %v, ExpiresAt %v for %q", d.Name, ok, readable, value)
-			}
+			require.True(t, ok == readable, "%s: Read says %v, ExpiresAt %v for %q", d.Name, ok, readable, value)
 			if !ok || n.Float && (math.IsNaN(n.Real) || math.IsInf(n.Real, 0)) {
 				continue
 			}
@@ -189,9 +187,7 @@ func FuzzRead(f *testing.F) {
 			if d.Layout == NumberDashOwner && n.before(whole(0)) {
 				continue // a minus sign and the separator are the same byte
 			}
-			if !ok || !again.equal(n) {
-				t.Fatalf("%s: %q reads as %+v, written again as %+v", d.Name, value, n, again)
-			}
+			require.False(t, !ok || !again.equal(n), "%s: %q reads as %+v, written again as %+v", d.Name, value, n, again)
 		}
 	})
 }

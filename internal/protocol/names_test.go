@@ -36,9 +36,7 @@ func TestCompanionKeysLieInTheirKeysSlot(t *testing.T) {
 func TestCompanionsOf(t *testing.T) {
 	for _, key := range []string{"orders", "{7}orders", "a}b", "{}a", "", "lock.\x00\xff"} {
 		want := Companions{GuardKey(key), FenceKey(key), YieldKey(key), QueueKey(key)}
-		if got := CompanionsOf(key); got != want {
-			t.Errorf("%q: %q, one by one %q", key, got, want)
-		}
+		assert.Equal(t, want, CompanionsOf(key), "%q", key)
 	}
 }
 
@@ -100,9 +98,7 @@ func TestAppendStateShowsEveryChange(t *testing.T) {
 			}
 			before := string(m.AppendState(nil))
 			undo := change(v.Field(i))
-			if string(m.AppendState(nil)) == before {
-				t.Errorf("%T: a change of %s does not show", m, name)
-			}
+			assert.False(t, string(m.AppendState(nil)) == before, "%T: a change of %s does not show", m, name)
 			undo()
 		}
 	}

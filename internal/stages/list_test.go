@@ -202,9 +202,7 @@ func TestNothingIsLeftBehind(t *testing.T) {
 			t.Fatal(blockers, err)
 		}
 		require.NoError(t, store.Forget(t.Context()))
-		if keys := s.Do("DBSIZE"); keys != int64(0) {
-			t.Errorf("%v keys are left", keys)
-		}
+		assert.Equal(t, int64(0), s.Do("DBSIZE"))
 	})
 }
 
@@ -242,9 +240,7 @@ func TestReportsHaveABound(t *testing.T) {
 		other.report()
 		s.Mini.SetTime(clock.Add(at + 5*time.Second))
 	}
-	if left := s.Do("HEXISTS", MembersKey("orders"), "a"); left != int64(0) {
-		t.Error("the goodbye is never forgotten")
-	}
+	assert.Equal(t, int64(0), s.Do("HEXISTS", MembersKey("orders"), "a"), "the goodbye is never forgotten")
 }
 
 // TestWhatAStoppedSetReserved: where a command was stopped beside a record, the record says which keys are taken once the command

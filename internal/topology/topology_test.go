@@ -10,6 +10,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
+	"github.com/stretchr/testify/require"
 )
 
 func TestRead(t *testing.T) {
@@ -56,12 +57,8 @@ func FuzzRedirect(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, reply string) {
 		r, slot, addr := Read(reply)
-		if slot < 0 || slot >= slots {
-			t.Fatalf("slot %d", slot)
-		}
-		if (r == Moved || r == Ask) == (addr == "") {
-			t.Fatalf("%v with address %q", r, addr)
-		}
+		require.False(t, slot < 0 || slot >= slots, "slot %d", slot)
+		require.False(t, (r == Moved || r == Ask) == (addr == ""), "%v with address %q", r, addr)
 		if addr != "" {
 			if _, _, err := net.SplitHostPort(addr); err != nil {
 				t.Fatal(err)

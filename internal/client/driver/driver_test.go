@@ -184,9 +184,7 @@ func TestCloseBesideStarts(t *testing.T) {
 		for range 3 {
 			starters.Go(func() {
 				task := func() {
-					if over.Load() {
-						t.Error("a task ran after Close")
-					}
+					assert.False(t, over.Load(), "a task ran after Close")
 					ran.Add(1)
 				}
 				for g.Go(task) {

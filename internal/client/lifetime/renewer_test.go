@@ -228,11 +228,7 @@ func TestCloseEndsEveryLease(t *testing.T) {
 	b := newWatched(t)
 	k := b.hold(time.Hour, time.Hour, 0)
 	b.r.Close()
-	if why := within(t, "the end", k.lost); why != Closed {
-		t.Errorf("lost: %v", why)
-	}
-	if why := within(t, "the end of a late one", b.hold(time.Hour, time.Hour, 0).lost); why != TooLate {
-		t.Errorf("added after Close: %v", why)
-	}
+	assert.Equal(t, Closed, within(t, "the end", k.lost), "lost")
+	assert.Equal(t, TooLate, within(t, "the end of a late one", b.hold(time.Hour, time.Hour, 0).lost), "added after Close")
 	b.r = NewRenewer(RenewerOptions{Now: b.clock.Now, ReplyTimeout: time.Second}) // for the cleanup
 }

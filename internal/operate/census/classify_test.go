@@ -116,18 +116,10 @@ func FuzzClassify(f *testing.F) {
 			{Key: key, Type: "list", TTL: ttl},
 		} {
 			got := judge.Classify(&k)
-			if got.Format == "" || got.State == "" {
-				t.Fatalf("%q = %q: no format or state: %+v", key, value, got)
-			}
-			if got.Format == UnknownFormat && got.State != UnknownState {
-				t.Fatalf("%q = %q: unknown, but %s", key, value, got.State)
-			}
-			if got.Format != UnknownFormat && got.Confidence == None {
-				t.Fatalf("%q = %q: %s of no confidence", key, value, got.Format)
-			}
-			if got.Format == Token && ttl == NoTTL || got.Format == TokenNoTTL && ttl != NoTTL {
-				t.Fatalf("%q = %q with TTL %d: %s", key, value, ttl, got.Format)
-			}
+			require.False(t, got.Format == "" || got.State == "", "%q = %q: no format or state: %+v", key, value, got)
+			require.False(t, got.Format == UnknownFormat && got.State != UnknownState, "%q = %q: unknown, but %s", key, value, got.State)
+			require.False(t, got.Format != UnknownFormat && got.Confidence == None, "%q = %q: %s of no confidence", key, value, got.Format)
+			require.False(t, got.Format == Token && ttl == NoTTL || got.Format == TokenNoTTL && ttl != NoTTL, "%q = %q with TTL %d: %s", key, value, ttl, got.Format)
 		}
 	})
 }

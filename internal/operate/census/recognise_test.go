@@ -116,15 +116,11 @@ func FuzzOf(f *testing.F) {
 	f.Add([]byte(aUUID + ":35"))
 	f.Fuzz(func(t *testing.T, value []byte) {
 		v := Recognise(string(value), midday)
-		if (v.Kind == ExpiryValue) != (v.Format != "") || v.Kind == ExpiryValue && !v.Forever && !plausible(v.At, midday) {
-			t.Fatalf("%q: %+v", value, v)
-		}
+		require.False(t, (v.Kind == ExpiryValue) != (v.Format != "") || v.Kind == ExpiryValue && !v.Forever && !plausible(v.At, midday), "%q: %+v", value, v)
 		if v.Kind == ExpiryValue {
 			v.Live(midday)
 		}
-		if v.Kind == TextValue && bytes.IndexByte(value, 0) >= 0 {
-			t.Fatalf("%q is no text", value)
-		}
+		require.False(t, v.Kind == TextValue && bytes.IndexByte(value, 0) >= 0, "%q is no text", value)
 	})
 }
 
@@ -174,9 +170,7 @@ func FuzzReplies(f *testing.F) {
 			func(p *replyReader) error { _, err := p.array(); return err },
 			func(p *replyReader) error {
 				got, _, err := p.bulk(nil, 16)
-				if len(got) > 16 {
-					t.Fatalf("kept %d bytes", len(got))
-				}
+				require.True(t, len(got) <= 16, "kept %d bytes", len(got))
 				return err
 			},
 			func(p *replyReader) error { _, _, err := p.bulk(nil, 0); return err },

@@ -119,30 +119,20 @@ func FuzzParse(f *testing.F) {
 		e, err := Parse(url, TLSFiles{})
 		if err != nil {
 			var bad *Error
-			if !errors.As(err, &bad) || !bad.Usage() || bad.Hint() == "" {
-				t.Fatalf("%q: not a usage error with a hint: %v", url, err)
-			}
-			if strings.Contains(bad.Error()+bad.Hint(), secret) {
-				t.Fatalf("%q: the error shows the password: %v: %s", url, bad, bad.Hint())
-			}
+			require.False(t, !errors.As(err, &bad) || !bad.Usage() || bad.Hint() == "", "%q: not a usage error with a hint: %v", url, err)
+			require.False(t, strings.Contains(bad.Error()+bad.Hint(), secret), "%q: the error shows the password: %v: %s", url, bad, bad.Hint())
 			return
 		}
 		if e.Kind == Embedded {
 			return
 		}
 		text := e.String()
-		if e.password == secret && strings.Count(url, secret) == 1 && strings.Contains(text, secret) {
-			t.Fatalf("%q: prints its password: %s", url, text)
-		}
+		require.False(t, e.password == secret && strings.Count(url, secret) == 1 && strings.Contains(text, secret), "%q: prints its password: %s", url, text)
 		if e.User != "" || strings.Contains(e.Master, "%") || strings.ContainsAny(e.Master, "/?#@") {
 			return // a user without a password is refused; escapes in names are not written back
 		}
 		again, err := Parse(text, TLSFiles{})
-		if err != nil {
-			t.Fatalf("%q: printed as %q, which does not parse: %v", url, text, err)
-		}
-		if again.String() != text {
-			t.Fatalf("%q: printed as %q, then as %q", url, text, again)
-		}
+		require.NoError(t, err, "%q: printed as %q, which does not parse", url, text)
+		require.True(t, again.String() == text, "%q: printed as %q, then as %q", url, text, again)
 	})
 }

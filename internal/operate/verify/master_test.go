@@ -121,12 +121,8 @@ func FuzzTraffic(f *testing.F) {
 			name = strings.ToLower(name)
 			n := tr.counts[name]
 			// Where every key is a lock key, SETNX and GETSET are seen, or not clear, or the line is no line.
-			if (name == "setnx" || name == "getset") && seen == 0 && n.unclear == 0 && tr.garbled == 0 {
-				t.Errorf("%q vanished (cut: %v)", text, cut)
-			}
-			if n.lines+tr.garbled != 1 {
-				t.Errorf("%q is counted %d times", text, n.lines)
-			}
+			assert.False(t, (name == "setnx" || name == "getset") && seen == 0 && n.unclear == 0 && tr.garbled == 0, "%q vanished (cut: %v)", text, cut)
+			assert.True(t, n.lines+tr.garbled == 1, "%q is counted %d times", text, n.lines)
 		}
 	})
 }
@@ -152,9 +148,7 @@ func FuzzJudge(f *testing.F) {
 				open++
 			}
 		}
-		if c.Verdict == NoneSeen && (open > 0 || len(e.Seen) > 0 || len(e.Masters) == 0) {
-			t.Errorf("none-seen on %q", text)
-		}
+		assert.False(t, c.Verdict == NoneSeen && (open > 0 || len(e.Seen) > 0 || len(e.Masters) == 0), "none-seen on %q", text)
 	})
 }
 

@@ -147,9 +147,7 @@ func TestLawParts(t *testing.T) {
 		inAll, sum := 0, 0.0
 		for range n {
 			low, x := below.Draw(&g).Seconds()*1000, above.Draw(&g).Seconds()*1000
-			if low > edge+1 || x < edge-1 {
-				t.Fatalf("parted at %v: %v and %v", edge, low, x)
-			}
+			require.False(t, low > edge+1 || x < edge-1, "parted at %v: %v and %v", edge, low, x)
 			sum += x - edge
 			if all.Draw(&g).Seconds()*1000 > edge {
 				inAll++

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -84,9 +85,7 @@ func lintFile(t *testing.T, fset *token.FileSet, f *ast.File, info *types.Info) 
 				t.Errorf("%s: loops over a map, whose order is random", fset.Position(n.Pos()))
 			}
 		case *ast.GoStmt:
-			if !strings.Contains(fset.Position(n.Pos()).Filename, "sweep") {
-				t.Errorf("%s: starts a goroutine", fset.Position(n.Pos()))
-			}
+			assert.True(t, strings.Contains(fset.Position(n.Pos()).Filename, "sweep"), "%s: starts a goroutine", fset.Position(n.Pos()))
 		}
 		return true
 	})

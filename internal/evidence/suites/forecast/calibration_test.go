@@ -58,9 +58,7 @@ func (f *fleet) try(t *testing.T, window, span time.Duration, ready func()) tria
 			shortest = min(shortest, m.lease)
 		}
 	}
-	if _, err := redistest.InStage(server.Pool(), lockmigrate.StageBridge, dialect, shortest); err != nil {
-		t.Fatal(err)
-	}
+	require.NoError(t, failed(redistest.InStage(server.Pool(), lockmigrate.StageBridge, dialect, shortest)))
 	end, err := endpoint.Parse(server.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -245,3 +243,6 @@ func TestRunningFleets(t *testing.T) {
 		})
 	}
 }
+
+// failed is the error of a call that returns something beside it.
+func failed[T any](_ T, err error) error { return err }

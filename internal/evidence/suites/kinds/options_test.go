@@ -145,9 +145,7 @@ func TestEveryCombinationIsRefusedOrWorks(t *testing.T) {
 			accepted := 0
 			for n := range *tries {
 				var was bool
-				if !t.Run("", func(t *testing.T) { was = one(t, r) }) {
-					t.Fatalf("combination %d of -seed %d", n, *seed)
-				}
+				require.True(t, t.Run("", func(t *testing.T) { was = one(t, r) }), "combination %d of -seed %d", n, *seed)
 				if was {
 					accepted++
 				}

@@ -143,18 +143,14 @@ func FuzzFramer(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stream []byte, seed uint64) {
 		passed, whole, end := frame(stream, func() int { return len(stream) })
-		if !bytes.Equal(passed, stream) {
-			t.Fatalf("%q became %q", stream, passed)
-		}
+		require.True(t, bytes.Equal(passed, stream), "%q became %q", stream, passed)
 		r := rand.New(rand.NewPCG(seed, 0))
 		for _, pieces := range []func() int{func() int { return 1 }, func() int { return r.IntN(20) }} {
 			if len(stream) > 10_000 {
 				continue // a byte at a time takes time in its square
 			}
 			passed, cutUp, ended := frame(stream, pieces)
-			if !bytes.Equal(passed, stream) || fmt.Sprint(cutUp) != fmt.Sprint(whole) || ended != end {
-				t.Fatalf("%q: %s and %d whole, %s and %d in pieces", stream, whole, end, cutUp, ended)
-			}
+			require.False(t, !bytes.Equal(passed, stream) || fmt.Sprint(cutUp) != fmt.Sprint(whole) || ended != end, "%q: %s and %d whole, %s and %d in pieces", stream, whole, end, cutUp, ended)
 		}
 	})
 }

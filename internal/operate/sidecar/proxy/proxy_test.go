@@ -140,9 +140,7 @@ func readUntil(t testing.TB, conn net.Conn, last string) string {
 		if bytes.HasSuffix(got.Bytes(), []byte(last)) || err == io.EOF {
 			return got.String()
 		}
-		if err != nil {
-			t.Fatalf("no more came than %q: %v", tail(got.Bytes()), err)
-		}
+		require.NoError(t, err, "no more came than %q", tail(got.Bytes()))
 	}
 }
 
