@@ -18,6 +18,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -163,6 +164,11 @@ func TestIdleConnectionsToAServerLeftBehind(t *testing.T) {
 					moves()
 					k, err := l.TryAcquire(t.Context(), "k")
 					require.NoError(t, err)
+					if name == "modern fenced" {
+						moves()
+						_, err := lockers.HalfOf(l).RaiseFence(t.Context(), "k", 7)
+						require.NoError(t, err)
+					}
 					moves()
 					require.NoError(t, k.Renew(t.Context()))
 					moves()

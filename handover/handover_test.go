@@ -9,12 +9,14 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -362,6 +364,34 @@ func TestBadInput(t *testing.T) {
 		_, err = m.Acquire(context.Background(), key)
 		assert.ErrorContains(t, err, "closed")
 	})
+}
+
+// TestTheRecordsNameMovesToAnotherServer: idle connections lead to the old server, which refuses each report.
+func TestTheRecordsNameMovesToAnotherServer(t *testing.T) {
+	behind, now := redistest.Mini(t), redistest.Mini(t)
+	pool := behind.Pool()
+	var idle [9]redis.Conn
+	for i := range idle {
+		idle[i] = pool.Get()
+		require.NoError(t, idle[i].Err())
+	}
+	for _, c := range idle {
+		require.NoError(t, c.Close())
+	}
+	behind.Mini.SetError("READONLY You can't write against a read only replica.")
+	pool.Dial, pool.DialContext = nil, now.Dial
+	old, err := modern.New(behind.Pool(), modern.Options{})
+	require.NoError(t, err)
+	defer old.Close()
+	l, err := handover.New(struct{ lockmigrate.Pool }{pool}, handover.Options{Namespace: "to-b", Old: old, New: handover.Wrap("etcd", handover.Funcs[int]{
+		Acquire: func(context.Context, string) (int, error) { return 0, nil }, Release: func(context.Context, int) error { return nil },
+		Extend: func(context.Context, int) error { return nil }, TTL: time.Minute,
+	})})
+	require.NoError(t, err)
+	defer l.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	assert.NotErrorIs(t, l.Ready(ctx), context.DeadlineExceeded, "the new server says at once that it has no such record")
 }
 
 // TestOneLockForBothHalves: two Lockers of one key on one server are one lock, which would wait for itself. The marks tell.

@@ -15,6 +15,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Locker takes both halves, or one of them, as the record says.
@@ -56,7 +57,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	if err := opts.validate(pool); err != nil {
 		return nil, fmt.Errorf("handover: %w", err)
 	}
-	opts = opts.withDefaults()
+	opts, pool = opts.withDefaults(), topology.Leaving(pool)
 	l := &locker{
 		opts: opts, gate: admission.New[struct{}](lifetime.ErrClosed), seen: lockers.Observer(opts.Observer),
 		held: map[*lock]bool{}, store: &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout},

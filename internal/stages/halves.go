@@ -11,6 +11,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Halves are the two locks of a handover: see package handover. Two members whose Old are two different servers do not exclude each other.
@@ -87,12 +88,9 @@ func Marked(ctx context.Context, namespace string, timeout time.Duration, old, n
 func mark(ctx context.Context, pool lockmigrate.Pool, timeout time.Duration, command string, args ...any) (string, error) {
 	bounded, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
-	conn, err := pool.GetContext(bounded)
-	if err != nil {
-		return "", err
-	}
-	defer conn.Close()
-	text, err := redis.String(redis.DoWithTimeout(conn, timeout, command, args...))
+	text, err := redis.String(topology.Over(bounded, pool, func(conn redis.Conn) (any, error) {
+		return redis.DoWithTimeout(conn, timeout, command, args...)
+	}))
 	if errors.Is(err, redis.ErrNil) && command == "GET" {
 		return "", nil
 	}

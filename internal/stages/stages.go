@@ -21,6 +21,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
@@ -457,16 +458,11 @@ func member(id, text string, now time.Time) (m Member, gone bool, err error) {
 // eval runs a script on a connection of its own. ctx bounds the wait for the connection, ReplyTimeout
 // or ctx's deadline, whichever is nearer, the wait for the reply.
 func (s *Store) eval(ctx context.Context, script *scripts.Script, values scripts.Values) (any, error) {
-	conn, err := s.Pool.GetContext(ctx)
-	if err != nil {
-		return nil, err
-	}
-	defer conn.Close()
 	timeout := s.ReplyTimeout
 	if deadline, ok := ctx.Deadline(); ok {
 		timeout = min(timeout, max(time.Until(deadline), time.Millisecond))
 	}
-	reply, err := wire.Eval(conn, timeout, script, values)
+	reply, err := topology.Over(ctx, s.Pool, func(conn redis.Conn) (any, error) { return wire.Eval(conn, timeout, script, values) })
 	var refused redis.Error
 	if errors.As(err, &refused) && strings.HasPrefix(string(refused), newerReply) {
 		err = newer{refused}

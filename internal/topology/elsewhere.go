@@ -2,6 +2,7 @@ package topology
 
 import (
 	"context"
+	"errors"
 	"net/http/httptrace"
 	"strings"
 	"sync/atomic"
@@ -81,12 +82,30 @@ type leaving struct {
 // them: a server that stays the wrong one must not be flooded with connections.
 const maxStale = 256
 
-// Again tells whether another connection of the pool may lead to the right server, where that of this one has said that it
-// is the wrong one. A connection that was just dialled has the last word: the address means its server now. Any other may be
-// older than a change of the address, and the pool may have more of its age.
-func Again(conn redis.Conn) bool {
+// Again tells whether a command that ended with err is to be sent again over another connection of the pool: the server of
+// this one has said that it is the wrong one, and another may lead to the right one. A connection that was just dialled has
+// the last word: the address means its server now. Any other may be older than a change of the address, and the pool may have
+// more of its age.
+func Again(ctx context.Context, conn redis.Conn, err error) bool {
 	c, is := conn.(*leavingConn)
-	return is && c.wrong && (c.dialled == nil || !c.dialled.Load()) && c.pool.refused.Load() <= maxStale
+	var refused redis.Error
+	return is && errors.As(err, &refused) && Elsewhere(string(refused)) && (c.dialled == nil || !c.dialled.Load()) &&
+		c.pool.refused.Load() <= maxStale && ctx.Err() == nil
+}
+
+// Over is an exchange over a connection of a pool, and over others as long as Again tells.
+func Over(ctx context.Context, pool lockmigrate.Pool, exchange func(conn redis.Conn) (any, error)) (any, error) {
+	for {
+		conn, err := pool.GetContext(ctx)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := exchange(conn)
+		again := Again(ctx, conn, err)
+		if _ = conn.Close(); !again {
+			return reply, err
+		}
+	}
 }
 
 func (l *leaving) GetContext(ctx context.Context) (redis.Conn, error) {

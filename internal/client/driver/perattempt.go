@@ -128,7 +128,7 @@ func (d *PerAttempt) advance(ctx context.Context, m protocol.Machine, reply prot
 		for first := !begun; ; {
 			begun = true
 			reply, err = wire.Do(conn, d.ReplyTimeout, c)
-			if err == nil || !first || reply.Kind != protocol.Fault || !topology.Elsewhere(reply.Text) || !topology.Again(conn) || context.Cause(ctx) != nil {
+			if err == nil || !first || !topology.Again(ctx, conn, err) {
 				break
 			}
 			closeConn(conn)

@@ -49,7 +49,7 @@ func (p *Pooled) Batch(ctx context.Context, commands []protocol.Command, each fu
 				each(i, reply, nil)
 				break
 			}
-			again := reply.Kind == protocol.Fault && topology.Elsewhere(reply.Text) && topology.Again(conn) && context.Cause(ctx) == nil
+			again := topology.Again(ctx, conn, err)
 			if reply.Kind == protocol.Silence || again {
 				_ = conn.Close()
 				conn = nil

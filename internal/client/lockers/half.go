@@ -14,6 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
@@ -116,10 +117,7 @@ func (c *Client) RaiseFence(ctx context.Context, key string, least int64) (int64
 
 // RaiseFence is Half's over a pool.
 func RaiseFence(ctx context.Context, pool lockmigrate.Pool, key string, least int64, ttl, timeout time.Duration) (int64, error) {
-	conn, err := pool.GetContext(ctx)
-	if err != nil {
-		return 0, err
-	}
-	defer conn.Close()
-	return redis.Int64(wire.Eval(conn, timeout, scripts.FenceRaise, scripts.Values{"fence": protocol.FenceKey(key), "least": least, "fence_ttl": ttl.Milliseconds()}))
+	return redis.Int64(topology.Over(ctx, pool, func(conn redis.Conn) (any, error) {
+		return wire.Eval(conn, timeout, scripts.FenceRaise, scripts.Values{"fence": protocol.FenceKey(key), "least": least, "fence_ttl": ttl.Milliseconds()})
+	}))
 }
