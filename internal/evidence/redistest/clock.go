@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	_ "embed"
 	"encoding/binary"
 	"os"
 	"os/exec"
@@ -13,54 +14,9 @@ import (
 
 // clockSource stands before libc for the wall clock alone: what it adds is in a file that the test writes.
 // libfaketime cannot do it: its locks and jemalloc's, which redis-server is linked with, wait for each other.
-const clockSource = `
-#define _GNU_SOURCE
-#include <dlfcn.h>
-#include <fcntl.h>
-#include <stdint.h>
-#include <stdlib.h>
-#include <sys/mman.h>
-#include <sys/syscall.h>
-#include <sys/time.h>
-#include <time.h>
-#include <unistd.h>
-
-static volatile int64_t *offset;
-
-__attribute__((constructor)) static void begin(void) {
-	const char *name = getenv("LOCKMIGRATE_CLOCK");
-	int fd = name ? open(name, O_RDONLY) : -1;
-	void *p = fd >= 0 ? mmap(NULL, 8, PROT_READ, MAP_SHARED, fd, 0) : MAP_FAILED;
-	if (p != MAP_FAILED) offset = p;
-}
-
-int clock_gettime(clockid_t id, struct timespec *t) {
-	int r = syscall(SYS_clock_gettime, id, t);
-	if (r == 0 && offset && (id == CLOCK_REALTIME || id == CLOCK_REALTIME_COARSE)) {
-		int64_t ns = t->tv_nsec + *offset % 1000000000;
-		t->tv_sec += *offset / 1000000000;
-		if (ns < 0) { ns += 1000000000; t->tv_sec--; }
-		if (ns >= 1000000000) { ns -= 1000000000; t->tv_sec++; }
-		t->tv_nsec = ns;
-	}
-	return r;
-}
-
-int gettimeofday(struct timeval *restrict v, void *restrict zone) {
-	struct timespec t;
-	if (clock_gettime(CLOCK_REALTIME, &t) != 0) return -1;
-	v->tv_sec = t.tv_sec;
-	v->tv_usec = t.tv_nsec / 1000;
-	return 0;
-}
-
-time_t time(time_t *to) {
-	struct timespec t;
-	clock_gettime(CLOCK_REALTIME, &t);
-	if (to) *to = t.tv_sec;
-	return t.tv_sec;
-}
-`
+//
+//go:embed testdata/clock.c
+var clockSource string
 
 // Clocked is a server whose wall clock the test sets. It needs a C compiler, as the race detector does.
 type Clocked struct {

@@ -27,8 +27,6 @@ func checks(o Options) []check {
 		{"persistence", "locks that are not on disk are gone after a restart, while their holders still work", persistence},
 		{"saving", "a server whose last save failed refuses writes", saving},
 		{"replication", "replication is asynchronous: after a failover the new master may not know the last locks (lost-update)", replication},
-		{"replica-lag", "what a replica has not received is lost with the master", replicaLag},
-		{"connections", "a pool that cannot connect cannot renew", connections},
 		{"exposure", "any client that can connect can delete a lock", exposure},
 		{"scripting", "the bridge and the token locks decide in server scripts", scripting},
 		{"tracking", "without client tracking nobody hears a legacy client's DEL: waiters poll", tracking},
@@ -209,44 +207,6 @@ func replication(_ context.Context, p *patient) (Verdict, string, string) {
 		return Warn, fmt.Sprintf("%d replicas, min-replicas-to-write %s", n, cmp.Or(wanted, "(not readable)")), "it bounds how much a failover can lose, but not to nothing: order writes by the fencing token"
 	}
 	return Warn, fmt.Sprintf("%d replicas, written to without waiting for them", n), "order writes by the fencing token; or lock on a quorum of independent servers"
-}
-
-func replicaLag(_ context.Context, p *patient) (Verdict, string, string) {
-	n, ok := p.number("connected_slaves")
-	if !ok || n == 0 {
-		return skip("no replica")
-	}
-	worst, behind := int64(0), ""
-	for i := range n {
-		var lag int64
-		line := p.info[fmt.Sprintf("slave%d", i)]
-		if _, after, found := strings.Cut(line, "lag="); found {
-			_, _ = fmt.Sscanf(after, "%d", &lag)
-		}
-		if !strings.Contains(line, "state=online") {
-			behind = line
-		}
-		worst = max(worst, lag)
-	}
-	if behind != "" || worst > 2 {
-		return Warn, fmt.Sprintf("a replica is %d s behind or not online", worst), "mend the replication before a failover is needed"
-	}
-	return Pass, fmt.Sprintf("the slowest of %d is %d s behind", n, worst), ""
-}
-
-func connections(_ context.Context, p *patient) (Verdict, string, string) {
-	now, ok := p.number("connected_clients")
-	rejected, _ := p.number("rejected_connections")
-	limit, hasLimit := p.number("maxclients")
-	switch {
-	case !ok:
-		return p.noInfo()
-	case rejected > 0:
-		return Warn, fmt.Sprintf("%d clients, %d connections were refused since the start", now, rejected), "raise maxclients, or shrink the pools: waiters that hold a connection starve the others"
-	case hasLimit && now > limit*8/10:
-		return Warn, fmt.Sprintf("%d of %d clients", now, limit), "raise maxclients, or shrink the pools"
-	}
-	return Pass, fmt.Sprintf("connected: %d, none refused", now), ""
 }
 
 func exposure(ctx context.Context, p *patient) (Verdict, string, string) {

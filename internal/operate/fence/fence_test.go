@@ -113,7 +113,7 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 	}
 
 	legacy := dialAs(t, s, "old")
-	log := fence.Log{Server: s.Addr}
+	log := fence.Log{}
 	_, err := log.Poll(ctx, conn)
 	require.NoError(t, err)
 	_, err = legacy.Do("SETNX", "lock:orders", "1")

@@ -5,7 +5,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"time"
 
 	"github.com/gomodule/redigo/redis"
 
@@ -14,22 +13,19 @@ import (
 
 // Hit is one or more commands that the server denied.
 type Hit struct {
-	Server  string    `json:"server,omitempty"`
-	At      time.Time `json:"at"` // this host's clock
-	User    string    `json:"user"`
-	Command string    `json:"command"`
-	Key     string    `json:"key,omitempty"` // where the server tells
-	Context string    `json:"context"`       // toplevel, multi, lua
-	Addr    string    `json:"addr"`          // of the last of them
-	Name    string    `json:"name,omitempty"`
-	Count   int64     `json:"count"`
+	User    string `json:"user"`
+	Command string `json:"command"`
+	Key     string `json:"key,omitempty"` // where the server tells
+	Context string `json:"context"`       // toplevel, multi, lua
+	Addr    string `json:"addr"`          // of the last of them
+	Name    string `json:"name,omitempty"`
+	Count   int64  `json:"count"`
 }
 
 // Log follows ACL LOG. The server keeps 128 entries, and joins entries of one user, command and context
 // within a minute into one that names the last client only: who looks seldom loses addresses. A Log is
 // therefore polled several times a second; what was there before the first look does not count.
 type Log struct {
-	Server string
 	Totals map[string]int64 // of the last look, nil before the first: a Log that is given those of another one goes on there
 }
 
@@ -39,7 +35,6 @@ func (l *Log) Poll(ctx context.Context, conn redis.Conn) ([]Hit, error) {
 	if err != nil {
 		return nil, err
 	}
-	now := time.Now()
 	totals := map[string]int64{}
 	latest := map[string]Hit{}
 	for _, r := range raw { // the newest first
@@ -53,7 +48,7 @@ func (l *Log) Poll(ctx context.Context, conn redis.Conn) ([]Hit, error) {
 		n, _ := redis.Int64([]byte(e["count"]), nil)
 		totals[id] += n
 		if _, seen := latest[id]; !seen {
-			latest[id] = Hit{Server: l.Server, At: now, User: e["username"], Command: command, Key: key, Context: e["context"], Addr: client["addr"], Name: client["name"]}
+			latest[id] = Hit{User: e["username"], Command: command, Key: key, Context: e["context"], Addr: client["addr"], Name: client["name"]}
 		}
 	}
 	var hits []Hit

@@ -90,7 +90,7 @@ func newMaster(ctx context.Context, q *inquiry, addr string) (*master, error) {
 		return nil, err
 	}
 	m := &master{
-		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{Server: addr}, traces: map[place]*deeds{}, commands: map[string]*Command{}, waiting: map[string]int64{}, touchers: map[from]*deeds{},
+		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{}, traces: map[place]*deeds{}, commands: map[string]*Command{}, waiting: map[string]int64{}, touchers: map[from]*deeds{},
 		facts: Master{Addr: addr, CountsDenied: true, LogRead: true},
 	}
 	if m.table, err = traffic.ReadTable(ctx, conn); err != nil {
