@@ -2,94 +2,13 @@ package protocol
 
 import (
 	"fmt"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
 )
 
-// playBridge feeds replies to a machine and returns what it did, one word a step: an op, a sleep or the
-// verdict at the end.
-func playBridge(m Machine, replies ...Reply) string {
-	names := map[Op]string{BridgeTake: "take", BridgeSettle: "settle", BridgeExtend: "extend", BridgeDrop: "drop", CompareDel: "clear"}
-	verdicts := map[Verdict]string{
-		Acquired: "ACQUIRED", Busy: "BUSY", Foreign: "FOREIGN", Ghost: "GHOST", Failed: "FAILED", Unsure: "UNSURE",
-		Renewed: "RENEWED", Repaired: "REPAIRED", Displaced: "DISPLACED", Lost: "LOST", Released: "RELEASED", NotOurs: "KEPT",
-	}
-	var did []string
-	reply := Reply{}
-	for i := 0; ; i++ {
-		step := m.Next(Instant(i)*Instant(time.Second), reply)
-		switch step.Kind {
-		case Done:
-			return strings.Join(append(did, verdicts[step.Verdict]), " ")
-		case Sleep:
-			did = append(did, step.Sleep.String())
-			reply = Reply{Kind: Woke}
-			continue
-		}
-		did = append(did, names[step.Command.Op])
-		if len(replies) == 0 {
-			return strings.Join(did, " ")
-		}
-		reply, replies = replies[0], replies[1:]
-	}
-}
-
 func code(n int64) Reply { return Reply{Kind: Integer, Int: n} }
-func wait(n int64, d time.Duration) Reply {
-	return Reply{Kind: Integer, Int: n, Int3: d.Milliseconds()}
-}
-
-func TestBridgeAcquireSteps(t *testing.T) {
-	silence, fault := Reply{Kind: Silence}, Reply{Kind: Fault, Text: "READONLY"}
-	cases := []struct {
-		name    string
-		dialect *Dialect
-		change  func(*BridgeAcquire)
-		replies []Reply
-		want    string
-	}{
-		{"free", JedisMS, nil, []Reply{code(TakeFree)}, "take ACQUIRED"},
-		{"free, in a dialect whose losers come back as winners", JedisUUID, nil, []Reply{code(TakeFree), code(SettleDone)}, "take 200ms settle ACQUIRED"},
-		{"taken over", JedisMS, nil, []Reply{code(TakeOver), code(SettleDone)}, "take 200ms settle ACQUIRED"},
-		{"held", JedisMS, nil, []Reply{wait(TakeHeld, time.Hour)}, "take BUSY"},
-		{"held, with patience", JedisMS, func(a *BridgeAcquire) { a.Patience = 1500 * time.Millisecond },
-			[]Reply{wait(TakeHeld, time.Hour), wait(TakeHeld, 50*time.Millisecond), code(TakeFree)}, "take 1s take 50ms take ACQUIRED"},
-		{"foreign", JedisMS, nil, []Reply{wait(TakeForeign, -1)}, "take FOREIGN"},
-		{"a ghost", JedisMS, func(a *BridgeAcquire) { a.Alone = true }, []Reply{wait(TakeRefused, -1)}, "take GHOST"},
-		{"clobbered: withdraw", JedisMS, nil, []Reply{code(TakeOver), wait(SettleLeft, time.Second)}, "take 200ms settle BUSY"},
-		{"deleted while settling", JedisMS, nil, []Reply{code(TakeOver), code(SettleAgain), code(SettleDone)}, "take 200ms settle 200ms settle ACQUIRED"},
-		{"the guard lost while settling", JedisMS, nil, []Reply{code(TakeOver), code(SettleLost)}, "take 200ms settle BUSY"},
-		{"a reply lost", JedisMS, nil, []Reply{silence, code(TakeFree)}, "take take ACQUIRED"},
-		{"a reply lost, the command had run", JedisMS, nil, []Reply{silence, code(TakeMine), code(SettleDone)}, "take take 200ms settle ACQUIRED"},
-		{"two replies lost", JedisMS, nil, []Reply{silence, silence, code(DropDone)}, "take take drop FAILED"},
-		{"nothing answers", JedisMS, nil, []Reply{silence, silence, silence, silence}, "take take drop drop UNSURE"},
-		{"a reply lost while settling", JedisMS, nil, []Reply{code(TakeOver), silence, code(SettleDone)}, "take 200ms settle settle ACQUIRED"},
-		{"refused", JedisMS, nil, []Reply{fault}, "take FAILED"},
-		{"refused after a lost reply", JedisMS, nil, []Reply{silence, fault, code(DropNothing)}, "take take drop FAILED"},
-		{"refused while settling", JedisMS, nil, []Reply{code(TakeOver), fault, code(DropDone)}, "take 200ms settle drop FAILED"},
-		{"no old client is left", JedisUUID, func(a *BridgeAcquire) { a.Alone = true }, []Reply{code(TakeFree)}, "take ACQUIRED"},
-	}
-	for _, c := range cases {
-		a := &BridgeAcquire{Dialect: c.dialect, Key: "k", Guard: "g", Value: "v", TTL: time.Minute, Settle: 200 * time.Millisecond, Poll: time.Second}
-		if c.change != nil {
-			c.change(a)
-		}
-		assert.Equal(t, c.want, playBridge(a, c.replies...), "%s", c.name)
-	}
-}
-
-func TestBridgeAcquireStopsSettling(t *testing.T) {
-	a := &BridgeAcquire{Dialect: JedisMS, Settle: time.Millisecond}
-	replies := []Reply{code(TakeOver)}
-	for range maxSettles {
-		replies = append(replies, code(SettleAgain))
-	}
-	want := "take" + strings.Repeat(" 1ms settle", maxSettles) + " drop BUSY"
-	assert.Equal(t, want, playBridge(a, append(replies, code(DropDone))...))
-}
 
 func TestBridgeAcquireCountsTheTTLFromBeforeTheCommand(t *testing.T) {
 	a := &BridgeAcquire{Dialect: JedisMS, Settle: time.Millisecond, TTL: time.Minute}
@@ -176,73 +95,6 @@ func TestBridgeAcquireSettlesWhatMayBeATakeover(t *testing.T) {
 		a.Next(300, Reply{Kind: Woke})
 		if step := a.Next(400, code(TakeMine)); (step.Kind == Sleep) != c.settles {
 			t.Errorf("%s: %+v", name, step)
-		}
-	}
-}
-
-func TestBridgeRenewAndReleaseSteps(t *testing.T) {
-	silence, fault := Reply{Kind: Silence}, Reply{Kind: Fault}
-	for _, c := range []struct {
-		replies []Reply
-		renew   string
-		release string
-	}{
-		{[]Reply{code(1)}, "extend RENEWED", "drop RELEASED"},
-		{[]Reply{code(2)}, "extend REPAIRED", "drop RELEASED"},
-		{[]Reply{code(-1)}, "extend DISPLACED", "drop DISPLACED"},
-		{[]Reply{code(0)}, "extend LOST", "drop KEPT"},
-		{[]Reply{silence, code(1)}, "extend extend RENEWED", "drop drop RELEASED"},
-		{[]Reply{silence, code(0)}, "extend extend LOST", "drop drop RELEASED"},
-		{[]Reply{silence, silence}, "extend extend UNSURE", "drop drop UNSURE"},
-		{[]Reply{fault, fault}, "extend FAILED", "drop drop FAILED"},
-		{[]Reply{fault, code(1)}, "extend FAILED", "drop drop RELEASED"},
-		{[]Reply{silence, fault, fault}, "extend extend UNSURE", "drop drop drop UNSURE"},
-	} {
-		assert.Equal(t, c.renew, playBridge(&BridgeRenew{}, c.replies...), "renew")
-		assert.Equal(t, c.release, playBridge(&BridgeRelease{}, c.replies...), "release")
-	}
-}
-
-// TestBridgeReleaseClearsLeftovers: only the value that never expires goes, and whatever becomes of that the holder is told.
-func TestBridgeReleaseClearsLeftovers(t *testing.T) {
-	theirs := func(value string) Reply { return Reply{Int: DropTheirs, Text: value} }
-	const forever = "2147483649.0"
-	for _, c := range []struct {
-		dialect *Dialect
-		replies []Reply
-		want    string
-	}{
-		{RedisPyFloat, []Reply{theirs(forever), code(1)}, "drop clear DISPLACED"},
-		{RedisPyFloat, []Reply{theirs(forever), code(0)}, "drop clear DISPLACED"},
-		{RedisPyFloat, []Reply{theirs(forever), {Kind: Silence}}, "drop clear DISPLACED"},
-		{RedisPyFloat, []Reply{theirs(forever), {Kind: Fault}}, "drop clear DISPLACED"},
-		{RedisPyFloat, []Reply{theirs("1795336218.5")}, "drop DISPLACED"},
-		{RedisObjects, []Reply{theirs("1")}, "drop DISPLACED"},
-		{JedisMS, []Reply{theirs("")}, "drop DISPLACED"},
-	} {
-		assert.Equal(t, c.want, playBridge(&BridgeRelease{Leftover: c.dialect.Leftover()}, c.replies...), "%s %v", c.dialect.Name, c.replies)
-	}
-}
-
-// TestADisplacementIsToldAgain: a holder whose first reply was lost hears of it from the second, and its guard goes after that.
-func TestADisplacementIsToldAgain(t *testing.T) {
-	theirs, silence := Reply{Int: DropTheirs, Text: "2147483649.0"}, Reply{Kind: Silence}
-	for _, c := range []struct {
-		leftover string
-		replies  []Reply
-		want     string
-	}{
-		{"", []Reply{theirs, theirs}, "drop drop DISPLACED"},
-		{"", []Reply{silence, theirs, theirs}, "drop drop drop DISPLACED"},
-		{"", []Reply{theirs, code(DropNothing)}, "drop drop DISPLACED"},
-		{"", []Reply{theirs, silence}, "drop drop DISPLACED"},
-		{theirs.Text, []Reply{theirs, silence, code(1)}, "drop drop clear DISPLACED"},
-		{"", []Reply{{Kind: Fault}, theirs, theirs}, "drop drop drop DISPLACED"}, // from the second one on the lock's own keys only
-		{"", []Reply{{Kind: Fault}, silence, theirs, theirs}, "drop drop drop drop DISPLACED"},
-	} {
-		r := &BridgeRelease{Hand: true, Leftover: c.leftover}
-		if got := playBridge(r, c.replies...); got != c.want || r.Seen() != theirs.Text {
-			t.Errorf("%v: got %s, seen %q, want %s", c.replies, got, r.Seen(), c.want)
 		}
 	}
 }
