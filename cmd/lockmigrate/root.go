@@ -131,7 +131,6 @@ func newRootCommand(env *environment) *cobra.Command {
 		newSimulateCommand(env),
 		newExploreCommand(env),
 		newVersionCommand(env),
-		newDocsCommand(),
 	)
 	root.InitDefaultHelpCmd()
 	help, _, _ := root.Find([]string{"help"})

@@ -124,7 +124,7 @@ func Demo(ctx context.Context, o Options, otherURL string) (err error) {
 		if !p.death.due.CompareAndSwap(true, false) {
 			return false
 		}
-		p.say("java-1 dies while it holds the lock; the key has no TTL, so everybody waits for the expiry on it")
+		p.say("java-1 dies while it holds the lock, and is started again; the key has no TTL, so everybody waits for the expiry on it")
 		now := time.Now()
 		p.death.at.Store(&now)
 		return true
