@@ -240,3 +240,41 @@ func TestTouchedHasEveryKey(t *testing.T) {
 	assert.Subset(t, table.Writers(), []string{"set", "setnx", "getset", "msetnx", "renamenx", "restore", "setrange", "append", "hsetnx", "incr", "bitfield", "move", "sort"})
 	assert.NotContains(t, table.Writers(), "get")
 }
+
+// TestAReadThatRanBeforeAWrite: the reply of a GET comes after that of another connection's SETNX, and it was asked before: it says nothing of
+// the key. Asked after it, or beside a write of its own connection, it does.
+func TestAReadThatRanBeforeAWrite(t *testing.T) {
+	for _, c := range []struct {
+		name, writer string
+		early        bool
+		there        bool
+	}{
+		{"another's write, asked before", "b", true, true},
+		{"another's write, asked after", "b", false, false},
+		{"its own write, in one pipeline", "a", true, false},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			keys := NewKeys(100)
+			d := newDialogues(keys, func(c *Command) { keys.Apply(c) })
+			conns := map[string]*dialogue{"a": d.begin("a", false), "b": d.begin("b", false)}
+			read := func() { conns["a"].requests.feed([]byte("GET k\r\n")) }
+			write := func() { conns[c.writer].requests.feed([]byte("SETNX k 5\r\n")) }
+			if c.early && c.writer != "a" {
+				read()
+				write()
+			} else {
+				write()
+				if c.early {
+					read()
+				}
+			}
+			conns[c.writer].replies.feed([]byte(":1\r\n"))
+			if !c.early {
+				read()
+			}
+			conns["a"].replies.feed([]byte("$-1\r\n"))
+			_, _, there := d.keys.Value(0, "k", 0)
+			assert.Equal(t, c.there, there)
+		})
+	}
+}

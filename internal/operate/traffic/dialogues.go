@@ -19,13 +19,17 @@ type dialogues struct {
 	open    map[*dialogue]bool
 	late    []*dialogue // those with commands that wait for another connection's reply, in the order of their first one
 	last    protocol.Instant
+
+	// taken counts commands, written says of a key which of them wrote it last; what is not in it was written before since.
+	taken, since uint64
+	written      map[Key]write
 }
 
 // dialogue is one connection of a client.
 type dialogue struct {
 	addr              string
 	requests, replies respReader
-	asked             [][]string // without a reply so far, the oldest first
+	asked             []request // without a reply so far, the oldest first
 	db                int
 	queued            [][]string // between MULTI and EXEC
 	joined            bool       // it began before it was looked at
@@ -33,14 +37,27 @@ type dialogue struct {
 	late              []answered
 }
 
+// request is a command that was sent, after so many were taken in.
+type request struct {
+	words []string
+	after uint64
+}
+
+// write is the last one of a key.
+type write struct {
+	by string
+	n  uint64
+}
+
 // answered is a command that ran.
 type answered struct {
 	line  Command
 	reply respValue
+	after uint64
 }
 
 func newDialogues(keys *Keys, tell func(*Command)) *dialogues {
-	return &dialogues{keys: keys, tell: tell, out: &Captured{Unread: map[string]int64{}}, open: map[*dialogue]bool{}}
+	return &dialogues{keys: keys, tell: tell, out: &Captured{Unread: map[string]int64{}}, open: map[*dialogue]bool{}, written: map[Key]write{}}
 }
 
 // begin takes in a new connection.
@@ -110,7 +127,7 @@ func (c *dialogues) asks(d *dialogue, v respValue) {
 		c.stop(d, "their replies are not in the capture")
 		return
 	}
-	d.asked = append(d.asked, words)
+	d.asked = append(d.asked, request{words, c.taken})
 }
 
 // answers takes in a reply: the oldest request is done.
@@ -121,7 +138,7 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 		}
 		return
 	}
-	words := d.asked[0]
+	words, after := d.asked[0].words, d.asked[0].after
 	d.asked = d.asked[1:]
 	defer c.settle()
 	switch word := words[0]; {
@@ -142,19 +159,19 @@ func (c *dialogues) answers(d *dialogue, v respValue) {
 	case word == "EXEC":
 		for i, q := range d.queued {
 			if !v.null && i < len(v.elems) && v.elems[i].kind != '-' {
-				c.ran(d, q, v.elems[i])
+				c.ran(d, q, v.elems[i], after)
 			}
 		}
 		d.queued = nil
 	}
-	c.ran(d, words, v)
+	c.ran(d, words, v, after)
 }
 
 // ran takes in a command that the server has run. Replies may come in another order than the commands ran in: a client that was
 // given a lock comes after the one that gave it back, also where its reply came first.
-func (c *dialogues) ran(d *dialogue, words []string, v respValue) {
+func (c *dialogues) ran(d *dialogue, words []string, v respValue, after uint64) {
 	c.out.Commands++
-	a := answered{Command{At: c.last, DB: d.db, Addr: d.addr, Words: words}, v}
+	a := answered{Command{At: c.last, DB: d.db, Addr: d.addr, Words: words}, v, after}
 	switch {
 	case len(d.late) > 0:
 		d.late = append(d.late, a)
@@ -201,7 +218,7 @@ func (c *dialogues) follows(d *dialogue, a *answered) bool {
 			continue
 		}
 		for _, r := range other.asked {
-			if frees(r, key) {
+			if frees(r.words, key) {
 				return true
 			}
 		}
@@ -241,12 +258,42 @@ func took(a *answered) bool {
 // take tells a command. What its reply tells of the key is learnt first, so that nothing has to be guessed.
 func (c *dialogues) take(a *answered) {
 	l := &a.line
-	if len(l.Words) > 1 {
+	c.taken++
+	if len(l.Words) > 1 && !c.olderRead(a) {
 		c.learn(l, a.reply)
 	}
 	c.scripts.Attribute(l)
+	c.writes(l)
 	c.tell(l)
 	if RunsScript(l.Words[0]) && len(l.Words) > 2 {
 		c.script(l, a.reply)
+	}
+}
+
+// olderRead tells a read that may have run before another connection's write which is taken in already: what it found says nothing of now.
+func (c *dialogues) olderRead(a *answered) bool {
+	last, known := c.written[Key{a.line.DB, a.line.Words[1]}]
+	if !known {
+		last.n = c.since
+	}
+	return a.line.Words[0] == "GET" && last.n > a.after && last.by != a.line.Addr
+}
+
+// mostWritten is of how many keys it is known when they were written last.
+const mostWritten = 10_000
+
+// writes notes what a command may have written.
+func (c *dialogues) writes(l *Command) {
+	if len(c.written) >= mostWritten {
+		clear(c.written)
+		c.since = c.taken
+	}
+	switch w := l.Words; {
+	case RunsScript(w[0]):
+		for _, key := range l.Script.Keys() {
+			c.written[Key{l.DB, key}] = write{l.Addr, c.taken}
+		}
+	case len(w) > 1 && (releases[w[0]] || w[0] == "SETNX" || w[0] == "SET" || w[0] == "GETSET"):
+		c.written[Key{l.DB, w[1]}] = write{l.Addr, c.taken}
 	}
 }
