@@ -19,7 +19,8 @@ import (
 //
 //	ModernAcquire Key=k TTL=10s: @1s begins > SetToken | @3s OK > Acquired | Deadline=11s
 //
-// A reply of up to four numbers is the script's; a name stands for a code of it. "let NAME = ..." names a machine with settings.
+// A legacy machine begins at 1,000,000 s, and time passes with each round trip: a nanosecond, which is less than a unit of any dialect but one, or its sleep. Of its commands the values
+// are compared too. A reply of up to four numbers is the script's; a name stands for a code of it. "let NAME = ..." names a machine with settings.
 func TestMachines(t *testing.T) {
 	text, err := os.ReadFile("testdata/machines.txt")
 	require.NoError(t, err)
@@ -42,7 +43,10 @@ func TestMachines(t *testing.T) {
 			name, value, _ := strings.Cut(word, "=")
 			set(t, reflect.ValueOf(m).Elem(), strings.Split(name, "."), value)
 		}
-		now := Instant(0)
+		now, legacy := Instant(0), strings.HasPrefix(words[0], "Legacy")
+		if legacy {
+			now = Instant(1_000_000 * time.Second)
+		}
 		for turn := range strings.SplitSeq(turns, " | ") {
 			told, want, plays := strings.Cut(turn, " > ")
 			if !plays {
@@ -55,12 +59,17 @@ func TestMachines(t *testing.T) {
 				require.NoError(t, err, line)
 				now, told = Instant(0).Add(d), rest
 			}
-			require.Equal(t, want, wants(m.Next(now, replied(t, told))), "%s: told %s", line, told)
+			step := m.Next(now, replied(t, told))
+			require.Equal(t, want, wants(step), "%s: told %s", line, told)
+			if legacy {
+				now = now.Add(max(step.Sleep, 1))
+			}
 		}
 	}
 }
 
 var machines = map[string]func() Machine{
+	"LegacyAcquire": func() Machine { return &LegacyAcquire{} }, "LegacyRenew": func() Machine { return &LegacyRenew{} }, "LegacyRelease": func() Machine { return &LegacyRelease{} },
 	"BridgeAcquire": func() Machine { return &BridgeAcquire{} }, "BridgeRenew": func() Machine { return &BridgeRenew{} }, "BridgeRelease": func() Machine { return &BridgeRelease{} },
 	"ModernAcquire": func() Machine { return &ModernAcquire{} }, "ModernQueue": func() Machine { return &ModernQueue{} }, "ModernLeave": func() Machine { return &ModernLeave{} },
 	"ModernRenew": func() Machine { return &ModernRenew{} }, "ModernRelease": func() Machine { return &ModernRelease{} }, "ModernConfirm": func() Machine { return &ModernConfirm{} },
@@ -74,6 +83,12 @@ func set(t *testing.T, v reflect.Value, path []string, value string) {
 		d, err := time.ParseDuration(value)
 		require.NoError(t, err)
 		field.SetInt(int64(d))
+	case Instant:
+		d, err := time.ParseDuration(value)
+		require.NoError(t, err)
+		field.SetInt(int64(d))
+	case Release:
+		field.Set(reflect.ValueOf(Release(slices.Index(Releases, value))))
 	case *Dialect:
 		d, err := DialectNamed(value)
 		require.NoError(t, err)
@@ -92,9 +107,14 @@ func set(t *testing.T, v reflect.Value, path []string, value string) {
 	}
 }
 
-// says is what a machine's method says.
+// says is what a machine's method says, or a field.
 func says(m Machine, name string) string {
-	got := reflect.ValueOf(m).MethodByName(name).Call(nil)[0].Interface()
+	var got any
+	if method := reflect.ValueOf(m).MethodByName(name); method.IsValid() {
+		got = method.Call(nil)[0].Interface()
+	} else {
+		got = reflect.ValueOf(m).Elem().FieldByName(name).Interface()
+	}
 	if at, ok := got.(Instant); ok {
 		got = time.Duration(at)
 	}
@@ -102,17 +122,21 @@ func says(m Machine, name string) string {
 }
 
 var (
+	// with are those of which the values are compared.
+	with = map[Op]string{
+		SetNX: "SETNX", Get: "GET", GetSet: "GETSET", Del: "DEL", Watch: "WATCH", Unwatch: "UNWATCH", Commit: "MULTI/SET/EXEC", CompareDel: "CompareDel", CompareSet: "CompareSet",
+	}
 	ops = map[Op]string{
-		BridgeTake: "take", BridgeSettle: "settle", BridgeExtend: "extend", BridgeDrop: "drop", CompareDel: "CompareDel", SetToken: "SetToken", Take: "Take", Queue: "Queue",
+		BridgeTake: "take", BridgeSettle: "settle", BridgeExtend: "extend", BridgeDrop: "drop", SetToken: "SetToken", Take: "Take", Queue: "Queue",
 		Unqueue: "Unqueue", Extend: "Extend", QueueRelease: "QueueRelease", WaitReplicas: "WaitReplicas",
 		RedissonTake: "RedissonTake", RedissonExtend: "RedissonExtend", RedissonRelease: "RedissonRelease",
 	}
 	verdicts = map[Verdict]string{
 		Acquired: "Acquired", Busy: "Busy", Foreign: "Foreign", Ghost: "Ghost", Failed: "Failed", Unsure: "Unsure", Renewed: "Renewed", Repaired: "Repaired",
-		Displaced: "Displaced", Lost: "Lost", Released: "Released", NotOurs: "NotOurs",
+		Displaced: "Displaced", Lost: "Lost", Released: "Released", NotOurs: "NotOurs", Threw: "Threw",
 	}
 	replies = map[string]Reply{
-		"begins": {}, "OK": {Kind: Text, Text: "OK"}, "nil": {Kind: Nil}, "silence": {Kind: Silence}, "woke": {Kind: Woke}, "changed": {Kind: Changed},
+		"begins": {}, "OK": {Kind: Text, Text: "OK"}, "nil": {Kind: Nil}, "silence": {Kind: Silence}, "silence-for-good": {Kind: Silence, Over: true}, "woke": {Kind: Woke}, "changed": {Kind: Changed},
 		"READONLY": {Kind: Fault, Text: "READONLY"}, "WRONGTYPE": {Kind: Fault, Text: "ERR Error running script: @user_script: 20: WRONGTYPE Operation against a key"},
 		"broken": {Kind: Fault, Text: "ERR The user executing the script can't run this command or subcommand script: 0a, on @user_script:7."}, // one that had begun
 	}
@@ -129,6 +153,9 @@ func wants(s Step) string {
 	case Sleep:
 		return "sleep " + s.Sleep.String()
 	}
+	if name := with[s.Command.Op]; name != "" {
+		return strings.Join(strings.Fields(name+" "+s.Command.Old+" "+s.Command.Value), " ")
+	}
 	return ops[s.Command.Op]
 }
 
@@ -136,6 +163,12 @@ func replied(t *testing.T, told string) Reply {
 	words := strings.Fields(told)
 	if r, known := replies[words[0]]; known {
 		return r
+	}
+	switch kind, text, _ := strings.Cut(told, " "); kind {
+	case "text":
+		return Reply{Kind: Text, Text: text}
+	case "fault":
+		return Reply{Kind: Fault, Text: text}
 	}
 	r := Reply{Kind: Integer}
 	if words[0] == "granted" {
@@ -155,4 +188,13 @@ func replied(t *testing.T, told string) Reply {
 		*[]*int64{&r.Int, &r.Int2, &r.Int3, &r.Int4}[i] = n
 	}
 	return r
+}
+
+// A machine is a value: a copy runs on by itself, which the explorer relies on.
+func TestMachinesForkByCopy(t *testing.T) {
+	m := &LegacyAcquire{Dialect: JedisMS, Key: "k", Owner: "me", Lease: 10 * time.Second}
+	m.Next(Instant(1_000_000*time.Second), Reply{})
+	fork := *m
+	assert.Equal(t, Acquired, m.Next(0, Reply{Kind: Integer, Int: 1}).Verdict)
+	assert.Equal(t, Get, fork.Next(0, Reply{Kind: Integer}).Command.Op)
 }
