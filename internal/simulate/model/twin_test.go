@@ -89,6 +89,7 @@ func TestTwinInVirtualTime(t *testing.T) {
 // TestTimeToTheMillisecond runs the bridge's scripts on a server whose clock stands where the test puts
 // it: around the end of a legacy lease and of the grace, every answer, with its wait, must be the model's.
 func TestTimeToTheMillisecond(t *testing.T) {
+	redistest.Unraced(t) // one goroutine
 	s := redistest.Mini(t)
 	conn, err := redis.Dial("tcp", s.Addr)
 	require.NoError(t, err)

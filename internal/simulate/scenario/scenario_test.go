@@ -11,6 +11,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
@@ -22,6 +23,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the runs show into testdat
 // Every file under testdata/scenarios is run; its expectations and its trace must be what it says.
 // `go test ./internal/simulate/scenario -rewrite` writes them anew: read the difference.
 func TestScenarios(t *testing.T) {
+	redistest.Unraced(t) // TestEveryHazardIsShown has the detector watch each of them once
 	files, err := filepath.Glob("../../../testdata/scenarios/*.txt")
 	require.NoError(t, err)
 	require.NotEmpty(t, files)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
@@ -14,6 +15,7 @@ import (
 // TestFailoversComeAtTheirRate: failovers that are drawn come about as often as asked for, on each master at other times, and
 // nothing runs while nobody answers. Clients whose clocks agree overlap only within a lease of a failover, and nowhere without one.
 func TestFailoversComeAtTheirRate(t *testing.T) {
+	redistest.Unraced(t) // one goroutine
 	const hours, every, outage = 6, 10 * time.Minute, 5 * time.Second
 	f := legacyFleet(4)
 	f.Until, f.Masters = hours*time.Hour, 2
