@@ -57,7 +57,7 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 			}
 		}
 	})
-	done := beginTurn(context.Background(), l.TryAcquire, "orders:1")
+	done := redistest.BeginTurn(context.Background(), l.TryAcquire, "orders:1")
 	<-held
 	epoch := correct(t, store, func(r *stages.Record) { r.ClockLag = 3 * time.Second })
 	follows := func() bool {

@@ -97,13 +97,13 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 					asks, over = "setnx", 2
 				}
 				before := calls(servers.Master, asks)
-				waiting := beginTurn(ctx, acquire, "wanted")
+				waiting := redistest.BeginTurn(ctx, acquire, "wanted")
 				// A first attempt may fail in the change, as k0's may: the subject is one who waits by then.
 				redistest.Await(t, "the waiter's first attempt", 10*time.Second, func() bool { return calls(servers.Master, asks) >= before+over })
 				demote(t, servers, link, "127.0.0.1:1")
 				failures := 0
 				for i := range 60 {
-					if err := <-beginTurn(ctx, acquire, fmt.Sprint("k", i)); err != nil {
+					if err := <-redistest.BeginTurn(ctx, acquire, fmt.Sprint("k", i)); err != nil {
 						failures++
 						t.Logf("%d: %v", i, err)
 					}
@@ -194,19 +194,6 @@ func TestIdleConnectionsToAServerLeftBehind(t *testing.T) {
 	}
 }
 
-// beginTurn takes a lock and gives it back, and tells when it is over.
-func beginTurn(ctx context.Context, acquire func(context.Context, string) (lockmigrate.Lock, error), key string) <-chan error {
-	over := make(chan error, 1)
-	go func() {
-		k, err := acquire(ctx, key)
-		if err == nil {
-			err = k.Release(ctx)
-		}
-		over <- err
-	}()
-	return over
-}
-
 // demote has the replica be the master that a name leads to, and the old master a replica of another.
 func demote(t *testing.T, servers *redistest.Replicated, name *redistest.Link, of string) {
 	host, port, err := net.SplitHostPort(of)
@@ -253,7 +240,7 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 			defer cancel()
 			holder, err := holds(ctx, "wanted")
 			require.NoError(t, err)
-			got := beginTurn(ctx, waits, "wanted")
+			got := redistest.BeginTurn(ctx, waits, "wanted")
 			redistest.Await(t, "the waiter", 10*time.Second, func() bool { return servers.Master.Do("ZCARD", protocol.QueueKey("wanted")) == int64(1) })
 			demote(t, servers, link, servers.Replica.Addr)
 			others, stop := context.WithCancel(ctx)

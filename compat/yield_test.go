@@ -173,7 +173,7 @@ func TestLegacyHolderIsWatchedAtOnce(t *testing.T) {
 		for range 8 {
 			release := hold()
 			monitor := s.Monitor()
-			done := beginTurn(t.Context(), l.Acquire, "orders")
+			done := redistest.BeginTurn(t.Context(), l.Acquire, "orders")
 			shortest = min(shortest, monitor.Watched(t))
 			release()
 			require.NoError(t, <-done)
@@ -222,7 +222,7 @@ func TestWhoBeganByPollingGoesOn(t *testing.T) {
 						return s.Dial(ctx)
 					}}
 					t.Cleanup(func() { _ = pool.Close() })
-					done[i] = beginTurn(t.Context(), of.acquirer(t, pool), "orders")
+					done[i] = redistest.BeginTurn(t.Context(), of.acquirer(t, pool), "orders")
 				}
 				time.Sleep(4 * time.Second) // they wait, and listen by now
 				released := time.Now()

@@ -94,16 +94,9 @@ func TestALostSubscriptionKeepsNobodyFromAFreeKey(t *testing.T) {
 		holder, waiter := newLocker(t, s.Pool(), opts), newLocker(t, pool, opts)
 		held, err := holder.Acquire(t.Context(), "orders")
 		require.NoError(t, err)
-		got := make(chan error, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		defer cancel()
-		go func() {
-			k, err := waiter.Acquire(ctx, "orders")
-			if err == nil {
-				err = k.Release(t.Context())
-			}
-			got <- err
-		}()
+		got := redistest.BeginTurn(ctx, waiter.Acquire, "orders")
 		redistest.Await(t, "the subscription is lost", 10*time.Second, func() bool { return lost.Load() > 0 })
 		freed := time.Now()
 		require.NoError(t, held.Release(t.Context()))

@@ -77,14 +77,7 @@ func TestLocksOnAClusterThatReshards(t *testing.T) {
 			if to == from {
 				to = c.Masters[1]
 			}
-			waiting := make(chan error, 1)
-			go func() {
-				next, err := l.Acquire(ctx, key)
-				if err == nil {
-					err = next.Release(ctx)
-				}
-				waiting <- err
-			}()
+			waiting := redistest.BeginTurn(ctx, l.Acquire, key)
 			m := c.Migrate(slot, to)
 			require.NoError(t, held.Renew(ctx), "the key is still here")
 			m.Keys(100)
@@ -100,13 +93,7 @@ func TestLocksOnAClusterThatReshards(t *testing.T) {
 			// A new key in a slot that is being moved: where companions of it are here and it would be there,
 			// its scripts wait (TRYAGAIN) until the move is over.
 			back := c.Migrate(slot, from)
-			go func() {
-				next, err := l.Acquire(ctx, key)
-				if err == nil {
-					err = next.Release(ctx)
-				}
-				waiting <- err
-			}()
+			waiting = redistest.BeginTurn(ctx, l.Acquire, key)
 			select {
 			case err := <-waiting:
 				require.NoError(t, err)

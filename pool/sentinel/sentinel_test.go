@@ -51,21 +51,7 @@ func TestFailover(t *testing.T) {
 	require.NoError(t, err)
 	old, err := l.Acquire(ctx, "legacy")
 	require.NoError(t, err)
-	waiting := make(chan error, 2)
-	go func() {
-		k, err := m.Acquire(ctx, "modern")
-		if err == nil {
-			err = k.Release(ctx)
-		}
-		waiting <- err
-	}()
-	go func() {
-		k, err := l.Acquire(ctx, "legacy")
-		if err == nil {
-			err = k.Release(ctx)
-		}
-		waiting <- err
-	}()
+	waiting := []<-chan error{redistest.BeginTurn(ctx, m.Acquire, "modern"), redistest.BeginTurn(ctx, l.Acquire, "legacy")}
 	before := g.Master()
 	redistest.Await(t, "a waiter", 30*time.Second, func() bool { return mode.Is() == "tracking" })
 	conn := before.Conn()
@@ -81,8 +67,8 @@ func TestFailover(t *testing.T) {
 	require.NoError(t, held.Context().Err())
 	require.NoError(t, held.Release(ctx))
 	require.NoError(t, old.Release(ctx))
-	for range 2 {
-		require.NoError(t, <-waiting, "every waiter resumes")
+	for _, over := range waiting {
+		require.NoError(t, <-over, "every waiter resumes")
 	}
 	k, err := m.Acquire(ctx, "modern")
 	require.NoError(t, err)

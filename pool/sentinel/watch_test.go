@@ -255,14 +255,7 @@ func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
 	held, err := holder.Acquire(ctx, "orders")
 	require.NoError(t, err)
 	before := g.Master()
-	got := make(chan error, 1)
-	go func() {
-		k, err := waiter.Acquire(ctx, "orders")
-		if err == nil {
-			err = k.Release(ctx)
-		}
-		got <- err
-	}()
+	got := redistest.BeginTurn(ctx, waiter.Acquire, "orders")
 	redistest.Await(t, "a waiter in line", 30*time.Second, func() bool {
 		n, _ := redis.Int(before.Try("ZCARD", "{orders}:queue"))
 		return n == 1 && mode.Is() == "tracking"

@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"context"
 	"errors"
 	"sync"
 	"sync/atomic"
@@ -55,4 +56,17 @@ func (m *Mode) Is() string {
 		return mode
 	}
 	return "idle"
+}
+
+// BeginTurn takes a lock and gives it back, and tells when it is over.
+func BeginTurn(ctx context.Context, acquire func(context.Context, string) (lockmigrate.Lock, error), key string) <-chan error {
+	over := make(chan error, 1)
+	go func() {
+		k, err := acquire(ctx, key)
+		if err == nil {
+			err = k.Release(ctx)
+		}
+		over <- err
+	}()
+	return over
 }

@@ -56,14 +56,7 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 					left <- err
 				}()
 				redistest.Await(s.T, "the first in line", late, inLine(1))
-				waits := make(chan error, 1)
-				go func() {
-					k, err := stays.acquire(s.Context(), key)
-					if err == nil {
-						err = k.Release(s.Context())
-					}
-					waits <- err
-				}()
+				waits := redistest.BeginTurn(s.Context(), stays.acquire, key)
 				redistest.Await(s.T, "the second in line", late, inLine(2))
 
 				server.Do(refusal.put[0].(string), refusal.put[1:]...)
