@@ -273,7 +273,7 @@ func TestReady(t *testing.T) {
 	s := redistest.Real(t)
 	alone := newLocker(t, s, quick())
 	assert.NoError(t, alone.Ready(t.Context()), "without a Namespace:")
-	namespace(t, s)
+	store := namespace(t, s)
 	link := redistest.NewLink(t, s.Addr)
 	link.Partition()
 	cut, err := compat.New(poolTo(t, link.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 100 * time.Millisecond }))
@@ -284,6 +284,9 @@ func TestReady(t *testing.T) {
 	link.Heal()
 	assert.NoError(t, cut.Ready(within(t, 20*time.Second)), "after it can be reached:")
 	cut.Close()
+	view, err := store.Show(t.Context())
+	require.NoError(t, err)
+	assert.Empty(t, view.Members, "it leaves with Close")
 	assert.ErrorIs(t, cut.Ready(t.Context()), lockmigrate.ErrStage, "after Close")
 }
 
