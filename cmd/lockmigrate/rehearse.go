@@ -6,7 +6,10 @@ import (
 	_ "embed"
 	"errors"
 	"fmt"
+	"html/template"
+	"io"
 	"maps"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
@@ -18,6 +21,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rehearse"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
+	"github.com/lockmigrate/lockmigrate/internal/page"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -29,6 +33,7 @@ type rehearseFlags struct {
 	act     time.Duration
 	speed   float64
 	clients int
+	html    string
 	other   string
 }
 
@@ -61,6 +66,7 @@ func newRehearseCommand(env *environment) *cobra.Command {
 	f.Float64Var(&flags.speed, "speed", 1, "play so much faster: leases, holds, polls, pauses and the clocks' errors are divided by it")
 	f.IntVar(&flags.clients, "clients", 0, "how many clients to play: the profile's first ones, or again from the first (0: as many as it has)")
 	f.StringVar(&flags.other, "new", "", "another private server, to which the fleet moves in two more acts: a `URL` (embedded, where --redis is)")
+	f.StringVar(&flags.html, "html", "", "write one HTML page to this `FILE` too")
 	return cmd
 }
 
@@ -84,6 +90,9 @@ type rehearsedAct struct {
 }
 
 func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint, path string, p profile.Profile, flags *rehearseFlags) error {
+	if err := writable(flags.html); err != nil {
+		return err
+	}
 	if end.Kind != endpoint.Single {
 		return usageError("give a server of its own: redis://127.0.0.1:PORT", "a rehearsal is played on one server")
 	}
@@ -153,6 +162,11 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 		out.beside(made)
 	}
 	status.Clear()
+	if flags.html != "" && len(out.Acts) > 0 {
+		if err := writeFile(flags.html, out.writePage); err != nil {
+			return err
+		}
+	}
 	if printed := env.print(out, func(b *strings.Builder) { out.text(b, env) }); printed != nil {
 		return printed
 	}
@@ -330,9 +344,40 @@ func (a *rehearsedAct) Server() string {
 	return fmt.Sprintf("%.0f us", *a.ServerUS)
 }
 
+// Rate is turns a second beside those of the first act, in per cent.
+func (r *rehearsal) Rate(a rehearsedAct) string {
+	first := float64(r.Acts[0].Turns) / r.Acts[0].Seconds
+	if first == 0 {
+		return "-"
+	}
+	return fmt.Sprintf("%.0f %%", math.Round(100*float64(a.Turns)/a.Seconds/first))
+}
+
 func written(ms rehearse.Millis) string {
 	if ms >= 100 {
 		return span(float64(ms))
 	}
 	return fmt.Sprintf("%.2g ms", float64(ms))
+}
+
+//go:embed rehearse.html
+var rehearsalLayout string
+
+func (r *rehearsal) writePage(w io.Writer) error {
+	t, err := page.Report(rehearsalLayout, template.FuncMap{
+		"ms": written, "rate": func(a rehearsedAct) string { return fmt.Sprintf("%.1f", float64(a.Turns)/a.Seconds) },
+		"beside": r.Rate, "mib": func(n *int64) string {
+			if n == nil {
+				return "-"
+			}
+			return fmt.Sprintf("%.1f MiB", float64(*n)/(1<<20))
+		},
+	})
+	if err != nil {
+		return err
+	}
+	return t.Execute(w, struct {
+		*rehearsal
+		Style template.CSS
+	}{r, page.ReportStyle()})
 }

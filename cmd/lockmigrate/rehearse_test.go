@@ -51,7 +51,8 @@ func smallFleet(t *testing.T, lease time.Duration, clocks ...float64) string {
 func TestRehearse(t *testing.T) {
 	t.Parallel()
 	s, other := redistest.Real(t), redistest.Real(t)
-	code, out, errs := lockmigrateIn(t.Context(), false, "rehearse", smallFleet(t, 10*time.Second, 0, 300, -300), "--act", "2s", "--speed", "5", "--json", "--redis", s.URL(), "--new", other.URL())
+	html := filepath.Join(t.TempDir(), "rehearsal.html")
+	code, out, errs := lockmigrateIn(t.Context(), false, "rehearse", smallFleet(t, 10*time.Second, 0, 300, -300), "--act", "2s", "--speed", "5", "--json", "--html", html, "--redis", s.URL(), "--new", other.URL())
 	require.Equal(t, exitDone, code, "%s%s", out, errs)
 	var r rehearsal
 	require.NoError(t, json.Unmarshal([]byte(out), &r))
@@ -79,6 +80,11 @@ func TestRehearse(t *testing.T) {
 	}, steps)
 	assert.EqualValues(t, 0, s.Do("DBSIZE"), "the server is empty again")
 	assert.EqualValues(t, 0, other.Do("DBSIZE"), "and so is the other one")
+	page, err := os.ReadFile(html)
+	require.NoError(t, err)
+	for _, want := range []string{"way back", "What was not rehearsed?", "stage rollback", "times as fast"} {
+		assert.Contains(t, string(page), want)
+	}
 }
 
 // TestRehearseShowsSkew: with clocks further apart than a lease has left, old clients meet in today's act, as the fleet itself does; a rehearsal
