@@ -95,7 +95,11 @@ func printEvent(env *environment, e rehearse.Event) {
 	if e.Alarm {
 		text = env.ink().Bad(text)
 	}
-	fmt.Fprintf(env.stdout, "%5.1f s  %-7s  %s\n", e.At/1000, e.Act, text)
+	line := fmt.Sprintf("%5.1f s  %-7s  %s", e.At/1000, e.Act, text)
+	if env.isTerminal(env.stdout) {
+		line = wrap(line, env.width(env.stdout), 18)
+	}
+	fmt.Fprintln(env.stdout, line)
 }
 
 // text says what each act came to, and the count on the last line.

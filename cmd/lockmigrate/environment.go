@@ -13,6 +13,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -85,8 +86,7 @@ func (env *environment) print(doc any, text func(b *strings.Builder)) error {
 	}
 	var b strings.Builder
 	text(&b)
-	_, err := io.WriteString(env.stdout, b.String())
-	return err
+	return env.show(b.String())
 }
 
 // encode prints a document as one line of JSON, or indented where it is pretty.
@@ -110,9 +110,53 @@ func encode(w io.Writer, doc any) error {
 // pretty is a document that is indented.
 type pretty struct{ doc any }
 
+// show writes results. On a terminal it breaks lines that are too long between words, and begins what follows under
+// the last column.
+func (env *environment) show(lines string) error {
+	if width := env.screen(); width > 0 {
+		lines = fold(lines, width)
+	}
+	_, err := io.WriteString(env.stdout, lines)
+	return err
+}
+
 // note writes one line of diagnostics.
 func (env *environment) note(format string, args ...any) {
-	fmt.Fprintf(env.stderr, "lockmigrate: "+format+"\n", args...)
+	env.say("lockmigrate: " + fmt.Sprintf(format, args...))
+}
+
+// say writes a line to stderr; on a terminal it is broken between words.
+func (env *environment) say(line string) {
+	if env.isTerminal(env.stderr) {
+		line = wrap(line, env.width(env.stderr), len("lockmigrate: "))
+	}
+	fmt.Fprintln(env.stderr, line)
+}
+
+// fold breaks the lines of a text that are wider than width.
+func fold(lines string, width int) string {
+	var b strings.Builder
+	for line := range strings.Lines(lines) {
+		b.WriteString(wrap(line, width, lastColumn(line, width/2)))
+	}
+	return b.String()
+}
+
+// lastColumn is where the last column of a line begins that begins before a limit: behind two blanks or more.
+func lastColumn(line string, limit int) int {
+	line = text.StripEscape(line)
+	at := 0
+	for i := 1; i <= min(len(line)-1, limit); i++ {
+		if line[i-1] == ' ' && line[i] != ' ' && (i < 2 || line[i-2] == ' ') {
+			at = i
+		}
+	}
+	if at == 0 {
+		if _, after, found := strings.Cut(line[:min(len(line), limit)], ": "); found { // "plan: ..."
+			at = min(len(line), limit) - len(after)
+		}
+	}
+	return min(at, limit)
 }
 
 // endpoint returns where --redis or a setting leads, fallback if neither is given, and a function

@@ -82,8 +82,9 @@ func TestExploreSummary(t *testing.T) {
 // terminal no line is wider than it, and NO_COLOR is honoured.
 func TestWhatAMachineReadsHasNoWidth(t *testing.T) {
 	render := func(columns int, variables map[string]string) string {
-		env, _ := screenEnvironment(columns, variables)
-		return explored(env, foundAsKnown(), true, time.Second)
+		env, out := screenEnvironment(columns, variables)
+		require.NoError(t, env.show(explored(env, foundAsKnown(), true, time.Second)))
+		return out.String()
 	}
 	pipe := render(0, nil)
 	assert.NotContains(t, pipe, "\x1b")
@@ -92,9 +93,15 @@ func TestWhatAMachineReadsHasNoWidth(t *testing.T) {
 		out := render(columns, nil)
 		assert.Contains(t, out, "\x1b[32mproven\x1b[0m")
 		assert.NotContains(t, render(columns, map[string]string{"NO_COLOR": "1"}), "\x1b")
-		table, _, _ := strings.Cut(out, "\n\n")
-		for line := range strings.Lines(table) {
+		for line := range strings.Lines(out) {
 			assert.LessOrEqual(t, text.StringWidthWithoutEscSequences(strings.TrimSuffix(line, "\n")), columns, line)
 		}
 	}
+}
+
+// TestACommandIsNotBroken: a terminal copies a command that a message names as one line.
+func TestACommandIsNotBroken(t *testing.T) {
+	run := "lockmigrate simulate --scenario orders.txt --seed 1 --as story"
+	assert.Equal(t, "create it\n  (\""+run+"\"),\n  or name another", wrap("create it (\""+run+"\"), or name another", 40, 2))
+	assert.Equal(t, "next  "+run, wrap("next  "+run, 40, 2))
 }

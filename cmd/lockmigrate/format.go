@@ -2,7 +2,10 @@ package main
 
 import (
 	"fmt"
+	"strings"
 	"time"
+
+	"github.com/jedib0t/go-pretty/v6/text"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
@@ -73,4 +76,36 @@ func timeLeft(ran time.Duration, done, all int) string {
 		return ""
 	}
 	return fmt.Sprintf(", about %s left", short(time.Duration(float64(ran)/float64(done)*float64(all-done))))
+}
+
+// wrap breaks a line between words where it is wider than width; what follows is indented. Libraries wrap without an indent. A command in quotes is one
+// word, and a line with a command in a column of its own stays whole: the terminal breaks it, and copies it whole.
+func wrap(line string, width, indent int) string {
+	if strings.HasPrefix(line, "lockmigrate ") || strings.Contains(line, "  lockmigrate ") || strings.Contains(line, "ACL SETUSER") {
+		return line
+	}
+	var b strings.Builder
+	column := 0
+	for first := true; first || line != ""; first = false {
+		end := strings.IndexByte(line+" ", ' ')
+		if strings.HasSuffix(line[:end], `"lockmigrate`) {
+			if closed := strings.IndexByte(line[end:], '"'); closed >= 0 {
+				end += closed + strings.IndexByte(line[end+closed:]+" ", ' ')
+			}
+		}
+		length := text.StringWidthWithoutEscSequences(line[:end])
+		switch {
+		case first:
+		case column+1+length > width && column > indent:
+			b.WriteString("\n" + strings.Repeat(" ", indent))
+			column = indent
+		default:
+			b.WriteByte(' ')
+			column++
+		}
+		b.WriteString(line[:end])
+		column += length
+		line = line[min(end+1, len(line)):]
+	}
+	return b.String()
 }

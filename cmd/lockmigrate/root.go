@@ -40,7 +40,7 @@ func run(ctx context.Context, env *environment, args []string) int {
 		err = failedError("what it printed so far is not the whole", "interrupted")
 	}
 	if err != nil {
-		fmt.Fprintln(env.stderr, errorLine(err))
+		env.say(errorLine(err))
 	}
 	return exitCode(err)
 }

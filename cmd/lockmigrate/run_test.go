@@ -156,6 +156,20 @@ func TestHelpFitsTheScreen(t *testing.T) {
 	visit(nil, newRootCommand(&environment{stdout: io.Discard, stderr: io.Discard}))
 }
 
+func TestWrap(t *testing.T) {
+	assert.Equal(t, "one two", wrap("one two", 7, 2))
+	assert.Equal(t, "one\n  two", wrap("one two", 6, 2))
+	assert.Equal(t, "averylongword\n  two", wrap("averylongword two", 6, 2))
+	assert.Equal(t, "  0.1 s  act\n         text", wrap("  0.1 s  act text", 13, 9))
+}
+
+func TestFold(t *testing.T) {
+	assert.Equal(t, "warn  id    one two\n            three four\n", fold("warn  id    one two three four\n", 24))
+	assert.Equal(t, "plan: one two three\n      four\nshort\n", fold("plan: one two three four\nshort\n", 19))
+	command := "  would run  ACL SETUSER old -setnx -getset '(+setnx +getset ~cache:*)'\n"
+	assert.Equal(t, command, fold(command, 20), "a reader copies it")
+}
+
 // TestEveryCommandHasItsHelp: each section of help.txt is a command's and no line is too wide; only what its name explains has none.
 func TestEveryCommandHasItsHelp(t *testing.T) {
 	sections := map[string]bool{}

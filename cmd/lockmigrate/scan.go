@@ -100,7 +100,7 @@ func newScanReport(env *environment, w io.Writer, all bool) scanReport {
 	if env.global.json {
 		return &scanJSON{w: w}
 	}
-	return &scanTable{w: w, types: all, ink: env.ink()}
+	return &scanTable{w: w, types: all, width: env.screen(), ink: env.ink()}
 }
 
 // scanJSON is one object a row, and one with the summary.
@@ -168,6 +168,7 @@ func sortedKeys[K ~string](counts map[K]int64) []K {
 // are few notes; they follow in the end.
 type scanTable struct {
 	w     io.Writer
+	width int // of the terminal; 0 where there is none
 	ink   terminal.Ink
 	types bool // show the type of each key
 	any   bool // a row was printed
@@ -226,6 +227,9 @@ func (t *scanTable) summary(sum census.Summary) error {
 		line := fmt.Sprintf("[%d] %s", i+1, note)
 		if i == 0 {
 			b.WriteByte('\n')
+		}
+		if t.width > 0 {
+			line = wrap(line, t.width, 4)
 		}
 		b.WriteString(line + "\n")
 	}
