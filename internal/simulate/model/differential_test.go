@@ -89,14 +89,14 @@ func agree(t *testing.T, addr string, count int, noStats bool, known func([]ques
 	start := time.Now()
 	commands := 0
 	seen := coverage{}
-	for at := 0; at < count; at += batch {
-		commands += agreeBatch(t, conn, at, min(batch, count-at), noStats, known, seen)
+	whole := count >= 20000
+	// A busy server ends milliseconds within more commands, and less of each sequence is compared: until every answer was, it goes on.
+	for at := 0; at < count || whole && at < 10*count && seen.missing() != ""; at += batch {
+		commands += agreeBatch(t, conn, at, batch, noStats, known, seen)
 		_, err := conn.Do("FLUSHDB")
 		require.NoError(t, err)
 	}
-	if count >= 20000 {
-		seen.require(t)
-	}
+	require.True(t, !whole || seen.missing() == "", seen.missing())
 	t.Logf("%d sequences, %d commands compared, %.0f a second", count, commands, float64(commands)/time.Since(start).Seconds())
 	require.Greater(t, commands, count/2, "too few were compared")
 }
@@ -169,7 +169,8 @@ func (c coverage) note(q *question, r *protocol.Reply) {
 	}
 }
 
-func (c coverage) require(t *testing.T) {
+// missing names an answer that was never compared.
+func (c coverage) missing() string {
 	codes := map[protocol.Op][]int64{
 		protocol.BridgeTake:   {protocol.TakeFree, protocol.TakeOver, protocol.TakeMine, protocol.TakeHeld, protocol.TakeForeign, protocol.TakeRefused},
 		protocol.BridgeSettle: {protocol.SettleDone, protocol.SettleAgain, protocol.SettleLeft, protocol.SettleLost},
@@ -182,9 +183,12 @@ func (c coverage) require(t *testing.T) {
 	}
 	for op, list := range codes {
 		for _, code := range list {
-			require.Positive(t, c[fmt.Sprintf("%d/%d/%d", op, protocol.Integer, code)], "op %d never answered %d", op, code)
+			if c[fmt.Sprintf("%d/%d/%d", op, protocol.Integer, code)] == 0 {
+				return fmt.Sprintf("op %d never answered %d", op, code)
+			}
 		}
 	}
+	return ""
 }
 
 const heard = "heard"
