@@ -138,8 +138,8 @@ func (s *standing) toModern(on *step, show string) {
 		known := s.saved.Known()
 		s.seen = known.Seen
 		s.named(on, whatToDoAbout)
-		on.is("step 5", "lockmigrate next --namespace "+s.namespace, "a verify is looking (process %d on %s), since %v of %v. Wait for its end", s.saved.PID, s.saved.Host,
-			(time.Duration(known.LookedSeconds) * time.Second), s.saved.Options.Window)
+		on.is("step 5", "lockmigrate next --namespace "+s.namespace, "a verify is looking (process %d on %s), and has looked for %v of %v. Wait for its end", s.saved.PID, s.saved.Host,
+			time.Duration(known.LookedSeconds)*time.Second, s.saved.Options.Window)
 	case s.saved != nil && !certified && len(s.saved.Known().Seen) == 0 && len(s.saved.Lost()) == 0:
 		looked := time.Duration(s.saved.Evidence.LookedSeconds * float64(time.Second)).Round(time.Second)
 		on.blocked("a verify was ended after %v of %v", looked, s.saved.Options.Window)

@@ -161,7 +161,7 @@ func TestNext(t *testing.T) {
 		"bridge, a verify that was ended": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended("")},
 			"lockmigrate verify --resume orders.certificate.json.state", "ended after 1h0m0s of 26h0m0s", false},
 		"bridge, a verify that runs": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended(""), running: true},
-			"lockmigrate next --namespace orders", "since 1h0m0s of 26h0m0s", false},
+			"lockmigrate next --namespace orders", "looked for 1h0m0s of 26h0m0s", false},
 		"bridge, a verify that was ended and cannot come to anything": {standing{view: at(stages.Bridge, lives), keys: clean, saved: ended("its counters were reset")},
 			"lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json", "you have to state", false},
 		"bridge, certified, an old state": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", saved: ended("")},

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"math"
 	"slices"
 	"strings"
@@ -164,8 +163,7 @@ func (o *observeOutput) final(f findings, err error) error {
 		fmt.Fprintf(&b, "the fleet is written to %s; its double holds to come: lockmigrate forecast %s\n", file, file)
 	}
 	fmt.Fprintf(&b, "next: %s\n", next)
-	_, err = io.WriteString(o.env.stdout, b.String())
-	return err
+	return o.env.show(b.String())
 }
 
 // each writes a line for each text of a list that is not empty. A server may have written them.

@@ -12,7 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
@@ -126,7 +125,7 @@ func concludeVerify(env *environment, cert verify.Certificate, file string) erro
 	printed := printCertificate(env, cert)
 	switch { // what a window has shown is printed at least, and an old client counts more than a file
 	case unwritten != nil && cert.Verdict == verify.Seen:
-		fmt.Fprintln(env.stderr, errorLine(unwritten))
+		env.say(errorLine(unwritten))
 	case unwritten != nil || printed != nil:
 		return cmp.Or(unwritten, printed)
 	}
@@ -190,12 +189,12 @@ func asJSON(o verify.Options) string {
 const mostClients = 20
 
 // indented wraps a text to the screen, or to 80 columns in a file. The lines after the first begin at a column.
-func (env *environment) indented(said string, column int) string {
+func (env *environment) indented(text string, column int) string {
 	width := helpColumns
 	if screen := env.screen(); screen > 0 {
 		width = min(screen, 120) // longer lines read badly
 	}
-	return strings.ReplaceAll(text.WrapSoft(terminal.Safe(said), width-column), "\n", "\n"+strings.Repeat(" ", column))
+	return strings.ReplaceAll(wrap(terminal.Safe(text), width-column, 0), "\n", "\n"+strings.Repeat(" ", column))
 }
 
 func printCertificate(env *environment, c verify.Certificate) error {

@@ -55,7 +55,7 @@ func (p *player) worker(ctx context.Context, c *Client, is role) (w *worker, err
 	switch is {
 	case elsewhere:
 		w.Take, w.Close, err = fleet.Both(ctx, p.Pool, p.Other, options, modern.Options{TTL: c.Lease},
-			handover.Options{Namespace: p.moved.Namespace, Member: c.Name, Lease: 2 * time.Second})
+			handover.Options{Namespace: p.moved.Namespace, Member: c.Name, Lease: 3 * time.Second})
 		return w, err
 	case member:
 		locker, err := compat.New(p.Pool, options)
