@@ -400,7 +400,7 @@ func (k *link) fail(err error) {
 }
 
 // errRetired is the end of a link that was left.
-var errRetired = errors.New("the server is not the right one any more")
+var errRetired = errors.New("another connection takes its place")
 
 // retire has nothing new sent on the link, and ends it with the last reply. What was not sent goes elsewhere.
 func (k *link) retire() {

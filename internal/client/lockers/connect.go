@@ -100,7 +100,7 @@ func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 	}
 	if o.Waits {
 		c.Hub = waiting.New(waiting.Options{
-			Dial: dialer(pools[0]), Servers: serversOf(pools[0]), Runner: c.Servers[0].Commands, Now: c.Clock.Now, Channel: o.Channel,
+			Dial: dialer(pools[0]), Servers: serversOf(pools[0]), Opened: c.asks(o), Runner: c.Servers[0].Commands, Now: c.Clock.Now, Channel: o.Channel,
 			ReplyTimeout: o.ReplyTimeout, Poll: o.Poll, GiveBack: o.GiveBack,
 			Changed: func(m waiting.Mode, why error) {
 				c.Seen(lockmigrate.Event{Kind: lockmigrate.EventMode, Mode: string(m), Err: why})
@@ -114,7 +114,7 @@ func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, lifetime.Batcher) {
 	dial, servers := dialer(pool), serversOf(pool)
 	pool = topology.Leaving(pool)
-	opened := func(conn redis.Conn) { c.opened.Ask(conn, o.ReplyTimeout) }
+	opened := c.asks(o)
 	s := Server{Pool: pool, PerAttempt: &driver.PerAttempt{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout, Opened: opened}}
 	s.Commands = s.PerAttempt
 	patience := o.patience()
@@ -134,6 +134,11 @@ func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, lifetime.Batc
 	}
 	renewals := open(patience)
 	return s, renewals
+}
+
+// asks has a connection asked who it is.
+func (c *Client) asks(o Options) func(redis.Conn) {
+	return func(conn redis.Conn) { c.opened.Ask(conn, o.ReplyTimeout) }
 }
 
 // Observer returns an observer that may be told: one that does nothing in place of nil.

@@ -104,6 +104,9 @@ func (c *Client) Announce(news func()) *Opened {
 			conn.Renew()
 		}
 	}
+	if c.Hub != nil {
+		c.Hub.Renew()
+	}
 	return &c.opened
 }
 

@@ -36,6 +36,8 @@ type Options struct {
 	Servers topology.Servers
 	// Runner runs the fronts' machines while there is no tracked connection.
 	Runner Runner
+	// Opened, if set, is handed each tracked connection before a command goes over it.
+	Opened func(conn redis.Conn)
 	// Now is the clock of the machines.
 	Now func() protocol.Instant
 	// Channel is where grants to this process are published; unique to it. Empty: none.

@@ -162,6 +162,16 @@ func (h *Hub) track() {
 	h.tracked = t
 }
 
+// Renew gives the tracked connections up; others take their place.
+func (h *Hub) Renew() {
+	h.mu.Lock()
+	t := h.tracked
+	h.mu.Unlock()
+	if t != nil {
+		t.conn.Renew()
+	}
+}
+
 // begin starts an attempt to connect. The caller holds mu, and there is neither a listener nor an attempt.
 func (h *Hub) begin(p *place) {
 	starting, t := make(chan struct{}), h.tracked
@@ -268,6 +278,9 @@ func (h *Hub) later(p *place) {
 func (h *Hub) setUp(t *tracked, addr string, conn redis.Conn) error {
 	ctx, cancel := context.WithTimeout(h.life, h.opts.ReplyTimeout)
 	defer cancel()
+	if h.opts.Opened != nil {
+		h.opts.Opened(conn)
+	}
 	h.mu.Lock()
 	channels := h.channelsAt(addr)
 	h.mu.Unlock()

@@ -195,9 +195,10 @@ func (q *inquiry) hearMembers(ctx context.Context) {
 // lastClaims waits until each member that lives has reported since the last look, as far as that may still explain something.
 func (q *inquiry) lastClaims(ctx context.Context) {
 	for ended := time.Now(); ; {
+		asked := time.Now() // Seen is of a moment after it
 		view, err := q.claims(ctx)
 		if err == nil && (q.allClaimed() || !slices.ContainsFunc(view.Members, func(m stages.Member) bool {
-			return m.Lives() && m.Misfit == "" && m.Seen >= time.Since(ended)
+			return m.Lives() && m.Misfit == "" && m.Seen >= asked.Sub(ended)
 		})) {
 			return
 		}
