@@ -211,6 +211,17 @@ func TestJBootWritesWhatFSTWrites(t *testing.T) {
 	}
 }
 
+// TestLeftover: only redis-py's losers leave what never expires, and only its holders delete it.
+func TestLeftover(t *testing.T) {
+	left := map[string]string{}
+	for _, d := range Dialects() {
+		if d.Leftover() != "" {
+			left[d.Name] = d.Leftover()
+		}
+	}
+	assert.Equal(t, map[string]string{"redispy-float": "2147483649.0"}, left)
+}
+
 // A client that nothing can share a key with is refused by its name, in words.
 func TestBlindSetIsRefused(t *testing.T) {
 	_, err := DialectNamed("blind-set")
