@@ -2,6 +2,7 @@ package rehearse
 
 import (
 	"context"
+	"errors"
 	"testing"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 )
@@ -33,12 +35,13 @@ func servers(t *testing.T, act time.Duration) (o Options, acts *[]Act) {
 
 func nothingLeft(t *testing.T, o Options) {
 	t.Helper()
-	conn, err := o.End.Dial(context.Background())
-	require.NoError(t, err)
-	defer conn.Close()
-	keys, err := redis.Strings(conn.Do("KEYS", "*"))
-	require.NoError(t, err)
-	assert.Empty(t, keys)
+	for _, pool := range []lockmigrate.Pool{o.Pool, o.Other} {
+		conn, err := pool.GetContext(context.Background())
+		require.NoError(t, err)
+		keys, err := redis.Strings(conn.Do("KEYS", "*"))
+		require.NoError(t, errors.Join(err, conn.Close()))
+		assert.Empty(t, keys)
+	}
 }
 
 func TestStory(t *testing.T) {
