@@ -84,7 +84,7 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 				if handingOut {
 					pool = wrapped{plain}
 				}
-				rest(t, plain)
+				redistest.Idle(t, plain)
 				acquire := open.acquirer(t, pool)
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
@@ -120,18 +120,6 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 	}
 }
 
-// rest leaves nine idle connections in a pool; those that it had come last.
-func rest(t *testing.T, pool *redis.Pool) {
-	var conns [9]redis.Conn
-	for i := range conns {
-		conns[i] = pool.Get()
-		require.NoError(t, conns[i].Err())
-	}
-	for _, c := range conns {
-		require.NoError(t, c.Close())
-	}
-}
-
 // A pool that is wrapped has idle connections to a server that was left behind. Whatever a lock does, the first command gets through:
 // each connection that it meets is ended. While the address means the wrong server, few are made.
 func TestIdleConnectionsToAServerLeftBehind(t *testing.T) {
@@ -155,7 +143,7 @@ func TestIdleConnectionsToAServerLeftBehind(t *testing.T) {
 					moves := func() {
 						address.Store(behind)
 						behind.Mini.SetError("")
-						rest(t, pool)
+						redistest.Idle(t, pool)
 						behind.Mini.SetError(refusal)
 						address.Store(now)
 					}

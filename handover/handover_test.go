@@ -9,7 +9,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -370,14 +369,7 @@ func TestBadInput(t *testing.T) {
 func TestTheRecordsNameMovesToAnotherServer(t *testing.T) {
 	behind, now := redistest.Mini(t), redistest.Mini(t)
 	pool := behind.Pool()
-	var idle [9]redis.Conn
-	for i := range idle {
-		idle[i] = pool.Get()
-		require.NoError(t, idle[i].Err())
-	}
-	for _, c := range idle {
-		require.NoError(t, c.Close())
-	}
+	redistest.Idle(t, pool)
 	behind.Mini.SetError("READONLY You can't write against a read only replica.")
 	pool.Dial, pool.DialContext = nil, now.Dial
 	old, err := modern.New(behind.Pool(), modern.Options{})

@@ -61,7 +61,8 @@ func TestSidecarHandover(t *testing.T) {
 		status, ended := freePort(t), make(chan string, 1)
 		line := printed("sidecar --handover to-b --redis redis://a:6379/0 --new redis://b:6379/0 --data " + data)
 		go func() {
-			_, _, stderr := lockmigrateIn(ctx, false, append(line, "--status", status)...)
+			code, _, stderr := lockmigrateIn(ctx, false, append(line, "--status", status)...)
+			assert.Equal(t, exitDone, code, stderr)
 			ended <- stderr
 		}()
 		stop = sync.OnceValue(func() string { cancel(); return <-ended })
@@ -70,14 +71,7 @@ func TestSidecarHandover(t *testing.T) {
 		return stop
 	}
 	stop := begin("old")
-	old, err := modern.New(a.Pool(), modern.Options{})
-	require.NoError(t, err)
-	new, err := modern.New(b.Pool(), modern.Options{})
-	require.NoError(t, err)
-	m, err := handover.New(b.Pool(), handover.Options{Namespace: "to-b", Old: old, New: new, Lease: 2 * time.Second})
-	require.NoError(t, err)
-	defer func() { _, _, _ = m.Close(), old.Close(), new.Close() }()
-	require.NoError(t, m.Ready(t.Context()))
+	m := toB(t, a, b)
 
 	service, err := redis.Dial("tcp", addr)
 	require.NoError(t, err)
@@ -161,6 +155,20 @@ func TestSidecarHandover(t *testing.T) {
 	next()
 }
 
+// toB is a Go member of namespace to-b.
+func toB(t *testing.T, a, b *redistest.Server) handover.Locker {
+	t.Helper()
+	old, err := modern.New(a.Pool(), modern.Options{})
+	require.NoError(t, err)
+	new, err := modern.New(b.Pool(), modern.Options{})
+	require.NoError(t, err)
+	m, err := handover.New(b.Pool(), handover.Options{Namespace: "to-b", Old: old, New: new, Lease: 2 * time.Second})
+	require.NoError(t, err)
+	t.Cleanup(func() { _, _, _ = m.Close(), old.Close(), new.Close() })
+	require.NoError(t, m.Ready(t.Context()))
+	return m
+}
+
 // TestNextLeadsAHandoverThroughVerify: next asks for the certificate before stage new, names a stranger that verify has seen, and advance takes
 // the step on the certificate alone, once it is clean.
 func TestNextLeadsAHandoverThroughVerify(t *testing.T) {
@@ -171,14 +179,7 @@ func TestNextLeadsAHandoverThroughVerify(t *testing.T) {
 		return operator{t, b.URL()}.says(code, append(args, "--namespace", "to-b")...)
 	}
 	do(exitDone, "stage", "init", "--handover", "--match", "lock.*", "--old", a.URL(), "--execute")
-	old, err := modern.New(a.Pool(), modern.Options{})
-	require.NoError(t, err)
-	new, err := modern.New(b.Pool(), modern.Options{})
-	require.NoError(t, err)
-	m, err := handover.New(b.Pool(), handover.Options{Namespace: "to-b", Old: old, New: new, Lease: 2 * time.Second})
-	require.NoError(t, err)
-	defer func() { _, _, _ = m.Close(), old.Close(), new.Close() }()
-	require.NoError(t, m.Ready(t.Context()))
+	m := toB(t, a, b)
 	do(exitDone, "stage", "advance", "--to", "both", "--wait", "--execute")
 
 	const file = "to-b.certificate.json"

@@ -58,7 +58,8 @@ func (f *fleet) try(t *testing.T, window, span time.Duration, ready func()) tria
 			shortest = min(shortest, m.lease)
 		}
 	}
-	require.NoError(t, failed(redistest.InStage(server.Pool(), lockmigrate.StageBridge, dialect, shortest)))
+	_, err := redistest.InStage(server.Pool(), lockmigrate.StageBridge, dialect, shortest)
+	require.NoError(t, err)
 	end, err := endpoint.Parse(server.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -243,6 +244,3 @@ func TestRunningFleets(t *testing.T) {
 		})
 	}
 }
-
-// failed is the error of a call that returns something beside it.
-func failed[T any](_ T, err error) error { return err }

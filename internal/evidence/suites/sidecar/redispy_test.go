@@ -9,6 +9,7 @@ import (
 	"flag"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net"
 	"os"
 	"os/exec"
@@ -153,6 +154,15 @@ func behind(t *testing.T, stage stages.Stage) string {
 	return server.Addresses()[0]
 }
 
+// bothWays runs a suite at two addresses, at the same time.
+func bothWays(direct, through string, suite func(addr string) outcomes) (want, got outcomes) {
+	var running sync.WaitGroup
+	running.Go(func() { want = suite(direct) })
+	running.Go(func() { got = suite(through) })
+	running.Wait()
+	return want, got
+}
+
 // TestTheSameResultsAsDirect wants for each test of redis-py's suite the outcome that it has on a server without a sidecar. A test that
 // differs is run again, both ways: some of them depend on time.
 func TestTheSameResultsAsDirect(t *testing.T) {
@@ -164,23 +174,15 @@ func TestTheSameResultsAsDirect(t *testing.T) {
 				tests = append(tests, "tests/"+f)
 			}
 			direct, through := redistest.Real(t, "--enable-debug-command", "yes").Addr, behind(t, stages.Bridge)
-			var want, got outcomes
-			var running sync.WaitGroup
-			running.Go(func() { want = pytest(t, direct, protocol, tests) })
-			running.Go(func() { got = pytest(t, through, protocol, tests) })
-			running.Wait()
+			want, got := bothWays(direct, through, func(addr string) outcomes { return pytest(t, addr, protocol, tests) })
 			differ := func() []string { return want.differ(got) }
 			require.Len(t, got, len(want))
 			require.Greater(t, len(want), 700)
 			for round := 0; len(differ()) > 0 && round < 2; round++ {
 				again := differ()
 				t.Logf("run again: %s", strings.Join(again, ", "))
-				for id, outcome := range pytest(t, direct, protocol, again) {
-					want[id] = outcome
-				}
-				for id, outcome := range pytest(t, through, protocol, again) {
-					got[id] = outcome
-				}
+				maps.Copy(want, pytest(t, direct, protocol, again))
+				maps.Copy(got, pytest(t, through, protocol, again))
 			}
 			fmt.Printf("redis-py's suite, RESP%s, through a sidecar: %v\n", protocol, got)
 			for _, id := range differ() {
@@ -248,11 +250,7 @@ func TestGoRedis(t *testing.T) {
 	require.NoError(t, err, "%s", out)
 
 	direct, through := redistest.Real(t, "--enable-debug-command", "yes").Addr, behind(t, stages.Bridge)
-	var want, got outcomes
-	var running sync.WaitGroup
-	running.Go(func() { want = ginkgo(t, source, program, direct) })
-	running.Go(func() { got = ginkgo(t, source, program, through) })
-	running.Wait()
+	want, got := bothWays(direct, through, func(addr string) outcomes { return ginkgo(t, source, program, addr) })
 	require.Greater(t, len(want), 300)
 	for round := 0; len(want.differ(got)) > 0 && round < 2; round++ { // some depend on time
 		t.Logf("run again: %s", strings.Join(want.differ(got), ", "))
