@@ -276,13 +276,22 @@ func TestReady(t *testing.T) {
 	store := namespace(t, s)
 	link := redistest.NewLink(t, s.Addr)
 	link.Partition()
-	cut, err := compat.New(poolTo(t, link.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 100 * time.Millisecond }))
+	cut, err := compat.New(poolTo(t, link.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout, o.Member = 100*time.Millisecond, "pay-7" }))
 	require.NoError(t, err)
 	if err := cut.Ready(within(t, 300*time.Millisecond)); !errors.Is(err, lockmigrate.ErrStage) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while the server cannot be reached: %v", err)
 	}
 	link.Heal()
 	assert.NoError(t, cut.Ready(within(t, 20*time.Second)), "after it can be reached:")
+	var m stages.Member
+	await(t, "a report of what it runs", func() bool {
+		view, err := store.Show(t.Context())
+		require.NoError(t, err)
+		require.Len(t, view.Members, 1)
+		m = view.Members[0]
+		return m.Epoch == 1 && m.Stage == stages.Legacy
+	})
+	assert.True(t, strings.HasPrefix(m.ID, "pay-7/") && m.Info.Host != "" && m.Skew.Abs() < time.Minute, "%+v", m)
 	cut.Close()
 	view, err := store.Show(t.Context())
 	require.NoError(t, err)
