@@ -119,7 +119,8 @@ func TestObserveOverADeadMaster(t *testing.T) {
 	c := redistest.NewCluster(t, 3, 1)
 	r := start(t, "observe", "--for", "10m", "--json", "--follow", "--redis", c.URL())
 	before, after, other := c.Masters[0].Conn(), c.Replicas[0][0].Conn(), c.Masters[1].Conn()
-	r.await(`"key":"`+ownedBy(c, 1), func() { turn(before, ownedBy(c, 0)); turn(other, ownedBy(c, 1)) })
+	r.await(`"key":"`+ownedBy(c, 0), func() { turn(before, ownedBy(c, 0)) }) // else its death may come before its watch, and end the command
+	r.await(`"key":"`+ownedBy(c, 1), func() { turn(other, ownedBy(c, 1)) })
 	c.Masters[0].Kill()
 	r.await(`"by":{"addr":"`+addrOf(t, after), func() { turn(after, ownedBy(c, 0)) })
 	seen := strings.Count(r.out.String(), `"key":"`+ownedBy(c, 1))

@@ -41,12 +41,19 @@ func start(t *testing.T, args ...string) *running {
 // await waits until the command has printed something.
 func (r *running) await(text string, meanwhile func()) {
 	r.t.Helper()
-	redistest.Await(r.t, fmt.Sprintf("%q in the output", text), 2*time.Minute, func() bool {
+	for deadline := time.Now().Add(2 * time.Minute); !strings.Contains(r.out.String(), text); {
+		select {
+		case code := <-r.code:
+			r.t.Fatalf("it ended with %d before it printed %q\n%s\n%s", code, text, r.out.String(), r.diagnostics.String())
+		case <-time.After(10 * time.Millisecond): // the pace of a client
+		}
+		if time.Now().After(deadline) {
+			r.t.Fatalf("it does not print %q\n%s\n%s", text, r.out.String(), r.diagnostics.String())
+		}
 		if meanwhile != nil {
 			meanwhile()
 		}
-		return strings.Contains(r.out.String(), text)
-	})
+	}
 }
 
 func (r *running) wait() int {

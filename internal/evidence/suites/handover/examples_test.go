@@ -42,7 +42,7 @@ var examples = []example{
 		addr := startPostgres(t)
 		admin, err := pgx.ConnectConfig(t.Context(), postgresConfig(addr))
 		require.NoError(t, err)
-		const others = " FROM pg_stat_activity WHERE usename = 'locks' AND pid <> pg_backend_pid()"
+		const others = " FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 		t.Cleanup(func() {
 			redistest.Await(t, "the end of all sessions", time.Minute, func() bool {
 				sessions := 0
@@ -52,7 +52,7 @@ var examples = []example{
 			_ = admin.Close(context.Background())
 		})
 		return addr, func() {
-			_, err := admin.Exec(context.Background(), "SELECT pg_terminate_backend(pid)"+others)
+			_, err := admin.Exec(context.Background(), "SELECT pg_terminate_backend(pid, 60000)"+others) // it waits for their end
 			assert.NoError(t, err)
 		}
 	}},
@@ -114,24 +114,34 @@ func (e example) try(t *testing.T) {
 	}
 	lostTo := func(lock lockmigrate.Lock) {
 		t.Helper()
-		<-lock.Context().Done()
+		redistest.Await(t, "the holder to be told", time.Minute, func() bool { return lock.Context().Err() != nil })
 		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 		bounded, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
 		assert.ErrorIs(t, lock.Release(bounded), lockmigrate.ErrLost)
 	}
 
-	held, err := one.Acquire(ctx, key)
-	require.NoError(t, err)
-	_, err = two.TryAcquire(ctx, key)
-	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired, "TryAcquire of what another holds")
-	next := waits()
-	time.Sleep(e.ttl + e.ttl/2)
-	require.NoError(t, held.Context().Err(), "it lasts longer than its TTL")
-	assert.Empty(t, next)
-	require.NoError(t, held.Release(ctx))
-	second := <-next
-	require.NotNil(t, second, "handed over")
+	late := redistest.NewLateness(t)
+	var held, second lockmigrate.Lock
+	var err error
+	for ; ; _ = second.Release(ctx) {
+		held, err = one.Acquire(ctx, key)
+		require.NoError(t, err)
+		_, err = two.TryAcquire(ctx, key)
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired, "TryAcquire of what another holds")
+		next := waits()
+		time.Sleep(e.ttl + e.ttl/2)
+		waited := len(next) == 0
+		err = held.Release(ctx)
+		second = <-next
+		require.NotNil(t, second, "handed over")
+		// Extended after a third, it is lost within two more: on a machine that stood still for so long it says nothing.
+		if err == nil || late.Most() < e.ttl*2/3 {
+			require.NoError(t, err, "it lasts longer than its TTL")
+			assert.True(t, waited)
+			break
+		}
+	}
 	assert.NoError(t, second.Context().Err(), "a long wait is no loss")
 	require.NoError(t, second.Release(ctx))
 	assert.ErrorIs(t, context.Cause(second.Context()), lockmigrate.ErrReleased)
@@ -143,10 +153,8 @@ func (e example) try(t *testing.T) {
 
 	held, err = one.Acquire(ctx, key)
 	require.NoError(t, err)
-	late := redistest.NewLateness(t)
 	link.Partition()
-	next = waits()
-	second = <-next
+	second = <-waits()
 	require.NotNil(t, second, "a holder that is cut off does not keep it for ever")
 	select {
 	case <-held.Context().Done():
