@@ -3,6 +3,8 @@ package rehearse
 import (
 	"context"
 	"errors"
+	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -80,6 +82,26 @@ type open struct{}
 
 func (open) Context() context.Context      { return context.Background() }
 func (open) Release(context.Context) error { return nil }
+
+// TestStoryThatNobodyCanPlay: what keeps the members out is the error.
+func TestStoryThatNobodyCanPlay(t *testing.T) {
+	o, _ := servers(t, 250*time.Millisecond)
+	var once sync.Once
+	o.Event = func(Event) {
+		once.Do(func() { // the first act begins
+			conn, err := o.End.Dial(context.Background())
+			require.NoError(t, err)
+			defer conn.Close()
+			records, err := redis.Strings(conn.Do("KEYS", "*lockmigrate-demo-*"))
+			require.NoError(t, err)
+			_, id, _ := strings.Cut(records[0], "lockmigrate-demo-")
+			_, err = conn.Do("LPUSH", "lockmigrate-demo:"+id[:12]+":orders", "x")
+			require.NoError(t, err)
+		})
+	}
+	assert.ErrorContains(t, Demo(context.Background(), o, "URL"), "a key holds another type than this command works with")
+	nothingLeft(t, o)
+}
 
 func TestInterruptedStoryLeavesNothing(t *testing.T) {
 	t.Cleanup(func() { goleak.VerifyNone(t) }) // after the servers and the pools are closed
