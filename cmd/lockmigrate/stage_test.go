@@ -227,7 +227,10 @@ func TestGhostsAtTheDoorOfModern(t *testing.T) {
 		assert.Contains(t, stderr, clear)
 
 		words := strings.Fields(strings.ReplaceAll(clear, "'", ""))[1:]
-		o.runs(exitDone, append(words, "--journal", filepath.Join(t.TempDir(), "j"))...)
+		stdout, _ := o.runs(exitDone, words[:len(words)-1]...)
+		assert.Contains(t, stdout, "8 candidates")
+		stdout, _ = o.runs(exitDone, append(words, "--journal", filepath.Join(t.TempDir(), "j"))...)
+		assert.Contains(t, stdout, "changed: 8 done")
 		_, stderr = o.runs(exitUnsafe, "stage", "advance", "--namespace", "orders", "--to", "modern")
 		assert.Contains(t, stderr, "a legacy value stands on 1 key,")
 		assert.Contains(t, stderr, "held for another")
