@@ -288,12 +288,16 @@ func (c *dialogues) writes(l *Command) {
 		clear(c.written)
 		c.since = c.taken
 	}
+	var keys []string
 	switch w := l.Words; {
 	case RunsScript(w[0]):
-		for _, key := range l.Script.Keys() {
-			c.written[Key{l.DB, key}] = write{l.Addr, c.taken}
-		}
-	case len(w) > 1 && (releases[w[0]] || w[0] == "SETNX" || w[0] == "SET" || w[0] == "GETSET"):
-		c.written[Key{l.DB, w[1]}] = write{l.Addr, c.taken}
+		keys = l.Script.Keys()
+	case w[0] == "DEL" || w[0] == "UNLINK":
+		keys = w[1:]
+	case w[0] != "GET" && len(w) > 1: // another read than GET may count for a write: less is learnt
+		keys = w[1:2]
+	}
+	for _, key := range keys {
+		c.written[Key{l.DB, key}] = write{l.Addr, c.taken}
 	}
 }
