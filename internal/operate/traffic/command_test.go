@@ -126,8 +126,16 @@ func TestReplayAgreesWithTheServer(t *testing.T) {
 		case 15:
 			command = "GETDEL"
 		}
+		began := time.Now()
 		reply, err := conn.Do(command, args...)
+		stood := time.Since(began) > vague*time.Millisecond
 		effects := next()
+		if stood { // the stamp may be later than the command by more than the replay allows for: when a TTL ends is not known
+			_, err = conn.Do("DEL", k)
+			require.NoError(t, err)
+			next()
+			continue
+		}
 		if err != nil || len(effects) == 0 {
 			continue // WRONGTYPE: the keys at the end tell
 		}
