@@ -6,6 +6,7 @@ import (
 	"io"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -100,4 +101,18 @@ func (c *faultyConn) ReceiveWithTimeout(timeout time.Duration) (any, error) {
 		return nil, errBroken
 	}
 	return redis.ReceiveWithTimeout(c.Conn, timeout)
+}
+
+// Idle leaves nine idle connections in a pool; those that it had come last.
+func Idle(t testing.TB, pool *redis.Pool) {
+	var conns [9]redis.Conn
+	for i := range conns {
+		conns[i] = pool.Get()
+		if err := conns[i].Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range conns {
+		_ = c.Close()
+	}
 }

@@ -377,20 +377,6 @@ func (s *Server) Pool() *redis.Pool {
 	return pool
 }
 
-// Idle leaves nine idle connections in a pool; those that it had come last.
-func Idle(t testing.TB, pool *redis.Pool) {
-	var conns [9]redis.Conn
-	for i := range conns {
-		conns[i] = pool.Get()
-		if err := conns[i].Err(); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for _, c := range conns {
-		_ = c.Close()
-	}
-}
-
 // Untracked returns a pool of a user without the right to client tracking. Neither miniredis nor a world has tracking anyway.
 func (s *Server) Untracked() *redis.Pool {
 	if s.Mini != nil || s.virtual != nil {
