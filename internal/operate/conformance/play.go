@@ -288,8 +288,11 @@ func (p *play) begin(ctx context.Context, key string, names []string) {
 	l := &load{key: key, referee: fleet.NewReferee(), workers: map[*actor]*fleet.Worker{}}
 	p.load = l
 	l.referee.Entered = func(w *fleet.Worker, beside []*fleet.Worker) {
-		for _, other := range beside { // who knows that his lock is lost works no more
-			if a := p.actors[other.Name]; alive(ctx, a.now.Load().(boxed).Held) {
+		believes := func(w *fleet.Worker) bool { return alive(ctx, p.actors[w.Name].now.Load().(boxed).Held) }
+		for _, other := range beside {
+			// Who knows that his lock is lost works no more. That goes for the one who enters too: a process that is stopped between the grant and
+			// its answer says "ok" late, and "lost" with it. Beliefs only end, so two that both last yet lasted at once.
+			if believes(w) && believes(other) {
 				l.mu.Lock()
 				l.overlaps = append(l.overlaps, w.Name+" beside "+other.Name)
 				l.mu.Unlock()

@@ -3,11 +3,13 @@ package conformance
 import (
 	"context"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 )
 
 // TestWhatIsNoDriver: a program that is no driver is named as one, with what it did, and ends; also one that goes on to talk, or to wait.
@@ -37,4 +39,38 @@ func TestAnotherServerOnThePortIsNotOurs(t *testing.T) {
 	assert.ErrorContains(t, s.answers(context.Background()), "another server")
 	s.name = "theirs.rdb"
 	assert.NoError(t, s.answers(context.Background()))
+}
+
+// grants gives its lock to whoever asks; it was lost before it was given, or lasts.
+type grants struct{ held context.Context }
+
+func (g grants) acquire(context.Context, string, time.Duration) (fleet.Held, error) { return g, nil }
+func (g grants) close(context.Context) error                                        { return nil }
+func (g grants) Context() context.Context                                           { return g.held }
+func (g grants) Release(context.Context) error                                      { return nil }
+
+// A process that was stopped between a grant and its answer says "ok" when another holds the lock long since, and believes in nothing.
+func TestWhoKnowsThatHisLockIsLostIsBesideNobody(t *testing.T) {
+	t.Parallel()
+	lasts := t.Context()
+	over, end := context.WithCancel(lasts)
+	end()
+	for name, c := range map[string]struct {
+		a, b context.Context
+		seen string
+	}{
+		"both believe": {lasts, lasts, " overlaps, the first: "},
+		"one knows":    {lasts, over, "no overlap"},
+		"neither does": {over, over, "no overlap"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := &play{actors: map[string]*actor{"a": {name: "a", client: grants{c.a}}, "b": {name: "b", client: grants{c.b}}}}
+			p.begin(t.Context(), "k", []string{"a", "b"})
+			require.Eventually(t, func() bool { return p.load.referee.Turns("a") > 200 && p.load.referee.Turns("b") > 200 }, time.Minute, time.Millisecond)
+			saw, err := p.load.halt(t.Context())
+			require.NoError(t, err)
+			assert.Contains(t, saw, c.seen)
+		})
+	}
 }
