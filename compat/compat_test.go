@@ -5,14 +5,12 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"math"
 	"slices"
 	"strings"
 	"sync"
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -220,60 +218,6 @@ func TestEveryDialect(t *testing.T) {
 				plain.Close()
 			})
 		})
-	}
-}
-
-func TestOptionsRefuseTheUnsafe(t *testing.T) {
-	second := time.Second
-	cases := []struct {
-		o    compat.Options
-		want string
-	}{
-		{compat.Options{}, ""},
-		{compat.Options{Namespace: "orders"}, ""},
-		{compat.Options{ShortestLease: 2 * second}, ""},
-		{compat.Options{ShortestLease: time.Minute}, ""}, // the default of Lease follows
-		{compat.Options{ShortestLease: time.Minute + 1, Dialect: legacy.Dialect{Name: "redis-doc"}}, ""},
-		{compat.Options{ShortestLease: time.Minute, Lease: 30 * second}, "this service writes legacy leases too"},
-		{compat.Options{TTL: -1}, "must not be negative"},
-		{compat.Options{TTL: second + 1}, "TTL 1.000000001s: whole milliseconds"},
-		{compat.Options{ReplyTimeout: 30 * second}, "ReplyTimeout 30s: not less than TTL 30s"},
-		{compat.Options{CommandDelay: 5 * second}, "CommandDelay 5s is not less than half of ShortestLease 10s"},
-		{compat.Options{CommandDelay: 3 * second, TTL: 3 * second}, "CommandDelay 3s is not shorter than TTL 3s"},
-		{compat.Options{ShortestLease: 2 * time.Millisecond, CommandDelay: 999 * time.Microsecond}, ""},
-		{compat.Options{ShortestLease: time.Millisecond, CommandDelay: 400 * time.Microsecond}, "too short to renew within it"},
-		{compat.Options{ShortestLease: second / 2}, "is not less than half of ShortestLease 500ms"},
-		{compat.Options{Lease: 5 * second}, "this service writes legacy leases too"},
-		{compat.Options{Dialect: legacy.Dialect{Name: "unknown"}}, "no dialect is named"},
-		{compat.Options{Namespace: "a b"}, "a namespace's name"},
-		{compat.Options{MaxHold: math.MaxInt64}, "ten years"},
-		{compat.Options{Yield: math.MaxInt64}, "ten years"},
-		{compat.Options{Yield: -1}, ""},
-		{compat.Options{ReplyTimeout: 1}, "ReplyTimeout 1ns: at least 1ms"},
-		{compat.Options{FenceTTL: time.Millisecond}, "FenceTTL 1ms: must be whole milliseconds, at least twice TTL 30s"},
-		{compat.Options{TTL: 20 * 24 * time.Hour}, ""},
-	}
-	for want, pool := range map[string]lockmigrate.Pool{
-		"needs a pool": nil, "the *redis.Pool is nil": (*redis.Pool)(nil), "neither Dial nor DialContext": &redis.Pool{},
-	} {
-		if _, err := compat.New(pool, compat.Options{}); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("a pool that is none: %v, want %q", err, want)
-		}
-	}
-	for _, c := range cases {
-		err := c.o.Validate()
-		if (err == nil) != (c.want == "") || err != nil && !strings.Contains(err.Error(), c.want) {
-			t.Errorf("%+v: %v, want %q", c.o, err, c.want)
-		}
-	}
-}
-
-func TestUnshareableDialectsAreRefusedByName(t *testing.T) {
-	for name, why := range map[string]string{
-		"T": "GETSET on every failure", "ms|uuid": "GETSET on every failure", "E2": `write "1"`, "empty": "says nothing",
-		"nobody": "no dialect is named",
-	} {
-		assert.ErrorContains(t, (compat.Options{Dialect: legacy.Dialect{Name: name}}).Validate(), why, "%s", name)
 	}
 }
 

@@ -3,19 +3,16 @@ package legacy_test
 import (
 	"context"
 	"fmt"
-	"math"
 	"os"
 	"strconv"
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -180,36 +177,6 @@ func TestRenewMovesTheLease(t *testing.T) {
 	})
 }
 
-func TestOptions(t *testing.T) {
-	_, err := legacy.New(nil, legacy.Options{})
-	assert.Error(t, err)
-	for _, c := range []struct {
-		opts legacy.Options
-		want string
-	}{
-		{legacy.Options{Lease: -1}, "Lease"},
-		{legacy.Options{Lease: time.Microsecond}, "whole units of 1ms"},
-		{legacy.Options{Lease: 1500 * time.Millisecond, Dialect: legacy.Dialect{Name: "redis-doc"}}, "whole units of 1s"},
-		{legacy.Options{Wait: -1}, "Wait"},
-		{legacy.Options{Poll: -1}, "Poll"},
-		{legacy.Options{Jitter: -1}, "Jitter"},
-		{legacy.Options{ReplyTimeout: -1}, "ReplyTimeout"},
-		{legacy.Options{Release: 9}, "Release"},
-		{legacy.Options{Lease: math.MaxInt64}, "Lease 2562047h47m16.854775807s: at most 87600h0m0s, ten years"},
-		{legacy.Options{Jitter: math.MaxInt64}, "Jitter"},
-		{legacy.Options{ReplyTimeout: 1}, "ReplyTimeout 1ns: at least 1ms"},
-		{legacy.Options{Poll: 1}, "Poll 1ns: at least 1ms"},
-	} {
-		_, err := legacy.New(redistest.Mini(t).Pool(), c.opts)
-		assert.ErrorContains(t, err, c.want)
-		assert.ErrorContains(t, err, "legacy: ")
-	}
-	_, err = legacy.New((*redis.Pool)(nil), legacy.Options{})
-	assert.ErrorContains(t, err, "the *redis.Pool is nil")
-	_, err = legacy.New(&redis.Pool{}, legacy.Options{})
-	assert.ErrorContains(t, err, "neither Dial nor DialContext")
-}
-
 // TestFollowServer: a member whose host is ten minutes behind the server writes the expiry that the server would, and takes no
 // lock by a clock that it cannot read.
 func TestFollowServer(t *testing.T) {
@@ -261,30 +228,6 @@ func TestCustomDialect(t *testing.T) {
 		_, err = locker.TryAcquire(t.Context(), key)
 		assert.ErrorIs(t, err, lockmigrate.ErrForeignFormat)
 	})
-}
-
-func TestDialectsAreChecked(t *testing.T) {
-	pool := redistest.Mini(t).Pool()
-	for want, change := range map[string]func(*legacy.Dialect){
-		"needs a Name":             func(d *legacy.Dialect) { d.Name = "" },
-		"is a known one":           func(d *legacy.Dialect) { d.Name = "redis-doc" },
-		"on every failure":         func(d *legacy.Dialect) { d.Name = "ms-pipe-uuid" },
-		"Extra -1":                 func(d *legacy.Dialect) { d.Extra = -1 },
-		"Unit 1m0s":                func(d *legacy.Dialect) { d.Unit = time.Minute },
-		"Float with Unit 1ms":      func(d *legacy.Dialect) { d.Unit, d.Float = time.Millisecond, true },
-		`Form "owner:number"`:      func(d *legacy.Dialect) { d.Form = "owner:number" },
-		"Poll -1ns":                func(d *legacy.Dialect) { d.Poll = -1 },
-		"Poll 2h":                  func(d *legacy.Dialect) { d.Poll = 2 * time.Hour },
-		"known are jedis-ms":       func(d *legacy.Dialect) { *d = legacy.Dialect{Name: "nope"} },
-		"share a key with anybody": func(d *legacy.Dialect) { *d = legacy.Dialect{Name: "blind-set"} },
-	} {
-		d := predis()
-		change(&d)
-		_, err := legacy.New(pool, legacy.Options{Dialect: d})
-		assert.ErrorContains(t, err, want)
-		_, err = compat.New(pool, compat.Options{Dialect: d})
-		assert.ErrorContains(t, err, want)
-	}
 }
 
 // TestEveryDialectIsDocumented: the type's comment and the readme have a line for each known dialect.

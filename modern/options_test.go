@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
-	"math"
 	"net"
 	"strconv"
 	"strings"
@@ -21,44 +20,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
-
-func TestNewRefusesWhatIsUnsafe(t *testing.T) {
-	for want, o := range map[string]modern.Options{
-		"TTL -1s: must not":          {TTL: -time.Second},
-		"TTL 1ms: whole":             {TTL: time.Millisecond},
-		"whole milliseconds":         {TTL: time.Second + time.Microsecond},
-		"more than half of TTL":      {TTL: 10 * time.Second, RenewEvery: 6 * time.Second},
-		"MaxHold 1m0s: without":      {RenewEvery: -1, MaxHold: time.Minute},
-		"not less than TTL":          {TTL: time.Second, ReplyTimeout: time.Second},
-		"at least twice TTL":         {TTL: time.Minute, FenceTTL: time.Minute},
-		"only the queue needs it":    {Unfair: true, Yield: time.Second},
-		"Yield 1.5ms: the server":    {Yield: 1500 * time.Microsecond},
-		"FenceTTL -1s: must not":     {FenceTTL: -time.Second},
-		"Replicas -1":                {Replicas: -1},
-		"too short to wait for":      {Replicas: 1, ReplyTimeout: time.Millisecond},
-		"ReplyTimeout 1ns: at least": {ReplyTimeout: 1},
-		"Poll 1µs: at least":         {Poll: time.Microsecond},
-		"RenewEvery 1ns: at least":   {RenewEvery: 1},
-		"MaxHold 2562047h47m16.8":    {MaxHold: math.MaxInt64},
-		"TTL 1752000h0m0s: at most":  {TTL: 200 * 365 * 24 * time.Hour},
-		"Wait 2562047h47m16.8":       {Wait: math.MaxInt64},
-	} {
-		_, err := modern.New(redistest.Mini(t).Pool(), o)
-		assert.ErrorContains(t, err, "modern: ")
-		assert.ErrorContains(t, err, want)
-	}
-	_, err := modern.New(nil, modern.Options{})
-	assert.ErrorContains(t, err, "needs a pool")
-	_, err = modern.New((*redis.Pool)(nil), modern.Options{})
-	assert.ErrorContains(t, err, "the *redis.Pool is nil")
-	_, err = modern.New(&redis.Pool{}, modern.Options{})
-	assert.ErrorContains(t, err, "neither Dial nor DialContext")
-	for _, o := range []modern.Options{ // defaults fit what they stand beside
-		{Replicas: 1, ReplyTimeout: 10 * time.Millisecond}, {Replicas: 1, TTL: 10 * time.Millisecond}, {TTL: 9 * 365 * 24 * time.Hour},
-	} {
-		newLocker(t, redistest.Mini(t).Pool(), o)
-	}
-}
 
 func TestTokens(t *testing.T) {
 	locker := newLocker(t, redistest.Mini(t).Pool(), modern.Options{})

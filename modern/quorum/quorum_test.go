@@ -112,21 +112,17 @@ func TestQuorumWaitsForItsServers(t *testing.T) {
 	assert.Less(t, time.Since(start), 30*time.Second)
 }
 
-func TestQuorumValidates(t *testing.T) {
-	_, err := quorum.New(nil, modern.Options{})
-	assert.Error(t, err)
+// TestQuorumNeedsServersThatAreIndependent. testdata/options.txt of the module's root has what is refused of the options.
+func TestQuorumNeedsServersThatAreIndependent(t *testing.T) {
 	pool := redistest.Mini(t).Pool()
-	for want, o := range map[string]modern.Options{
-		"TTL 1µs:": {TTL: time.Microsecond}, "Poll -1s:": {Poll: -time.Second}, "Wait -1s:": {Wait: -time.Second},
-		"leave them zero": {FenceTTL: time.Minute}, "only package modern has them": {Replicas: 1}, "FenceTTL, Unfair": {Unfair: true}, "Yield": {Yield: time.Second},
+	for want, pools := range map[string][]lockmigrate.Pool{
+		"a Locker needs pools":                                  nil,
+		"pool 1: a Locker needs a pool: the *redis.Pool is nil": {pool, (*redis.Pool)(nil)},
+		"pools 0 and 2 are one and the same":                    {pool, redistest.Mini(t).Pool(), pool},
 	} {
-		_, err := quorum.New([]lockmigrate.Pool{pool}, o)
+		_, err := quorum.New(pools, modern.Options{})
 		assert.ErrorContains(t, err, want)
 	}
-	_, err = quorum.New([]lockmigrate.Pool{pool, (*redis.Pool)(nil)}, modern.Options{})
-	assert.ErrorContains(t, err, "pool 1: a Locker needs a pool: the *redis.Pool is nil")
-	_, err = quorum.New([]lockmigrate.Pool{pool, redistest.Mini(t).Pool(), pool}, modern.Options{})
-	assert.ErrorContains(t, err, "pools 0 and 2 are one and the same")
 }
 
 // TestAMinorityThatRefusesIsAskedAgain: one server refuses the release that the majority confirms. When it would run it, it has: the key

@@ -63,23 +63,6 @@ func TestLeasesOfRedissonsFormat(t *testing.T) {
 	})
 }
 
-func TestValidate(t *testing.T) {
-	for want, o := range map[string]modern.Options{
-		"TTL 1ms":                    {TTL: time.Millisecond},
-		"more than half of TTL":      {TTL: time.Second, RenewEvery: time.Second},
-		"MaxHold 1m0s: without":      {RenewEvery: -1, MaxHold: time.Minute},
-		"not less than TTL":          {TTL: time.Second, ReplyTimeout: time.Second},
-		"Wait -1s: must not":         {Wait: -time.Second},
-		"Poll 1µs: at least":         {Poll: time.Microsecond},
-		"ReplyTimeout 1ns: at least": {ReplyTimeout: 1},
-		"leave them zero":            {FenceTTL: time.Minute}, "only package modern has them": {Replicas: 1}, "FenceTTL, Unfair": {Unfair: true}, "Yield": {Yield: time.Second},
-	} {
-		_, err := redisson.New(redistest.Mini(t).Pool(), o)
-		require.ErrorContains(t, err, want)
-		assert.True(t, strings.HasPrefix(err.Error(), "redisson: "), err)
-	}
-}
-
 // TestALostSubscriptionKeepsNobodyFromAFreeKey: the connection that listens is dead and nobody knows. In Redisson's layout
 // a waiter subscribes before it asks.
 func TestALostSubscriptionKeepsNobodyFromAFreeKey(t *testing.T) {
