@@ -259,7 +259,7 @@ func TestALookHasOneSize(t *testing.T) {
 	const many = 100_000
 	seen := &keysSeen{complete: true}
 	key := []byte("lock.000000")
-	row := &census.Row{Key: key, TTL: census.NoTTL}
+	row := &census.Row{Look: census.Look{Key: key, TTL: census.NoTTL}}
 	row.Format, row.Dialects, row.HasExpiry = census.ExpiryMS, []string{"jedis-ms"}, true
 	for i := range many {
 		copy(key[5:], fmt.Sprintf("%06d", (i*7919)%many)) // in no order

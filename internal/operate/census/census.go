@@ -39,12 +39,10 @@ func (o *Options) chosen() bool {
 	return len(o.Match) > 0
 }
 
-// Row is one reported key.
+// Row is one reported key, as it was looked at.
 type Row struct {
-	Key  []byte
-	Type string
-	TTL  int64            // milliseconds, NoTTL for none
-	Now  protocol.Instant // the server's clock when the key was read
+	Look
+	Now protocol.Instant // the server's clock when the key was read
 	Finding
 }
 

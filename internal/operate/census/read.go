@@ -160,7 +160,7 @@ func (s *scanner) report(k *Look) error {
 	if (f.Confidence == None || f.Beside) && !s.wantsType() {
 		return nil
 	}
-	s.row = Row{Key: k.Key, Type: k.Type, TTL: k.TTL, Now: s.judge.Now, Finding: f}
+	s.row = Row{Look: *k, Now: s.judge.Now, Finding: f}
 	began := time.Now()
 	err := s.census.record(&s.row)
 	s.emitted += time.Since(began)

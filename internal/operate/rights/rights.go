@@ -182,7 +182,7 @@ var Commands = []Use{
 	use("lockmigrate verify", connects, census, "?acl|list ?acl|dryrun ?acl|log client|list command|info ?command|count ?object|help echo ?dbsize ?monitor"),
 	use("lockmigrate fence", connects, fence),
 	use("lockmigrate fence --execute", connects, fence, "acl|setuser"),
-	use("lockmigrate sweep", connects, census, "get"),
+	use("lockmigrate sweep", connects, census),
 	use("lockmigrate sweep --execute", connects, census, run, "get del hget pexpire"),
 	use("lockmigrate serve", connects, census, "client|id client|list ?dbsize echo get monitor"),
 	use("lockmigrate stage init", connects, census, Namespace, Namespaces, run, "hget hmget hmset"),

@@ -1,12 +1,13 @@
 package sweep
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
+	"unicode/utf8"
 
 	"github.com/gomodule/redigo/redis"
 
@@ -22,12 +23,12 @@ const (
 	replyTimeout = 30 * time.Second
 )
 
-// batch is candidates of one server that wait to be looked at again.
+// batch is candidates of one server that wait to be judged by both clocks.
 type batch struct {
 	s    *Sweeper
 	addr string
 	conn redis.Conn
-	keys []string
+	keys []census.Look
 	now  protocol.Instant // the earlier of the two clocks
 }
 
@@ -48,14 +49,34 @@ func (b *batch) readClocks(ctx context.Context, times int) error {
 	return nil
 }
 
+// add keeps a key. What the census has of it is valid only now.
+func (b *batch) add(k *census.Look) {
+	kept := census.Look{Key: bytes.Clone(k.Key), Type: k.Type, TTL: k.TTL, Value: bytes.Clone(k.Value)}
+	for _, f := range k.Fields {
+		kept.Fields = append(kept.Fields, census.Field{Name: bytes.Clone(f.Name), Value: bytes.Clone(f.Value)})
+	}
+	b.keys = append(b.keys, kept)
+}
+
 // entry is a key as it is told of.
-func (b *batch) entry(key string, f census.Finding) Entry {
-	e := Entry{At: b.now.Time(), Server: b.addr, DB: b.s.end.DB, Key: key, Result: Planned}
-	e.describe(key, nil, f, b.now)
+func (b *batch) entry(k *census.Look, f census.Finding) Entry {
+	e := Entry{At: b.now.Time(), Server: b.addr, DB: b.s.end.DB, Key: string(k.Key), Format: string(f.Format), State: string(f.State), Value: string(k.Value), Result: Planned}
+	if !utf8.Valid(k.Key) {
+		e.KeyBytes = k.Key
+	}
+	if !utf8.Valid(k.Value) {
+		e.ValueRaw = k.Value
+	}
+	for _, field := range k.Fields {
+		e.Fields = append(e.Fields, string(field.Name), string(field.Value))
+	}
+	if f.HasExpiry {
+		e.ExpiredMS = b.now.Sub(f.Expires).Milliseconds()
+	}
 	return e
 }
 
-// clear looks at the candidates once more, with their whole values, and acts on those that still are.
+// clear judges the candidates once more, and acts on those that still are. What a script changes is the very value that the census has seen.
 func (b *batch) clear(ctx context.Context) error {
 	keys := b.keys
 	b.keys = b.keys[:0]
@@ -65,29 +86,25 @@ func (b *batch) clear(ctx context.Context) error {
 	if err := b.readClocks(ctx, 1); err != nil { // again: a clock may be set while a long sweep runs
 		return err
 	}
-	seen, err := b.look(ctx, keys)
-	if err != nil {
-		return err
-	}
-	for i := range seen {
+	for i := range keys {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		e, doubt, ok := b.judge(keys[i], &seen[i])
+		e, doubt := b.judge(&keys[i])
 		if doubt != "" {
 			if err := b.s.leave(e, doubt); err != nil {
 				return err
 			}
 			continue
 		}
-		if !ok {
+		if e.Action == "" {
 			continue
 		}
 		b.s.summary.Candidates++
 		b.s.summary.ByFormat[e.Format]++
 		var failed error
 		if b.s.opts.Execute {
-			if failed = b.act(ctx, &e); failed != nil && e.Result == Planned {
+			if failed = b.act(ctx, &keys[i], &e); failed != nil && e.Result == Planned {
 				return failed
 			}
 		}
@@ -105,101 +122,22 @@ func (b *batch) clear(ctx context.Context) error {
 	return nil
 }
 
-// seen is what a second look found of one key.
-type seen struct {
-	kind  string
-	value []byte   // of a string
-	pairs []string // of a hash
-	ttl   int64
-	ok    bool
-}
-
-// look reads keys in two round trips: what they are and their TTL, then what they hold.
-func (b *batch) look(ctx context.Context, keys []string) ([]seen, error) {
-	all := make([]seen, len(keys))
-	for _, k := range keys {
-		_ = b.conn.Send("TYPE", k) // an error of Send comes back from Flush
-		_ = b.conn.Send("PTTL", k)
-	}
-	if err := b.conn.Flush(); err != nil {
-		return nil, err
-	}
-	for i := range all {
-		kind, err1 := redis.String(redis.ReceiveContext(b.conn, ctx))
-		ttl, err2 := redis.Int64(redis.ReceiveContext(b.conn, ctx))
-		if err := b.s.refused(cmp.Or(err1, err2)); err != nil {
-			return nil, err
-		}
-		all[i] = seen{kind: kind, ttl: ttl, ok: err1 == nil && err2 == nil && ttl == census.NoTTL && (kind == "string" || kind == "hash")}
-	}
-	for i, k := range keys {
-		if command := map[string]string{"string": "GET", "hash": "HGETALL"}[all[i].kind]; all[i].ok {
-			_ = b.conn.Send(command, k)
-		}
-	}
-	if err := b.conn.Flush(); err != nil {
-		return nil, err
-	}
-	for i := range all {
-		if !all[i].ok {
-			continue
-		}
-		reply, err := redis.ReceiveContext(b.conn, ctx)
-		if err := b.s.refused(err); err != nil {
-			return nil, err
-		}
-		if all[i].kind == "string" {
-			all[i].value, err = redis.Bytes(reply, err)
-		} else {
-			all[i].pairs, err = redis.Strings(reply, err)
-		}
-		all[i].ok = err == nil
-	}
-	return all, nil
-}
-
-// judge classifies a key again. A doubt says why it is left though it may be in the way.
-func (b *batch) judge(key string, k *seen) (e Entry, doubt string, ok bool) {
-	if !k.ok || len(k.pairs) > 2*census.MaxFields { // it has grown to something that is no lock
-		return Entry{}, "", false
-	}
-	look := census.Look{Key: []byte(key), Type: k.kind, TTL: k.ttl, Value: k.value[:min(len(k.value), census.Peek)]}
-	for i := 0; i+1 < len(k.pairs); i += 2 {
-		look.Fields = append(look.Fields, census.Field{Name: []byte(k.pairs[i]), Value: []byte(k.pairs[i+1])})
-	}
+// judge classifies a key again, by the earlier of the two clocks. A doubt says why it is left though it may be in the way; without one, and
+// without an action, it is no candidate any more.
+func (b *batch) judge(k *census.Look) (e Entry, doubt string) {
 	judge := census.Judge{Now: b.now, GhostAfter: b.s.opts.GhostAfter, Chosen: len(b.s.opts.Match) > 0}
-	finding := judge.Classify(&look)
-	e = Entry{At: b.now.Time(), Server: b.addr, DB: b.s.end.DB, Key: key, Fields: k.pairs, Result: Planned}
-	e.describe(key, k.value, finding, b.now)
-	if !b.s.wanted(finding) {
-		if finding.State == census.Expired { // a ghost by the server's clock, but not yet by this host's
-			return e, "expired for longer than --ghost-after by the server's clock only", false
-		}
-		return Entry{}, "", false
+	finding := judge.Classify(k)
+	e = b.entry(k, finding)
+	switch {
+	case finding.State == census.Expired:
+		return e, "expired for longer than --ghost-after by the server's clock only"
+	case !b.s.wanted(k, finding):
+		return e, ""
 	}
-	if doubt = b.s.doubt(finding); doubt != "" {
-		return e, doubt, false
+	if doubt = b.s.doubt(finding); doubt == "" {
+		b.s.choose(&e, finding)
 	}
-	b.s.choose(&e, finding)
-	return e, "", true
-}
-
-// refused counts a key that cannot be read: this user may not, or it is moving to another node. A key of another type by now is no
-// candidate any more. Any other refusal would meet every key, and ends the sweep.
-func (s *Sweeper) refused(err error) error {
-	var refused redis.Error
-	if !errors.As(err, &refused) {
-		return err
-	}
-	switch kind, _, _ := strings.Cut(string(refused), " "); kind {
-	case "WRONGTYPE":
-		return nil
-	case "NOPERM", "MOVED", "ASK":
-		s.summary.Unread++
-		s.summary.Why = string(refused)
-		return nil
-	}
-	return err
+	return e, doubt
 }
 
 // choose says what is to be done: only an expiry that is over may be removed, all else gets a TTL.
@@ -213,25 +151,22 @@ func (s *Sweeper) choose(e *Entry, f census.Finding) {
 }
 
 // act changes one key, with a line in the journal before and after.
-func (b *batch) act(ctx context.Context, e *Entry) error {
+func (b *batch) act(ctx context.Context, k *census.Look, e *Entry) error {
 	if err := b.s.pace(ctx); err != nil {
 		return err
 	}
 	if err := b.s.opts.Journal(*e); err != nil {
 		return fmt.Errorf("write the journal: %w", err)
 	}
-	script, values := scripts.CompareDel, scripts.Values{"key": e.key(), "value": e.value()}
+	script, values := scripts.CompareDel, scripts.Values{"key": string(k.Key), "value": string(k.Value)}
 	if e.Action == Expire {
-		contents := []any{e.value()}
-		if len(e.Fields) > 0 {
-			contents = contents[:0]
-			for _, f := range e.Fields {
-				contents = append(contents, f)
-			}
+		contents := redis.Args{}.AddFlat(e.Fields)
+		if len(contents) == 0 {
+			contents = append(contents, string(k.Value))
 		}
-		script, values = scripts.SweepExpire, scripts.Values{"key": e.key(), "ttl": e.TTLMS, "contents": contents}
+		script, values = scripts.SweepExpire, scripts.Values{"key": string(k.Key), "ttl": e.TTLMS, "contents": []any(contents)}
 	}
-	n, err := redis.Int64(b.eval(ctx, script, values))
+	n, err := redis.Int64(wire.Eval(b.conn, replyTimeout, script, values))
 	var refused redis.Error
 	switch {
 	case err == nil && n == 1:
@@ -251,12 +186,4 @@ func (b *batch) act(ctx context.Context, e *Entry) error {
 		return err
 	}
 	return nil
-}
-
-// eval runs a script, and says of a refusal which command of it was meant.
-func (b *batch) eval(ctx context.Context, s *scripts.Script, values scripts.Values) (any, error) {
-	if ctx.Err() != nil {
-		return nil, context.Cause(ctx)
-	}
-	return wire.Eval(b.conn, replyTimeout, s, values)
 }

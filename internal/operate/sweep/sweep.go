@@ -187,10 +187,10 @@ func (s *Sweeper) server(ctx context.Context, addr string) error {
 	opts := census.Options{Match: s.opts.Match, Confidence: census.High, GhostAfter: s.opts.GhostAfter}
 	opts.Emit = func(r *census.Row) error {
 		switch {
-		case s.wanted(r.Finding):
-			b.keys = append(b.keys, string(r.Key))
+		case s.wanted(&r.Look, r.Finding):
+			b.add(&r.Look)
 		case r.State == census.Expired && r.HasExpiry:
-			return s.leave(b.entry(string(r.Key), r.Finding), fmt.Sprintf("expired for less than --ghost-after %v", s.opts.GhostAfter))
+			return s.leave(b.entry(&r.Look, r.Finding), fmt.Sprintf("expired for less than --ghost-after %v", s.opts.GhostAfter))
 		}
 		if len(b.keys) >= batchSize {
 			return b.clear(ctx)
@@ -223,9 +223,9 @@ func (s *Sweeper) tell() {
 	}
 }
 
-// wanted tells whether a finding is worth a closer look.
-func (s *Sweeper) wanted(f census.Finding) bool {
-	return f.State == census.Ghost || f.Format == census.TokenNoTTL
+// wanted tells a lock that nobody holds, or that nothing will end. One with a TTL the server ends.
+func (s *Sweeper) wanted(k *census.Look, f census.Finding) bool {
+	return k.TTL == census.NoTTL && (f.State == census.Ghost || f.Format == census.TokenNoTTL)
 }
 
 // doubt says why a finding is not swept; it is empty for what certainly is a lock that nobody needs.

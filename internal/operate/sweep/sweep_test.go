@@ -226,14 +226,14 @@ func TestJournalFirst(t *testing.T) {
 	assert.EqualValues(t, 11, s.Do("DBSIZE"))
 }
 
-// A server that answers nothing but refusals while keys are looked at again is no server without candidates.
+// A server that answers nothing but refusals while keys are looked at is no server without candidates.
 func TestARefusalOfEachKeyIsNoEmptySweep(t *testing.T) {
 	s := redistest.Real(t, "--busy-reply-threshold", "5")
 	s.Do("SET", "lock:ghost", fmt.Sprint(time.Now().Add(-48*time.Hour).UnixMilli()))
 	link := redistest.NewProxy(t, s)
 	ended := make(chan struct{})
 	link.Before(func(words []string) {
-		if words[0] != "TYPE" {
+		if words[0] != "GETRANGE" {
 			return
 		}
 		conn, other := s.Conn(), s.Conn()
