@@ -138,35 +138,13 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 	if err != nil {
 		return missing(ctx, record, flags.Namespace, err, failedError, seeNamespaces)
 	}
-	listeners, err := flags.listeners(member, secure, end.Kind == endpoint.Cluster)
+	server, err := member.Server(upstream, flags.drain, status.close, flags.listeners(secure)...)
 	if err != nil {
-		return err
+		return usageError(seeDialects, "--listen: %w", err)
 	}
-
 	debug.SetGCPercent(50)                              // an idle connection is its stacks: memory counts more than the time of the few collections
 	env.grace.Store(int64(flags.drain + 5*time.Second)) // draining, and leaving the namespace
-	working, leave := context.WithCancel(context.WithoutCancel(ctx))
-	var background sync.WaitGroup
-	defer background.Wait()
-	defer leave()
-	background.Go(func() { _ = member.Run(working) })
-	if err := member.Joined(ctx); err != nil {
-		return err
-	}
-	server := proxy.New(proxy.Options{
-		Listeners: listeners, Dial: upstream.Dial, Follow: upstream.Follower(), Drain: flags.drain, Log: flags.Options.Log,
-		Beside: member.Beside, Leaving: func() { status.close(); member.Leaving() },
-	})
-	background.Go(func() {
-		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })
-	})
-	ready := func() error {
-		if _, _, joined := member.Stage(); !joined {
-			return errors.New("this member's lease is over: every lock is refused")
-		}
-		return server.Ready()
-	}
-	status.show(proxy.Handler(ready, server, &sidecarMetrics{member}))
+	status.show(proxy.Handler(server.Ready, server, &sidecarMetrics{member}))
 	return server.Run(ctx)
 }
 
@@ -252,20 +230,12 @@ func (f *sidecarFlags) checkListeners() error {
 }
 
 // listeners are what checkListeners has let pass.
-func (f *sidecarFlags) listeners(member *sidecar.Sidecar, secure *tls.Config, alone bool) (all []proxy.Listener, err error) {
+func (f *sidecarFlags) listeners(secure *tls.Config) (all []sidecar.Listener) {
 	for _, text := range f.listen {
-		name, address := f.at(text)
-		dialect, err := member.ParseDialect(name)
-		if err != nil {
-			return nil, usageError(seeDialects, "--listen %q: %w", text, err)
-		}
-		r := member.Rewriter(dialect)
-		if alone {
-			r = proxy.Alone(r)
-		}
-		all = append(all, proxy.Listener{Address: address, TLS: secure, Rewriter: r})
+		dialect, address := f.at(text)
+		all = append(all, sidecar.Listener{Address: address, Dialect: dialect, TLS: secure})
 	}
-	return all, nil
+	return all
 }
 
 // tls returns what clients are met with, nil for plain connections.

@@ -1,8 +1,8 @@
 package fleet
 
 import (
+	"cmp"
 	"context"
-	"log/slog"
 	"net"
 	"sync"
 	"time"
@@ -17,70 +17,65 @@ import (
 
 // Sidecar is one that listens.
 type Sidecar struct {
-	Addr string
-	pool *redis.Pool
-	stop func()
+	*sidecar.Sidecar
+	Addr  string
+	pool  *redis.Pool
+	Close func() // ends it, once
 }
 
-// StartSidecar starts the sidecar of a service, and returns when it has joined its namespace and listens. The key is one of the service's.
-func StartSidecar(ctx context.Context, pool lockmigrate.Pool, end *endpoint.Endpoint, o sidecar.Options, key string) (*Sidecar, error) {
-	o.Pool = pool
+// drain is how long commands may take to end when a sidecar does.
+const drain = 5 * time.Second
+
+// StartSidecar starts the sidecar of a service, and returns when it has joined its namespace and listens. The end is the server that has the service's
+// other keys; in a cluster it is the master of a key, or the one that has all keys of the namespace.
+func StartSidecar(ctx context.Context, o sidecar.Options, end *endpoint.Endpoint, key string, at sidecar.Listener) (*Sidecar, error) {
 	member, err := sidecar.New(ctx, o)
 	if err != nil {
 		return nil, err
 	}
-	dialect, err := member.ParseDialect("")
+	keys := member.Patterns()
+	if key != "" {
+		keys = []string{key}
+	}
+	upstream, err := proxy.NewUpstream(ctx, end, keys)
 	if err != nil {
 		return nil, err
 	}
-	upstream, err := proxy.NewUpstream(ctx, end, []string{key})
+	at.Address = cmp.Or(at.Address, "127.0.0.1:0")
+	server, err := member.Server(upstream, drain, nil, at)
 	if err != nil {
 		return nil, err
 	}
-	rewriter := member.Rewriter(dialect)
-	if end.Kind == endpoint.Cluster {
-		rewriter = proxy.Alone(rewriter)
-	}
-	server := proxy.New(proxy.Options{
-		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: rewriter}}, Dial: upstream.Dial, Follow: upstream.Follower(), Log: slog.New(slog.DiscardHandler),
-	})
 	working, stop := context.WithCancel(context.WithoutCancel(ctx))
-	var running sync.WaitGroup
-	running.Go(func() { _ = member.Run(working) })
-	failed := make(chan error, 1)
-	running.Go(func() { failed <- server.Run(working) })
-	s := &Sidecar{stop: func() { stop(); running.Wait() }}
-	if err := member.Joined(ctx); err != nil {
-		s.stop()
-		return nil, err
-	}
+	ended := make(chan error, 1)
+	go func() { ended <- server.Run(working) }()
+	s := &Sidecar{Sidecar: member, pool: &redis.Pool{MaxIdle: 4}}
+	s.Close = sync.OnceFunc(func() {
+		_ = s.pool.Close()
+		stop()
+		<-ended
+	})
 	for server.Ready() != nil {
 		select {
-		case err := <-failed:
-			s.stop()
+		case err := <-ended:
+			stop()
 			return nil, err
 		case <-ctx.Done():
-			s.stop()
+			s.Close()
 			return nil, context.Cause(ctx)
 		case <-time.After(time.Millisecond):
 		}
 	}
 	s.Addr = server.Addresses()[0]
-	s.pool = &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
+	s.pool.DialContext = func(ctx context.Context) (redis.Conn, error) {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", s.Addr)
 		if err != nil {
 			return nil, err
 		}
 		return end.Through(ctx, conn)
-	}}
+	}
 	return s, nil
 }
 
 // Pool leads through the sidecar.
 func (s *Sidecar) Pool() lockmigrate.Pool { return s.pool }
-
-// Close ends it.
-func (s *Sidecar) Close() {
-	_ = s.pool.Close()
-	s.stop()
-}

@@ -19,6 +19,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
@@ -117,16 +118,12 @@ func behindASidecar(t *testing.T, s *redistest.Server, stage stages.Stage, to st
 	t.Helper()
 	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second}))
-	member, err := sidecar.New(t.Context(), sidecar.Options{Pool: s.Pool(), Namespace: "orders", Name: "billing", MemberLease: 2 * time.Second})
+	end, err := endpoint.Parse("redis://"+to, endpoint.TLSFiles{})
 	require.NoError(t, err)
-	running, leave := context.WithCancel(t.Context())
-	left := make(chan error, 1)
-	go func() { left <- member.Run(running) }()
-	t.Cleanup(func() { leave(); <-left })
-	require.NoError(t, member.Joined(t.Context()))
-	dialect, err := member.ParseDialect("")
+	member, err := fleet.StartSidecar(t.Context(), sidecar.Options{Pool: s.Pool(), Namespace: "orders", Name: "billing", MemberLease: 2 * time.Second}, end, "", sidecar.Listener{})
 	require.NoError(t, err)
-	return served(t, member.Rewriter(dialect), func() (net.Conn, error) { return net.Dial("tcp", to) })
+	t.Cleanup(member.Close)
+	return member.Addr
 }
 
 // A service behind a sidecar is told with the sidecar's name. At bridge and modern it is of a kind of its own: neither an old client nor a

@@ -67,7 +67,7 @@ func (p *player) worker(ctx context.Context, c *Client, is role) (w *worker, err
 	o := &fleet.Old{Pool: p.Pool, Dialect: c.Dialect, Release: c.Release, Lease: c.Lease, Poll: c.Poll, Offset: c.Offset}
 	w.Take, w.Dies = o.Acquire, c.Dies // a member has no way here to be killed alone
 	if is == behind {
-		s, err := fleet.StartSidecar(ctx, p.Pool, p.End, sidecar.Options{Namespace: p.Record.Namespace, Name: name(c.Name), Lease: c.Lease}, key())
+		s, err := fleet.StartSidecar(ctx, sidecar.Options{Pool: p.Pool, Namespace: p.Record.Namespace, Name: name(c.Name), Lease: c.Lease}, p.End, key(), sidecar.Listener{})
 		if err != nil {
 			return nil, err
 		}

@@ -168,7 +168,7 @@ func TestConnectionsThatAnswerOtherwise(t *testing.T) {
 		redistest.Await(t, "a free key", 5*time.Second, func() bool { return b.redis.Do("EXISTS", key, protocol.GuardKey(key)) == int64(0) })
 	}
 	raw := func(t *testing.T) (send func(want string, lines ...string)) {
-		conn, err := net.Dial("tcp", s.addr)
+		conn, err := net.Dial("tcp", s.Addr)
 		require.NoError(t, err)
 		t.Cleanup(func() { _ = conn.Close() })
 		in := bufio.NewReader(conn)
@@ -227,7 +227,7 @@ func TestConnectionsThatAnswerOtherwise(t *testing.T) {
 		free(t, "lock:a")
 	})
 	t.Run("RESP3", func(t *testing.T) {
-		conn, err := net.Dial("tcp", s.addr)
+		conn, err := net.Dial("tcp", s.Addr)
 		require.NoError(t, err)
 		defer conn.Close()
 		_, err = io.WriteString(conn, "HELLO 3\r\nGET lock:n\r\nSET lock:a "+text+" NX\r\nSET lock:a "+ends(time.Hour)+" NX\r\nGET lock:a\r\nDEL lock:a\r\nQUIT\r\n")
@@ -250,7 +250,7 @@ func TestConnectionsThatAnswerOtherwise(t *testing.T) {
 		free(t, "lock:a")
 	})
 	t.Run("half a command", func(t *testing.T) {
-		conn, err := net.Dial("tcp", s.addr)
+		conn, err := net.Dial("tcp", s.Addr)
 		require.NoError(t, err)
 		_, err = io.WriteString(conn, "*3\r\n$5\r\nSETNX\r\n$6\r\nlock:a\r\n$13\r\n"+text[:7])
 		require.NoError(t, err)
@@ -267,7 +267,7 @@ func TestConnectionsThatAnswerOtherwise(t *testing.T) {
 func TestHalfAReply(t *testing.T) {
 	b := newBed(t, stages.Modern, "jedis-ms")
 	s := b.sidecar("one", "")
-	conn, err := net.Dial("tcp", s.addr)
+	conn, err := net.Dial("tcp", s.Addr)
 	require.NoError(t, err)
 	defer conn.Close()
 	b.redis.Do("SET", "long", strings.Repeat("x", 32<<20))
@@ -286,7 +286,7 @@ func TestHalfAReply(t *testing.T) {
 	}
 	b.redis.Start()
 	redistest.Await(t, "a new connection", 20*time.Second, func() bool {
-		conn, err := redis.Dial("tcp", s.addr)
+		conn, err := redis.Dial("tcp", s.Addr)
 		if err != nil {
 			return false
 		}

@@ -42,7 +42,7 @@ func TestManyLocksOverASlowNetwork(t *testing.T) {
 		held := len(b.redis.Do("KEYS", "lock:*").([]any))
 		require.Equal(t, locks, held, "locks have ended under their holder")
 	}
-	s.stop()
+	s.Close()
 	assert.Equal(t, int64(locks), b.redis.Do("HLEN", sidecar.ListKey("orders", "one")))
 }
 

@@ -36,7 +36,7 @@ func TestTheNextSidecarKeepsLocks(t *testing.T) {
 	s := b.sidecar("one", sidecar.DialectNone)
 	says(t, b.client(s), "1", "SETNX", "lock:k", "some uuid")
 	b.listed("lock:k", "connected")
-	s.stop()
+	s.Close()
 	s = b.sidecar("one", sidecar.DialectNone)
 	time.Sleep(3 * time.Second) // a lease is 2 s
 	says(t, b.client(b.sidecar("two", sidecar.DialectNone)), "0", "SETNX", "lock:k", "another")
@@ -44,7 +44,7 @@ func TestTheNextSidecarKeepsLocks(t *testing.T) {
 	says(t, c, "some uuid", "GET", "lock:k")
 	assert.Positive(t, b.redis.Do("PTTL", sidecar.ListKey("orders", "one")), "the list does not stay")
 	says(t, c, "1", "DEL", "lock:k")
-	s.stop()
+	s.Close()
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", sidecar.ListKey("orders", "one")), "nothing is held, and nothing is left")
 }
 
@@ -59,7 +59,7 @@ func TestTheNextSidecarKeepsNoLockOfNobody(t *testing.T) {
 	time.Sleep(time.Second) // it is looked at
 	_ = c.Close()
 	b.listed("lock:g", "parted")
-	s.stop()
+	s.Close()
 	require.EqualValues(t, 1, b.redis.Do("EXISTS", "lock:g"))
 	s = b.sidecar("one", sidecar.DialectNone)
 	redistest.Await(t, "the end of the lock", 10*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:g") == int64(0) })
@@ -75,7 +75,7 @@ func TestTheNextSidecarKeepsForKeepFor(t *testing.T) {
 	s := b.sidecar("one", sidecar.DialectNone, keeps)
 	says(t, b.client(s), "1", "SETNX", "lock:f", "some uuid")
 	b.listed("lock:f", "connected")
-	s.stop()
+	s.Close()
 	c := b.client(b.sidecar("one", sidecar.DialectNone, keeps))
 	time.Sleep(2500 * time.Millisecond)
 	says(t, c, "some uuid", "GET", "lock:f")
@@ -89,13 +89,13 @@ func TestReplacedSidecarLeavesItsLocks(t *testing.T) {
 	first := b.sidecar("one", sidecar.DialectNone)
 	old := b.client(first)
 	says(t, old, "1", "SETNX", "lock:h", "uuid 1")
-	b.addr = first.addr
+	b.addr = first.Addr
 	next := b.sidecar("one", sidecar.DialectNone)
 	says(t, old, "1", "SETNX", "lock:i", "uuid 2")
 	fresh := b.client(next) // either may have accepted it
 	says(t, fresh, "1", "SETNX", "lock:j", "uuid 3")
 	says(t, fresh, "1", "DEL", "lock:j")
-	first.stop()
+	first.Close()
 	_, err := old.Do("PING")
 	require.ErrorIs(t, err, io.EOF, "the connection has ended between two commands")
 	time.Sleep(3 * time.Second) // more than a lease
@@ -115,7 +115,7 @@ func TestNoOtherSidecarShares(t *testing.T) {
 	two, err := sidecar.New(t.Context(), sidecar.Options{Pool: b.redis.Pool(), Namespace: "orders", Name: "two"})
 	require.NoError(t, err)
 	assert.False(t, two.Beside(t.Context()))
-	p := proxy.New(proxy.Options{Listeners: []proxy.Listener{{Address: one.addr, Rewriter: proxy.Passing}}, Log: slog.New(slog.DiscardHandler), Beside: two.Beside,
+	p := proxy.New(proxy.Options{Listeners: []proxy.Listener{{Address: one.Addr, Rewriter: proxy.Passing}}, Log: slog.New(slog.DiscardHandler), Beside: two.Beside,
 		Dial: func(context.Context) (net.Conn, error) { return net.Dial("tcp", b.redis.Addr) }})
 	require.ErrorIs(t, p.Run(t.Context()), syscall.EADDRINUSE)
 }
@@ -127,7 +127,7 @@ func TestTheNextSidecarRepairs(t *testing.T) {
 	s := b.sidecar("one", "")
 	says(t, b.client(s), "1", "SETNX", "lock:r", ends(20*time.Second))
 	b.listed("lock:r", "timed")
-	s.stop()
+	s.Close()
 	b.redis.Do("DEL", "lock:r")
 	s = b.sidecar("one", "")
 	redistest.Await(t, "the repair", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:r") == int64(1) })

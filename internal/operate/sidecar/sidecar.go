@@ -268,39 +268,31 @@ func (o *order) covers(key []byte) bool {
 	return false
 }
 
-// Dialect is what a service writes on its locks.
-type Dialect struct{ rules *protocol.Dialect }
-
 // DialectNone is the name of services that write no expiry: SETNX of a UUID, with an EXPIRE or none.
 const DialectNone = "none"
 
-// ParseDialect finds a dialect by its name. Empty is the namespace's own.
-func (s *Sidecar) ParseDialect(name string) (Dialect, error) {
-	if name == "" {
-		name = s.order.Load().fleet.Name
-	}
-	return DialectNamed(name)
-}
-
-// DialectNamed finds a dialect by its name. It refuses what a sidecar does not translate.
-func DialectNamed(name string) (Dialect, error) {
+// DialectNamed finds a dialect by its name; nil for DialectNone. It refuses what a sidecar does not translate.
+func DialectNamed(name string) (*protocol.Dialect, error) {
 	if strings.EqualFold(name, DialectNone) {
-		return Dialect{}, nil
+		return nil, nil
 	}
 	d, err := protocol.DialectNamed(name)
 	if err == nil && d.Layout == protocol.FSTLong {
 		err = fmt.Errorf("dialect %s is binary: a sidecar does not translate it", d.Name)
 	}
-	return Dialect{d}, err
+	return d, err
 }
 
-// Rewriter returns what the proxy asks about the clients of one listener.
-func (s *Sidecar) Rewriter(d Dialect) proxy.Rewriter {
-	far := s.source.BridgeValue(cmp.Or(d.rules, protocol.JedisMS))
+// Rewriter returns what the proxy asks about the clients of one listener. They write a dialect of this name; empty: the namespace's own.
+func (s *Sidecar) Rewriter(dialect string) (proxy.Rewriter, error) {
+	d, err := DialectNamed(cmp.Or(dialect, s.order.Load().fleet.Name))
+	if err != nil {
+		return nil, err
+	}
 	s.dialectsMu.Lock()
-	s.dialects = append(s.dialects, d.rules)
+	s.dialects = append(s.dialects, d)
 	s.dialectsMu.Unlock()
-	return &translator{sidecar: s, dialect: d.rules, far: far}
+	return &translator{sidecar: s, dialect: d, far: s.source.BridgeValue(cmp.Or(d, protocol.JedisMS))}, nil
 }
 
 // rules makes the translation of one listener under an order.

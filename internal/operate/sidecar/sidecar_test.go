@@ -1,11 +1,8 @@
 package sidecar_test
 
 import (
-	"cmp"
 	"context"
 	"fmt"
-	"log/slog"
-	"net"
 	"slices"
 	"strconv"
 	"strings"
@@ -17,8 +14,9 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
-	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -39,11 +37,7 @@ func newBed(t testing.TB, stage stages.Stage, dialect string) *bed {
 }
 
 // started is a sidecar under way.
-type started struct {
-	*sidecar.Sidecar
-	addr string
-	stop func()
-}
+type started struct{ *fleet.Sidecar }
 
 // counted is one of its counts.
 func (s *started) counted(what string) int64 {
@@ -63,44 +57,18 @@ func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *s
 // start starts a sidecar of a service whose other keys are on the server at an address.
 func (b *bed) start(opts sidecar.Options, data, dialect string) *started {
 	b.t.Helper()
-	s, err := sidecar.New(b.t.Context(), opts)
+	end, err := endpoint.Parse("redis://"+data, endpoint.TLSFiles{})
 	require.NoError(b.t, err)
-	d, err := s.ParseDialect(dialect)
+	s, err := fleet.StartSidecar(b.t.Context(), opts, end, "", sidecar.Listener{Address: b.addr, Dialect: dialect})
 	require.NoError(b.t, err)
-	p := proxy.New(proxy.Options{
-		Listeners: []proxy.Listener{{Address: cmp.Or(b.addr, "127.0.0.1:0"), Rewriter: s.Rewriter(d)}},
-		Log:       slog.New(slog.DiscardHandler), Drain: 5 * time.Second, Beside: s.Beside, Leaving: s.Leaving,
-		Dial: func(ctx context.Context) (net.Conn, error) {
-			return new(net.Dialer).DialContext(ctx, "tcp", data)
-		},
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	working, over := context.WithCancel(context.Background())
-	ends := make(chan error, 2)
-	go func() { ends <- s.Run(working) }()
-	go func() {
-		err := p.Run(ctx)
-		over()
-		cancel()
-		ends <- err
-	}()
-	stop := func() {
-		if cancel(); ctx.Err() != nil && ends != nil {
-			<-ends
-			<-ends
-			ends = nil
-		}
-	}
-	b.t.Cleanup(stop)
-	require.NoError(b.t, s.Joined(b.t.Context()))
-	redistest.Await(b.t, "the listener", 5*time.Second, func() bool { return p.Ready() == nil })
-	return &started{s, p.Addresses()[0], stop}
+	b.t.Cleanup(s.Close)
+	return &started{s}
 }
 
 // client is a connection of the service.
 func (b *bed) client(s *started) redis.Conn {
 	b.t.Helper()
-	conn, err := redis.Dial("tcp", s.addr)
+	conn, err := redis.Dial("tcp", s.Addr)
 	require.NoError(b.t, err)
 	b.t.Cleanup(func() { _ = conn.Close() })
 	return conn

@@ -91,15 +91,15 @@ func (w *twoServers) sites(t *testing.T) (all []*house) {
 				MemberLease: 10_000 * time.Hour, Lease: 10_000 * time.Second, Clock: w.now, Hold: -1, ReplyTimeout: 30 * time.Second,
 			})
 			require.NoError(t, err)
-			dialect, err := one.ParseDialect(name)
-			require.NoError(t, err)
 			ctx, cancel := context.WithCancel(t.Context())
 			ended := make(chan error, 1)
 			go func() { ended <- one.Run(ctx) }()
 			require.NoError(t, one.Joined(t.Context()))
 			cancel()
 			<-ended
-			h.sidecars[i], h.services[i], h.owners[i] = one, one.Rewriter(dialect), fmt.Sprintf("to-b/%s-s%d", name, i)
+			h.services[i], err = one.Rewriter(name)
+			require.NoError(t, err)
+			h.sidecars[i], h.owners[i] = one, fmt.Sprintf("to-b/%s-s%d", name, i)
 		}
 		h.commands = h.services[0].Commands()
 		h.load(w.world, w.new)

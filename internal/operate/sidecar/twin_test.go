@@ -113,15 +113,15 @@ func (w *world) sites(t *testing.T, only string) (all []*site) {
 					Pool: w.server.Pool(), Namespace: namespace, Name: fmt.Sprint("s", i), MemberLease: 10_000 * time.Hour, Lease: 10_000 * time.Second, Clock: w.now, Hold: -1,
 				})
 				require.NoError(t, err)
-				dialect, err := one.ParseDialect(strings.Fields(name)[0])
-				require.NoError(t, err)
 				ctx, cancel := context.WithCancel(t.Context())
 				ended := make(chan error, 1)
 				go func() { ended <- one.Run(ctx) }()
 				require.NoError(t, one.Joined(t.Context()))
 				cancel() // it is a member for ten thousand hours: its keeper would only disturb
 				<-ended
-				s.services[i], s.owners[i] = one.Rewriter(dialect), fmt.Sprintf("%s/s%d", namespace, i)
+				s.services[i], err = one.Rewriter(strings.Fields(name)[0])
+				require.NoError(t, err)
+				s.owners[i] = fmt.Sprintf("%s/s%d", namespace, i)
 			}
 			s.commands = s.services[0].Commands()
 			s.load(w)

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"hash/fnv"
 	"io"
-	"log/slog"
 	"math/rand/v2"
 	"net"
 	"os/exec"
@@ -24,8 +23,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	inprocess "github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
-	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 )
 
 // fleet is a fleet that is tried.
@@ -178,29 +178,16 @@ func (m *member) start(t *testing.T, addr string) lock {
 // behind starts a sidecar before the server, on the member's host, and returns its address.
 func (m *member) behind(t *testing.T, server, name string) string {
 	t.Helper()
-	dial := func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", server) }
 	pool := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", server) }}
-	s, err := sidecar.New(t.Context(), sidecar.Options{
+	t.Cleanup(func() { _ = pool.Close() })
+	end, err := endpoint.Parse("redis://"+server, endpoint.TLSFiles{})
+	require.NoError(t, err)
+	s, err := inprocess.StartSidecar(t.Context(), sidecar.Options{
 		Pool: pool, Namespace: lockmigrate.StageBridge.String(), Name: name, Clock: func() time.Time { return time.Now().Add(m.clock) },
-	})
+	}, end, "", sidecar.Listener{})
 	require.NoError(t, err)
-	ctx, cancel := context.WithCancel(t.Context())
-	var running sync.WaitGroup
-	running.Go(func() { _ = s.Run(ctx) })
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-		_ = pool.Close()
-	})
-	require.NoError(t, s.Joined(ctx))
-	dialect, err := s.ParseDialect("")
-	require.NoError(t, err)
-	p := proxy.New(proxy.Options{
-		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: s.Rewriter(dialect)}}, Dial: dial, Log: slog.New(slog.DiscardHandler),
-	})
-	running.Go(func() { _ = p.Run(ctx) })
-	redistest.Await(t, "a sidecar", 5*time.Second, func() bool { return p.Ready() == nil })
-	return p.Addresses()[0]
+	t.Cleanup(s.Close)
+	return s.Addr
 }
 
 // process is a holder program.

@@ -12,7 +12,6 @@ import (
 	"os/exec"
 	"os/signal"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,6 +22,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -69,8 +69,8 @@ func serve(text string) error {
 	if err := json.Unmarshal([]byte(text), &c); err != nil {
 		return err
 	}
-	ctx, end := signal.NotifyContext(context.Background(), syscall.SIGTERM)
-	defer end()
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM)
+	defer stop()
 	log := slog.New(slog.NewTextHandler(os.Stderr, nil))
 	to := func(addr string) *redis.Pool {
 		return &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
@@ -89,22 +89,19 @@ func serve(text string) error {
 	if err != nil {
 		return err
 	}
-	working, over := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer over()
-	running.Go(func() { _ = s.Run(working) })
-	if err := s.Joined(ctx); err != nil {
-		return err
-	}
-	d, err := s.ParseDialect(c.Dialect)
+	end, err := endpoint.Parse("redis://"+data, endpoint.TLSFiles{})
 	if err != nil {
 		return err
 	}
-	return proxy.New(proxy.Options{
-		Listeners: []proxy.Listener{{Address: c.Listen, Rewriter: s.Rewriter(d)}}, Log: log, Drain: 10 * time.Second, Beside: s.Beside, Leaving: s.Leaving,
-		Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", data) },
-	}).Run(ctx)
+	upstream, err := proxy.NewUpstream(ctx, end, s.Patterns())
+	if err != nil {
+		return err
+	}
+	server, err := s.Server(upstream, 10*time.Second, nil, sidecar.Listener{Address: c.Listen, Dialect: c.Dialect})
+	if err != nil {
+		return err
+	}
+	return server.Run(ctx)
 }
 
 // site is a server with the namespace "orders" on one key. The referee's book lies on others, or on a server of its own.

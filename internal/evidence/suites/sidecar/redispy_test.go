@@ -8,9 +8,7 @@ import (
 	"encoding/xml"
 	"flag"
 	"fmt"
-	"log/slog"
 	"maps"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -27,8 +25,9 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
-	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -133,25 +132,12 @@ func behind(t *testing.T, stage stages.Stage) string {
 	t.Cleanup(func() { _ = pool.Close() })
 	store := &stages.Store{Pool: pool, Namespace: "orders", ReplyTimeout: time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second}))
-	member, err := sidecar.New(t.Context(), sidecar.Options{Pool: pool, Namespace: "orders", Name: "suite"})
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	dialect, err := member.ParseDialect("")
+	member, err := fleet.StartSidecar(t.Context(), sidecar.Options{Pool: pool, Namespace: "orders", Name: "suite"}, end, "", sidecar.Listener{})
 	require.NoError(t, err)
-	server := proxy.New(proxy.Options{
-		Listeners: []proxy.Listener{{Address: "127.0.0.1:0", Rewriter: member.Rewriter(dialect)}}, Log: slog.New(slog.DiscardHandler),
-		Dial: func(ctx context.Context) (net.Conn, error) { return new(net.Dialer).DialContext(ctx, "tcp", s.Addr) },
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	var running sync.WaitGroup
-	running.Go(func() { _ = member.Run(ctx) })
-	running.Go(func() { assert.NoError(t, server.Run(ctx)) })
-	t.Cleanup(func() {
-		cancel()
-		running.Wait()
-	})
-	require.NoError(t, member.Joined(t.Context()))
-	require.Eventually(t, func() bool { return server.Ready() == nil }, 10*time.Second, time.Millisecond)
-	return server.Addresses()[0]
+	t.Cleanup(member.Close)
+	return member.Addr
 }
 
 // bothWays runs a suite at two addresses, at the same time.

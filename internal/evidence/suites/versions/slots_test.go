@@ -121,7 +121,7 @@ func (m *moving) fleet() {
 	require.NoError(m, store.Init(m.ctx, stages.Record{Stage: stages.Bridge, Patterns: []string{slotKeys + "*"}, Dialect: "jedis-ms", Shortest: lease}))
 	end, err := endpoint.Parse(m.URL(), endpoint.TLSFiles{})
 	require.NoError(m, err)
-	through, err := fleet.StartSidecar(m.ctx, m.pool(), end, sidecar.Options{Namespace: namespace, Name: "billing"}, slotKeys)
+	through, err := fleet.StartSidecar(m.ctx, sidecar.Options{Pool: m.pool(), Namespace: namespace, Name: "billing"}, end, slotKeys, sidecar.Listener{})
 	require.NoError(m, err)
 	defer through.Close()
 	var working sync.WaitGroup

@@ -180,7 +180,7 @@ func TestCluster(t *testing.T) {
 	assert.EqualError(t, err, "the keys lock.* lie on several of the cluster's 3 masters, and a client behind a sidecar sees one server")
 	up, err := NewUpstream(context.Background(), end, []string{"lock.{orders}*", "other{orders}"})
 	require.NoError(t, err)
-	_, addr := startWith(t, Options{Dial: up.Dial, Follow: up.Follower(), Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: Alone(echoing)}}})
+	_, addr := startWith(t, Options{Dial: up.Dial, Follow: up.Follower(), Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: up.Alone(echoing)}}})
 	conn := dial(t, addr)
 	ask(t, conn, ":1\r\n", "SETNX", "a{orders}", "1")
 	ask(t, conn, "$22\r\nSETNX lock.{orders}1 x\r\n", "SETNX", "lock.{orders}1", "x")
@@ -193,7 +193,7 @@ func TestCluster(t *testing.T) {
 	for _, s := range c.Masters {
 		s.Do("ACL", "SETUSER", "billing", "on", ">secret", "~*", "+@all")
 	}
-	_, addr = startWith(t, Options{Dial: up.Dial, Follow: up.Follower(), Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: Alone(passing)}}})
+	_, addr = startWith(t, Options{Dial: up.Dial, Follow: up.Follower(), Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: up.Alone(passing)}}})
 	conn = dial(t, addr)
 	idle := dial(t, addr)
 	for _, conn := range []net.Conn{conn, idle} {

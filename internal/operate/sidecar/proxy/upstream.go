@@ -189,7 +189,12 @@ func (u *Upstream) knows(ctx context.Context, node, owner string) bool {
 }
 
 // Alone makes a node of a cluster look like a server by itself, so that no client follows the cluster past the proxy.
-func Alone(r Rewriter) Rewriter { return alone{r} }
+func (u *Upstream) Alone(r Rewriter) Rewriter {
+	if u.end.Kind != endpoint.Cluster {
+		return r
+	}
+	return alone{r}
+}
 
 type alone struct{ Rewriter }
 
