@@ -116,7 +116,10 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 	status := &statusPage{address: flags.status, log: flags.Options.Log, closed: make(chan struct{})}
 	defer status.close()
 	waiting := &waiting{log: flags.Options.Log}
-	status.show(proxy.Handler(waiting.ready, proxy.New(proxy.Options{}), &sidecarMetrics{}))
+	status.show(proxy.Handler(waiting.ready, func(c chan<- prometheus.Metric) {
+		proxy.New(proxy.Options{}).Collect(c)
+		sidecar.CollectNone(c)
+	}))
 	if err := status.open(); err != nil {
 		return err
 	}
@@ -144,7 +147,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 	}
 	debug.SetGCPercent(50)                              // an idle connection is its stacks: memory counts more than the time of the few collections
 	env.grace.Store(int64(flags.drain + 5*time.Second)) // draining, and leaving the namespace
-	status.show(proxy.Handler(server.Ready, server, &sidecarMetrics{member}))
+	status.show(proxy.Handler(server.Ready, server.Collect))
 	return server.Run(ctx)
 }
 
@@ -318,38 +321,4 @@ func (p *statusPage) close() {
 		}
 		p.serving.Wait()
 	})
-}
-
-// sidecarMetrics are the counts of the translation. Without a member, before the server was there, they say that it is none.
-type sidecarMetrics struct{ member *sidecar.Sidecar }
-
-// Describe implements prometheus.Collector: what there is, is known when it is collected.
-func (*sidecarMetrics) Describe(chan<- *prometheus.Desc) {}
-
-// Collect implements prometheus.Collector.
-func (m *sidecarMetrics) Collect(c chan<- prometheus.Metric) {
-	gauge := func(name, help string, v float64, labels prometheus.Labels) {
-		c <- prometheus.MustNewConstMetric(prometheus.NewDesc("lockmigrate_sidecar_"+name, help, nil, labels), prometheus.GaugeValue, v)
-	}
-	const membership = "1 while the lease of this member lasts; at 0 every lock is refused."
-	if m.member == nil {
-		gauge("member", membership, 0, nil)
-		return
-	}
-	for _, count := range m.member.Counts() {
-		labels := prometheus.Labels{}
-		if name, value, found := strings.Cut(count.Label, "="); found {
-			labels[name] = strings.Trim(value, `"`)
-		}
-		c <- prometheus.MustNewConstMetric(prometheus.NewDesc(count.Name, count.Help, nil, labels), prometheus.CounterValue, float64(count.Value))
-	}
-	stage, epoch, joined := m.member.Stage()
-	lasts := 0.0
-	if joined {
-		lasts = 1
-	}
-	gauge("member", membership, lasts, nil)
-	gauge("unseen_keys", "Keys of locks that this sidecar's user may not look at: they count as held, and stages wait for them.", float64(m.member.Unseen()), nil)
-	gauge("epoch", "The namespace's epoch.", float64(epoch), nil)
-	gauge("stage", "1 for the stage that the service's commands become.", 1, prometheus.Labels{"stage": fmt.Sprint(stage)})
 }

@@ -1,49 +1,60 @@
 package sidecar
 
-import "sync/atomic"
+import (
+	"cmp"
+	"fmt"
+	"sync/atomic"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+)
 
 // counts are what happened since the start.
 type counts struct {
-	setnx, set, get, getset, del, expire, others                                                        atomic.Int64
+	commands                                                                                            map[string]*atomic.Int64
 	granted, late, refused, over, scripts, overran, ended, displaced, repaired, orphaned, twins, unread atomic.Int64
 }
 
-func (c *counts) translated(name string) *atomic.Int64 {
-	switch name {
-	case "SETNX":
-		return &c.setnx
-	case "SET":
-		return &c.set
-	case "GET":
-		return &c.get
-	case "GETSET":
-		return &c.getset
-	case "DEL", "UNLINK":
-		return &c.del
-	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT":
-		return &c.expire
-	default:
-		return &c.others
+// countedAs is what a command that is replaced is counted as; all that are not here as others.
+var countedAs = map[string]string{
+	"SETNX": "SETNX", "SET": "SET", "GET": "GET", "GETSET": "GETSET", "DEL": "DEL", "UNLINK": "DEL",
+	"EXPIRE": "EXPIRE", "PEXPIRE": "EXPIRE", "EXPIREAT": "EXPIRE", "PEXPIREAT": "EXPIRE",
+}
+
+const uncounted = "others"
+
+func newCounts() map[string]*atomic.Int64 {
+	all := map[string]*atomic.Int64{uncounted: {}}
+	for _, as := range countedAs {
+		all[as] = &atomic.Int64{}
 	}
+	return all
 }
 
-// Count is one counter, as a Prometheus metric.
-type Count struct {
-	Name  string // lockmigrate_sidecar_...
-	Help  string
-	Label string // command="SETNX"; empty for none
-	Value int64
+// translated is the count of the commands of a name that were replaced.
+func (c *counts) translated(name string) *atomic.Int64 {
+	return c.commands[cmp.Or(countedAs[name], uncounted)]
 }
 
-// Counts returns the counters. Those of one name stand together.
-func (s *Sidecar) Counts() []Count {
+// CollectNone sends the metrics before there is a Sidecar: there is no member.
+func CollectNone(c chan<- prometheus.Metric) { collectMember(c, 0) }
+
+func collectMember(c chan<- prometheus.Metric, lasts float64) {
+	c <- proxy.Metric("member", "1 while the lease of this member lasts; at 0 every lock is refused.", lasts, nil)
+}
+
+// Collect sends the metrics of the member, and of its clients.
+func (s *Server) Collect(c chan<- prometheus.Metric) {
+	s.Server.Collect(c)
+	s.member.Collect(c)
+}
+
+// Collect sends the counts of the translation, and what is to tell of the member.
+func (s *Sidecar) Collect(out chan<- prometheus.Metric) {
 	c := &s.counts
-	var all []Count
-	for _, t := range []struct {
-		command string
-		n       *atomic.Int64
-	}{{"SETNX", &c.setnx}, {"SET", &c.set}, {"GET", &c.get}, {"GETSET", &c.getset}, {"DEL", &c.del}, {"EXPIRE", &c.expire}, {"others", &c.others}} {
-		all = append(all, Count{"lockmigrate_sidecar_translated_total", "commands on lock keys that were replaced", `command="` + t.command + `"`, t.n.Load()})
+	for command, n := range c.commands {
+		out <- proxy.Metric("translated_total", "commands on lock keys that were replaced", float64(n.Load()), prometheus.Labels{"command": command})
 	}
 	for _, t := range []struct {
 		name, help string
@@ -62,7 +73,15 @@ func (s *Sidecar) Counts() []Count {
 		{"twins", "times that another living process of the same name was heard", &c.twins},
 		{"repaired", "locks set again after a DEL that was not the holder's", &c.repaired},
 	} {
-		all = append(all, Count{"lockmigrate_sidecar_" + t.name + "_total", t.help, "", t.n.Load()})
+		out <- proxy.Metric(t.name+"_total", t.help, float64(t.n.Load()), nil)
 	}
-	return all
+	stage, epoch, joined := s.Stage()
+	lasts := 0.0
+	if joined {
+		lasts = 1
+	}
+	collectMember(out, lasts)
+	out <- proxy.Metric("unseen_keys", "Keys of locks that this sidecar's user may not look at: they count as held, and stages wait for them.", float64(s.Unseen()), nil)
+	out <- proxy.Metric("epoch", "The namespace's epoch.", float64(epoch), nil)
+	out <- proxy.Metric("stage", "1 for the stage that the service's commands become.", 1, prometheus.Labels{"stage": fmt.Sprint(stage)})
 }

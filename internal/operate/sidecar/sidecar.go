@@ -125,6 +125,7 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	store := &stages.Store{Pool: opts.Pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
 	s := &Sidecar{opts: opts, member: stages.NewMembership(store, memberPrefix+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1),
 		asking: make(chan struct{}, askAtOnce), listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1), twins: twins{}}
+	s.counts.commands = newCounts()
 	s.keys.all, s.keys.changes = map[string]*watched{}, map[string]string{}
 	s.clients = clients{open: map[int64]bool{}, newest: before, cut: before, cutAt: time.Now()}
 	if opts.Old != nil {

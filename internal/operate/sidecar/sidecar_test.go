@@ -3,7 +3,7 @@ package sidecar_test
 import (
 	"context"
 	"fmt"
-	"slices"
+	"net/http/httptest"
 	"strconv"
 	"strings"
 	"testing"
@@ -17,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -40,9 +41,14 @@ func newBed(t testing.TB, stage stages.Stage, dialect string) *bed {
 type started struct{ *fleet.Sidecar }
 
 // counted is one of its counts.
-func (s *started) counted(what string) int64 {
-	all := s.Counts()
-	return all[slices.IndexFunc(all, func(c sidecar.Count) bool { return c.Name == "lockmigrate_sidecar_"+what+"_total" })].Value
+func (s *started) counted(what string) (n int64) {
+	page := httptest.NewRecorder()
+	proxy.Handler(nil, s.Collect).ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	_, after, _ := strings.Cut(page.Body.String(), "\nlockmigrate_sidecar_"+what+"_total ")
+	if _, err := fmt.Sscan(after, &n); err != nil {
+		return -1
+	}
+	return n
 }
 
 func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *started {

@@ -3,15 +3,16 @@ package proxy
 import (
 	"io"
 	"net/http"
+	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 )
 
-// Handler answers /healthz (the process lives), /readyz (ready returns nil; its error is the answer otherwise) and /metrics.
-func Handler(ready func() error, collectors ...prometheus.Collector) http.Handler {
+// Handler answers /healthz (the process lives), /readyz (ready returns nil; its error is the answer otherwise) and /metrics, with what collect sends.
+func Handler(ready func() error, collect func(chan<- prometheus.Metric)) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collectors...)
+	registry.MustRegister(collector(collect))
 	mux := http.NewServeMux()
 	answer := func(w http.ResponseWriter, err error) {
 		if err != nil {
@@ -26,47 +27,37 @@ func Handler(ready func() error, collectors ...prometheus.Collector) http.Handle
 	return mux
 }
 
-func desc(name, help string, labels ...string) *prometheus.Desc {
-	return prometheus.NewDesc("lockmigrate_sidecar_"+name, help, labels, nil)
-}
+// collector is a function as a prometheus.Collector.
+type collector func(chan<- prometheus.Metric)
 
-var (
-	connectionsDesc = desc("connections", "Clients that are connected.")
-	acceptedDesc    = desc("connections_total", "Clients that have connected.")
-	upDesc          = desc("upstream_up", "1 while the server can be reached and clients can connect.")
-	failuresDesc    = desc("upstream_failures_total", "Clients that could not be connected to the server.")
-	turnedDesc      = desc("turned_away_total", "Clients that were refused because no descriptors were left.")
-	looksDesc       = desc("requests_total", "Requests on keys of the namespace, by what became of them.", "verdict")
-	brokenDesc      = desc("protocol_errors_total", "Connections that Redis refuses for what they sent.")
-	cutDesc         = desc("cut_total", "Connections that were ended because a request on a lock's key was too long to be looked at.")
-)
+func (collector) Describe(chan<- *prometheus.Desc)     {} // what there is, is known when it is collected
+func (f collector) Collect(c chan<- prometheus.Metric) { f(c) }
 
-// Describe implements prometheus.Collector.
-func (s *Server) Describe(c chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{connectionsDesc, acceptedDesc, upDesc, failuresDesc, turnedDesc, looksDesc, brokenDesc, cutDesc} {
-		c <- d
+// Metric is one of a sidecar: a counter where its name ends as a counter's does, else a gauge.
+func Metric(name, help string, value float64, labels prometheus.Labels) prometheus.Metric {
+	kind := prometheus.GaugeValue
+	if strings.HasSuffix(name, "_total") {
+		kind = prometheus.CounterValue
 	}
+	return prometheus.MustNewConstMetric(prometheus.NewDesc("lockmigrate_sidecar_"+name, help, nil, labels), kind, value)
 }
 
-// Collect implements prometheus.Collector.
+// Collect sends what there is to tell of the connections.
 func (s *Server) Collect(c chan<- prometheus.Metric) {
-	gauge := func(d *prometheus.Desc, v float64) { c <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v) }
-	counter := func(d *prometheus.Desc, v int64, labels ...string) {
-		c <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, float64(v), labels...)
-	}
-	up := 0.0
+	send := func(name, help string, value int64) { c <- Metric(name, help, float64(value), nil) }
+	up := int64(0)
 	if s.Ready() == nil {
 		up = 1
 	}
-	gauge(upDesc, up)
-	gauge(connectionsDesc, float64(s.connections()))
-	counter(acceptedDesc, s.ids.Load())
-	counter(failuresDesc, s.failed.Load())
-	counter(turnedDesc, s.turned.Load())
-	counter(brokenDesc, s.broken.Load())
-	counter(cutDesc, s.tooLong.Load())
+	send("upstream_up", "1 while the server can be reached and clients can connect.", up)
+	send("connections", "Clients that are connected.", int64(s.connections()))
+	send("connections_total", "Clients that have connected.", s.ids.Load())
+	send("upstream_failures_total", "Clients that could not be connected to the server.", s.failed.Load())
+	send("turned_away_total", "Clients that were refused because no descriptors were left.", s.turned.Load())
+	send("protocol_errors_total", "Connections that Redis refuses for what they sent.", s.broken.Load())
+	send("cut_total", "Connections that were ended because a request on a lock's key was too long to be looked at.", s.tooLong.Load())
 	for verdict, name := range []string{Pass: "passed", Replace: "translated", Refuse: "refused", Hold: "held", Apart: "apart", Cut: "cut"} {
-		counter(looksDesc, s.rewritten[verdict].Load(), name)
+		c <- Metric("requests_total", "Requests on keys of the namespace, by what became of them.", float64(s.rewritten[verdict].Load()), prometheus.Labels{"verdict": name})
 	}
 }
 

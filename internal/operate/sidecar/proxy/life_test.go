@@ -233,7 +233,7 @@ func TestOneSlot(t *testing.T) {
 func TestAdmin(t *testing.T) {
 	server := redistest.Real(t)
 	s, addr := start(t, server.Addr, echoing)
-	web := httptest.NewServer(Handler(s.Ready, s))
+	web := httptest.NewServer(Handler(s.Ready, s.Collect))
 	defer web.Close()
 	get := func(path string) (int, string) {
 		reply, err := web.Client().Get(web.URL + path)
