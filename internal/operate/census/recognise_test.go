@@ -88,25 +88,6 @@ func bytesOf(rng *rand.Rand, n int) []byte {
 	return b
 }
 
-func TestLockName(t *testing.T) {
-	for key, want := range map[string]bool{
-		"lock": true, "lock:orders": true, "orders.lock": true, "ordersLock": true, "MY_LOCK_1": true, "redlock:a": true,
-		"mutex:a": true, "job:lease": true, "Lease-3": true,
-		"": false, "orders": false, "block:7": false, "clock": false, "unlocked:1": false, "release:9": false, "loc": false, "please": false,
-	} {
-		assert.Equal(t, want, LockName(key), key)
-	}
-}
-
-func TestBlindSetName(t *testing.T) {
-	for key, want := range map[string]bool{
-		"qo_tasks.add_a-1_b-2": true, "resque:lock:job:queue:[1,2]": true, "resque:lock:job:queue:[]": true,
-		"resque:workerslock:job:queue:[1]": false, "lock:orders": false, "a:lock:b": false,
-	} {
-		assert.Equal(t, want, BlindSetName(key), key)
-	}
-}
-
 // FuzzOf: no value makes it panic or contradict itself.
 func FuzzOf(f *testing.F) {
 	for _, d := range protocol.Dialects() {

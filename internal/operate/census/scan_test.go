@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"os"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -58,60 +60,38 @@ func fillSome(s *redistest.Server) {
 	s.Do("SET", "large", strings.Repeat("x", 1<<20))
 }
 
-func TestScanFindsLocks(t *testing.T) {
+// TestScan plays testdata/scan.txt: commands fill a server, and behind "scan [all] [PATTERN...]" stands what a census reports, and counts.
+func TestScan(t *testing.T) {
+	text, err := os.ReadFile("testdata/scan.txt")
+	require.NoError(t, err)
 	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
-		fillSome(s)
-		rows, sum, err := scan(t, s, Options{Confidence: Medium})
-		require.NoError(t, err)
-		assert.Equal(t, []string{
-			"lock:old string expiry-ms ghost",
-			"lock:token string token held",
-			"orders string expiry-ms held",
-			"redisson hash redisson held",
-		}, rows)
-		assert.EqualValues(t, 10, sum.Scanned)
-		assert.EqualValues(t, 4, sum.Locks)
-		assert.EqualValues(t, 1, sum.Possible, "the session")
-		assert.Equal(t, map[Format]int64{ExpiryMS: 2, Token: 1, Redisson: 1}, sum.ByFormat)
-		assert.Equal(t, map[State]int64{Held: 3, Ghost: 1}, sum.ByState)
-		assert.True(t, sum.Complete)
-		assert.WithinDuration(t, time.Now(), sum.Clock, time.Minute)
-
-		others := []string{
-			"counter string unknown unknown", "large string unknown unknown", "list list unknown unknown", "page hash unknown unknown",
-			"session string token held", "user hash unknown unknown",
+		var told strings.Builder
+		for line := range strings.Lines(string(text)) {
+			words := strings.Fields(line)
+			switch {
+			case strings.HasPrefix(line, "  "):
+				continue // what was told before
+			case len(words) == 0 || words[0] == "#":
+			case words[0] == "scan":
+				all := slices.Contains(words, "all")
+				rows, sum, err := scan(t, s, Options{Confidence: Medium, All: all, Match: slices.DeleteFunc(words[1:], func(w string) bool { return w == "all" })})
+				require.NoError(t, err)
+				assert.True(t, sum.Complete)
+				assert.WithinDuration(t, time.Now(), sum.Clock, time.Minute)
+				line += fmt.Sprintf("  %d of %d keys, %d possible: %v %v\n", sum.Locks, sum.Scanned, sum.Possible, sum.ByFormat, sum.ByState)
+				for _, row := range rows {
+					line += "  " + row + "\n"
+				}
+			default:
+				args := []any{}
+				for _, word := range words[1:] {
+					args = append(args, written(t, word, time.Now()))
+				}
+				s.Do(words[0], args...)
+			}
+			told.WriteString(line)
 		}
-		all, sum, err := scan(t, s, Options{Confidence: Medium, All: true})
-		require.NoError(t, err)
-		assert.ElementsMatch(t, append(others, rows...), all, "every type is listed")
-		assert.EqualValues(t, 4, sum.Locks)
-
-		s.Do("FLUSHALL")
-		rows, sum, err = scan(t, s, Options{All: true})
-		require.NoError(t, err)
-		assert.Empty(t, rows)
-		assert.Zero(t, sum.Scanned)
-		assert.True(t, sum.Complete)
-	})
-}
-
-func TestScanMatch(t *testing.T) {
-	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
-		fillSome(s)
-		for _, c := range []struct {
-			match []string
-			want  []string
-		}{
-			{[]string{"lock:*"}, []string{"lock:old string expiry-ms ghost", "lock:token string token held"}},
-			{[]string{"lock:o*", "or*", "o?ders"}, []string{"lock:old string expiry-ms ghost", "orders string expiry-ms held"}},
-			{[]string{"counter", "user"}, []string{"counter string unknown unknown", "user hash unknown unknown"}},
-			{[]string{"nothing"}, nil},
-		} {
-			rows, sum, err := scan(t, s, Options{Confidence: Medium, Match: c.match})
-			require.NoError(t, err)
-			assert.Equal(t, c.want, rows, "%q", c.match)
-			assert.EqualValues(t, len(c.want), sum.Scanned, "%q", c.match)
-		}
+		assert.Equal(t, string(text), told.String())
 	})
 }
 
@@ -167,35 +147,6 @@ func TestScanKnowsHowFarItIs(t *testing.T) {
 		assert.Greater(t, last, 0.9)
 		assert.Greater(t, steps, 10)
 	}
-}
-
-func TestScanLooksForGuards(t *testing.T) {
-	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
-		const number, other = "6123456789012345678", "6123456789012345679"
-		for key, guard := range map[string]string{"bridge": number, "modern": "", "changing": other, "{tag}bridge": number} {
-			s.Do("SET", key, number, "PX", 60_000)
-			if guard != "" {
-				s.Do("SET", protocol.GuardKey(key), guard, "PX", 60_000)
-			}
-		}
-		s.Do("SET", "wrapped", aUUID+":"+number, "PX", 60_000)
-		rows, sum, err := scan(t, s, Options{Confidence: Medium})
-		require.NoError(t, err)
-		assert.Equal(t, []string{
-			"bridge string bridge held",
-			"changing string bridge held",
-			"modern string token held",
-			"wrapped string bridge held",
-			"{tag}bridge string bridge held",
-		}, rows)
-		assert.EqualValues(t, 8, sum.Scanned)
-		assert.EqualValues(t, 5, sum.Locks)
-
-		rows, sum, err = scan(t, s, Options{Confidence: Medium, Match: []string{"*bridge*", "wrapped"}})
-		require.NoError(t, err)
-		assert.Len(t, rows, 3, "guards are not chosen with their locks")
-		assert.EqualValues(t, 3, sum.Locks)
-	})
 }
 
 func TestCompanion(t *testing.T) {
