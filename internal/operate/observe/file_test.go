@@ -56,13 +56,3 @@ func TestRoundLease(t *testing.T) {
 		assert.Equal(t, c.sure, solve(seen, nil, 0).family["f"].doubt == "", c.sums)
 	}
 }
-
-func TestFamilyOf(t *testing.T) {
-	for key, want := range map[string]string{
-		"lock:order:17": "lock:order:#", "lock:mail": "lock:mail", "job42": "job#", "a1b2c3d4e5": "#",
-		"": "", "x\x00y9z": "x\x00y#z", "deadbeef": "deadbeef",
-	} {
-		assert.Equal(t, want, Family(key), key)
-	}
-	assert.Equal(t, Family("u:7f9c24e8-3b12-4fe1-91e0-5b7e6c1d2a30"), Family("u:aa9c24e8-3c12-4fe2-91f0-5b7e6c1d2a31"))
-}
