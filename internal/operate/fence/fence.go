@@ -193,12 +193,10 @@ func withoutPasswords(line string) string {
 // apply plans the fence.
 func (p *Plan) apply(r rule) {
 	o := p.options
-	_, allowed := p.said("allowed")
-	_, unknown := p.said("unknown")
 	if p.Error = p.keepable(r); p.Error != "" {
 		return
 	}
-	if !allowed && !unknown && p.kept() {
+	if !p.says("allowed") && !p.says("unknown") && p.kept() {
 		p.Note = "fenced already: the server denies " + spoken(o.commands()) + " on every key of the patterns"
 		return
 	}
@@ -247,7 +245,7 @@ func (p *Plan) kept() bool {
 // keepable says why the patterns to be kept cannot be: a fence must not give a right that the user
 // did not have before.
 func (p *Plan) keepable(r rule) string {
-	if _, unknown := p.said("unknown"); unknown && len(p.options.Keep) > 0 {
+	if p.says("unknown") && len(p.options.Keep) > 0 {
 		return "to keep patterns the server needs selectors and ACL DRYRUN (Redis 7.0), and this user the right acl|dryrun: leave out --keep"
 	}
 	for _, pattern := range p.options.Keep {

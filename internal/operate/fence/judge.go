@@ -11,19 +11,21 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 )
 
-// judge lists what a fence needs, and what the server says of each.
+// judge lists what a fence needs, and what the server says of each. Other clients need the commands of Writes too, so a fence does not deny
+// them; but while anybody may run one, a legacy lock can be taken.
 func (p *Plan) judge(ctx context.Context, conn redis.Conn, lines []string) {
 	if p.Takes == nil { // the way back
 		return
 	}
 	all := people(ctx, conn, lines)
-	user := p.userObligation(parse(ruleOf(lines, p.User)))
-	others := othersObligation(ctx, conn, all, p.options)
-	set := p.setObligation(ctx, conn, all)
-	p.Obligations = []obligation.Obligation{user, others, set}
-	_, allowed := p.said("allowed")
+	others := slices.DeleteFunc(slices.Clone(all), func(who person) bool { return slices.Contains(p.options.Users, who.user) })
+	own := []person{{rule: parse(ruleOf(lines, p.User)), name: p.User}}
+	said, user := p.denied(ctx, conn, "user-denied", own, p.options.commands())
+	_, besides := p.denied(ctx, conn, "other-users-denied", others, p.options.commands())
+	_, set := p.denied(ctx, conn, "set-denied", all, Writes)
+	p.Obligations = []obligation.Obligation{user, besides, set}
 	switch {
-	case allowed:
+	case said == "allowed":
 		p.Verdict = Open
 	case !user.Discharged:
 		p.Verdict = Unknown
@@ -32,31 +34,6 @@ func (p *Plan) judge(ctx context.Context, conn redis.Conn, lines []string) {
 	default:
 		p.Verdict = Partly
 	}
-}
-
-func (p *Plan) userObligation(r rule) obligation.Obligation {
-	o := obligation.Obligation{ID: "user-denied"}
-	for _, command := range p.options.commands() {
-		if why := r.unshown(command); why != "" {
-			o.Evidence = why
-			return o
-		}
-	}
-	if trial, found := p.said("allowed"); found {
-		o.Evidence = fmt.Sprintf("ACL DRYRUN allows %s to user %s", strings.Join(trial, " "), p.User)
-	} else if trial, found := p.said("unknown"); found {
-		o.Evidence = fmt.Sprintf("ACL DRYRUN does not tell about %s (it needs Redis 7.0, and the right acl|dryrun)", strings.Join(trial, " "))
-	} else {
-		o.Discharged = true
-		n := 0
-		for _, t := range p.Checks {
-			if t.After == "denied" {
-				n++
-			}
-		}
-		o.Evidence = fmt.Sprintf("ACL DRYRUN denies %s to user %s, in %d trials that stand for every key of %s", spoken(p.options.commands()), p.User, n, strings.Join(p.options.Locks, " "))
-	}
-	return o
 }
 
 // person is a user that somebody can connect as, or is connected as.
@@ -84,61 +61,53 @@ func people(ctx context.Context, conn redis.Conn, lines []string) (all []person)
 	return all
 }
 
-// othersObligation looks at every user that is not to be fenced.
-func othersObligation(ctx context.Context, conn redis.Conn, all []person, opts Options) obligation.Obligation {
-	o := obligation.Obligation{ID: "other-users-denied"}
+// denied is the obligation that none of these people may run one of the commands on any key of the locks, and the worst that is said of them.
+func (p *Plan) denied(ctx context.Context, conn redis.Conn, id string, all []person, commands []string) (worst string, o obligation.Obligation) {
 	var can, unclear []string
-	users := 0
+	option := ""
 	for _, who := range all {
-		if slices.Contains(opts.Users, who.user) {
-			continue
-		}
-		users++
-		verdict := "denied"
-		for _, command := range opts.commands() {
-			if said, _ := may(ctx, conn, who.rule, opts.Locks, command); said != "denied" && verdict != "allowed" {
-				verdict = said
+		untold := ""
+		for _, command := range commands {
+			said, evidence := tried(ctx, conn, who.rule, p.options.Locks, command, takes)
+			if said == "allowed" {
+				can, untold = append(can, fmt.Sprintf("user %s may run %s", who.name, evidence)), ""
+				if command == "set" {
+					option = ": ACL has no rule about an option: SET NX, SET GET and WATCH with SET are denied only together with SET"
+				}
+				break
+			} else if said == "unknown" && untold == "" {
+				untold = fmt.Sprintf("of user %s: %s", who.name, evidence)
 			}
 		}
-		switch verdict {
-		case "allowed":
-			can = append(can, who.name)
-		case "unknown":
-			unclear = append(unclear, who.name)
+		if untold != "" {
+			unclear = append(unclear, untold)
 		}
 	}
+	o = obligation.Obligation{ID: id}
 	switch {
 	case len(can) > 0:
-		o.Evidence = "may run one of " + spoken(opts.commands()) + " on a lock's key: user " + strings.Join(can, ", ")
+		o.Evidence = fewOf(can) + option
+		return "allowed", o
 	case len(unclear) > 0:
-		o.Evidence = "ACL DRYRUN does not tell about user " + strings.Join(unclear, ", ")
-	case users == 0:
-		o.Discharged, o.Evidence = true, "no other user is on, or connected"
-	default:
-		o.Discharged, o.Evidence = true, fmt.Sprintf("ACL DRYRUN denies %s to the %d other users that are on, or connected", spoken(opts.commands()), users)
+		o.Evidence = "ACL DRYRUN does not tell (it needs Redis 7.0, and the right acl|dryrun) " + fewOf(unclear)
+		return "unknown", o
 	}
-	return o
+	whom := fmt.Sprintf("all %d of these users that are on, or connected", len(all))
+	if len(all) == 1 {
+		whom = "user " + all[0].name
+	}
+	o.Discharged, o.Evidence = true, fmt.Sprintf("ACL DRYRUN denies %s on every key of %s to %s", spoken(commands), strings.Join(p.options.Locks, " "), whom)
+	if len(all) == 0 {
+		o.Evidence = "no other user is on, or connected"
+	}
+	return "denied", o
 }
 
-// setObligation is about the other commands that write a lock's value. Other clients need them too, so a fence does
-// not deny them; but while anybody may run one, a legacy lock can be taken.
-func (p *Plan) setObligation(ctx context.Context, conn redis.Conn, all []person) obligation.Obligation {
-	o := obligation.Obligation{ID: "set-denied"}
-	for _, who := range all {
-		for _, command := range Writes {
-			switch said, evidence := may(ctx, conn, who.rule, p.options.Locks, command); {
-			case said == "allowed" && command == "set":
-				o.Evidence = fmt.Sprintf("user %s may run %s: ACL has no rule about an option: SET NX, SET GET and WATCH with SET are denied only together with SET", who.name, evidence)
-				return o
-			case said == "allowed":
-				o.Evidence = fmt.Sprintf("user %s may run %s", who.name, evidence)
-				return o
-			case said == "unknown":
-				o.Evidence = fmt.Sprintf("ACL DRYRUN does not tell about %s by user %s: %s", strings.ToUpper(command), who.name, evidence)
-				return o
-			}
-		}
+// fewOf are the first of several, and how many there are besides.
+func fewOf(all []string) string {
+	const most = 3
+	if len(all) > most {
+		all = append(slices.Clone(all[:most]), fmt.Sprintf("and so for %d more users", len(all)-most))
 	}
-	o.Discharged, o.Evidence = true, "ACL DRYRUN denies "+strings.ToUpper(strings.Join(Writes, ", "))+" on every key of the patterns, to everybody"
-	return o
+	return strings.Join(all, "; ")
 }

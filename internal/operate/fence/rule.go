@@ -113,6 +113,14 @@ func (r rule) databases() bool {
 // parts are the root and the selectors.
 func (r rule) parts() []permissions { return append([]permissions{r.root}, r.selectors...) }
 
+// patterns are the patterns of keys that any part speaks of.
+func (r rule) patterns() (all []string) {
+	for _, part := range r.parts() {
+		all = append(all, part.keys()...)
+	}
+	return all
+}
+
 // text writes a selector as ACL SETUSER takes it.
 func (p permissions) text() string {
 	return "(" + strings.Join(append(slices.Clone(p.other), p.commands...), " ") + ")"

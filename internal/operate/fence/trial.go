@@ -21,10 +21,8 @@ func witnesses(locks []string, r rule) []string {
 	}
 	for _, lock := range locks {
 		add(lock, "*")
-		for _, part := range r.parts() {
-			for _, pattern := range part.keys() {
-				add(lock, pattern)
-			}
+		for _, pattern := range r.patterns() {
+			add(lock, pattern)
 		}
 	}
 	return keys
@@ -39,7 +37,7 @@ func (p *Plan) try(ctx context.Context, conn redis.Conn, r rule) {
 	commands := p.options.commands()
 	for _, key := range witnesses(locks, r) {
 		for _, command := range commands {
-			for _, words := range trials(command, key, r) {
+			for _, words := range trials(takes, command, key, r) {
 				add("denied", words...)
 			}
 		}
@@ -47,7 +45,7 @@ func (p *Plan) try(ctx context.Context, conn redis.Conn, r rule) {
 	for _, pattern := range p.options.Keep {
 		if key, ok := glob.Meet(pattern, "*"); ok {
 			for _, command := range commands {
-				add("allowed", trials(command, key, rule{})[0]...)
+				add("allowed", takes(command, key, key)[0]...)
 			}
 		}
 	}
@@ -60,25 +58,37 @@ func (p *Plan) try(ctx context.Context, conn redis.Conn, r rule) {
 	}
 }
 
-// trials are the forms of a command that could take a key. RENAMENX moves another key there: one for each
-// pattern of the user's rule.
-func trials(command, key string, r rule) (all [][]string) {
+// forms are words that send a command with a key in one of its places after the other, and another key in the rest.
+type forms func(command, key, other string) [][]string
+
+// takes are the forms in which the commands of Taking could take a key. RENAMENX moves another key there.
+func takes(command, key, other string) [][]string {
 	name := strings.ToUpper(command)
 	switch command {
 	case "setex", "psetex":
 		return [][]string{{name, key, "1", "1"}}
 	case "renamenx":
-		all = append(all, []string{name, key, key})
-		for _, part := range r.parts() {
-			for _, pattern := range part.keys() {
-				if from, ok := glob.Meet(pattern, "*"); ok && from != key && !slices.ContainsFunc(all, func(t []string) bool { return t[1] == from }) {
-					all = append(all, []string{name, from, key})
-				}
-			}
-		}
-		return all
+		return [][]string{{name, other, key}}
 	}
 	return [][]string{{name, key, "1"}}
+}
+
+// trials are a command's forms on a key, with each key of the user's own as the other one.
+func trials(of forms, command, key string, r rule) (all [][]string) {
+	others := []string{key}
+	for _, pattern := range r.patterns() {
+		if other, ok := glob.Meet(pattern, "*"); ok {
+			others = append(others, other)
+		}
+	}
+	for _, other := range others {
+		for _, words := range of(command, key, other) {
+			if !slices.ContainsFunc(all, func(t []string) bool { return slices.Equal(t, words) }) {
+				all = append(all, words)
+			}
+		}
+	}
+	return all
 }
 
 // unshown says why trials that are denied do not stand for all keys, empty where they do.
@@ -94,19 +104,15 @@ func (r rule) unshown(command string) string {
 	return ""
 }
 
-// may asks whether a user may run one of the commands on any key of the locks. It says denied only where the trials
-// stand for every key, and else names the trial, or the reason.
-func may(ctx context.Context, conn redis.Conn, r rule, locks []string, command string) (said, evidence string) {
-	return tried(ctx, conn, r, locks, command, func(key string) [][]string { return trials(command, key, r) })
-}
-
-func tried(ctx context.Context, conn redis.Conn, r rule, locks []string, command string, trials func(key string) [][]string) (said, evidence string) {
+// tried asks whether a user may run a command on any key of the locks. It says denied only where the trials stand for every key, and else
+// names the trial, or the reason.
+func tried(ctx context.Context, conn redis.Conn, r rule, locks []string, command string, of forms) (said, evidence string) {
 	said = "denied"
 	if evidence = r.unshown(command); evidence != "" {
 		said = "unknown"
 	}
 	for _, key := range witnesses(locks, r) {
-		all := trials(key)
+		all := trials(of, command, key, r)
 		if len(all) == 0 {
 			return "unknown", command
 		}
@@ -122,10 +128,10 @@ func tried(ctx context.Context, conn redis.Conn, r rule, locks []string, command
 	return said, evidence
 }
 
-// Excluded returns those of the commands that no user may run on any key of the locks, by the server's own word. Forms are words that send a
-// command with a key in one of its places after the other, and another key in the rest. Users that are off, and those that are trusted,
-// do not count. What the server does not tell counts as allowed. It needs the rights acl|list and acl|dryrun, and a server from 7.0 on.
-func Excluded(ctx context.Context, conn redis.Conn, locks, trusted, commands []string, forms func(command, key, other string) [][]string) (excluded []string, err error) {
+// Excluded returns those of the commands that no user may run on any key of the locks, by the server's own word. Users that are off, and
+// those that are trusted, do not count. What the server does not tell counts as allowed. It needs the rights acl|list and acl|dryrun, and a
+// server from 7.0 on.
+func Excluded(ctx context.Context, conn redis.Conn, locks, trusted, commands []string, of forms) (excluded []string, err error) {
 	if len(locks) == 0 {
 		return nil, nil // every key is a lock's
 	}
@@ -136,17 +142,7 @@ func Excluded(ctx context.Context, conn redis.Conn, locks, trusted, commands []s
 	all := slices.DeleteFunc(people(ctx, conn, lines), func(who person) bool { return slices.Contains(trusted, who.user) })
 	for _, command := range commands {
 		if !slices.ContainsFunc(all, func(who person) bool {
-			said, _ := tried(ctx, conn, who.rule, locks, command, func(key string) [][]string {
-				trials := forms(command, key, key)
-				for _, part := range who.rule.parts() { // the other key may be one of the user's own
-					for _, pattern := range part.keys() {
-						if other, ok := glob.Meet(pattern, "*"); ok && len(trials) > 1 {
-							trials = append(trials, forms(command, key, other)...)
-						}
-					}
-				}
-				return trials
-			})
+			said, _ := tried(ctx, conn, who.rule, locks, command, of)
 			return said != "denied"
 		}) {
 			excluded = append(excluded, command)
@@ -168,18 +164,9 @@ func dryrun(ctx context.Context, conn redis.Conn, user string, command []string)
 	}
 }
 
-// said tells whether the server says something of any of the trials that a fence is to deny.
-func (p *Plan) said(what string) (trial []string, found bool) {
-	for _, t := range p.Checks {
-		now := t.Now
-		if t.Did != "" {
-			now = t.Did
-		}
-		if t.After == "denied" && now == what {
-			return t.Command, true
-		}
-	}
-	return nil, false
+// says tells whether the server says something of any of the trials that a fence is to deny.
+func (p *Plan) says(what string) bool {
+	return slices.ContainsFunc(p.Checks, func(t Trial) bool { return t.After == "denied" && t.Now == what })
 }
 
 // DeniedTo names those of SETNX and GETSET that a user may not run on some key of the locks. A server before 7.0 cannot be asked: there the last
@@ -192,7 +179,7 @@ func DeniedTo(ctx context.Context, conn redis.Conn, user string, locks []string)
 	r := parse(ruleOf(lines, user))
 	for _, command := range Denied {
 		denied := slices.ContainsFunc(witnesses(locks, r), func(key string) bool {
-			switch dryrun(ctx, conn, user, trials(command, key, r)[0]) {
+			switch dryrun(ctx, conn, user, takes(command, key, key)[0]) {
 			case "denied":
 				return true
 			case "unknown":
