@@ -20,19 +20,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// correct changes the record of the namespace, and returns its new epoch.
-func correct(t *testing.T, store *stages.Store, change func(*stages.Record)) int64 {
-	t.Helper()
-	view, err := store.Show(t.Context())
-	require.NoError(t, err)
-	to := view.Record
-	change(&to)
-	if blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil || len(blockers) > 0 {
-		t.Fatal(blockers, err)
-	}
-	return view.Record.Epoch + 1
-}
-
 // TestAMemberFollowsWhenItsAttemptsDo: an attempt that is under way takes keys over by the record as it was. Until it is over the
 // member does not count as one that follows the correction.
 func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
@@ -41,9 +28,7 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 	moveTo(t, store, stages.Bridge)
 	t.Cleanup(compat.ShortenMemberLease(3 * time.Second))
 	proxy := redistest.NewProxy(t, s)
-	pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.DialURL(proxy.URL()) }}
-	t.Cleanup(func() { _ = pool.Close() })
-	l := opened(t, pool, quick(ofOrders, func(o *compat.Options) { o.TTL, o.ClockLag, o.ReplyTimeout = 30*time.Second, 0, 20*time.Second }))
+	l := opened(t, poolTo(t, proxy.Addr), quick(ofOrders, func(o *compat.Options) { o.TTL, o.ClockLag, o.ReplyTimeout = 30*time.Second, 0, 20*time.Second }))
 	require.NoError(t, l.Ready(t.Context()))
 	held, free := make(chan struct{}, 1), make(chan struct{})
 	letGo := sync.OnceFunc(func() { close(free) })
@@ -85,12 +70,12 @@ func TestHeldLocksFollowAShorterLease(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		moveTo(t, store, stages.Bridge)
-		correct(t, store, func(r *stages.Record) { r.Shortest = 3 * time.Minute })
+		correct(t, store, shortest(3*time.Minute))
 		t.Cleanup(compat.ShortenMemberLease(time.Second))
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL, o.Lease, o.ShortestLease = 3*time.Minute, 3*time.Minute, 0 }))
 		k := acquire(t, l, "orders:1")
 		before := k.Expiry()
-		epoch := correct(t, store, func(r *stages.Record) { r.Shortest = time.Second })
+		epoch := correct(t, store, shortest(time.Second))
 		await(t, "the member hears of the correction", func() bool {
 			_, runs, err := l.Stage()
 			return err == nil && runs == epoch
@@ -148,8 +133,7 @@ func TestCloseEndsTheWaitForANamespace(t *testing.T) {
 	s := redistest.Mini(t)
 	pool := poolTo(t, s.Addr)
 	s.Mini.Close()
-	l, err := compat.New(pool, quick(func(o *compat.Options) { o.Namespace = "orders" }))
-	require.NoError(t, err)
+	l := opened(t, pool, quick(ofOrders))
 	ended := make(chan error, 2)
 	go func() {
 		_, err := l.Acquire(context.Background(), "lock.order.1")

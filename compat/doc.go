@@ -166,14 +166,14 @@
 //     TestMemberFailsClosed, TestLateCommandsOfAMemberAreRefused.
 //   - G7: TestLocksOutliveAStageChange.
 //   - G8: TestBridgeWaiterWakesAtAJavaDelete; TestLegacyHolderIsWatchedAtOnce.
-//   - G9: TestCompatAndModernShareAQueue; TestExamples in internal/scripts, bridge_acquire.
+//   - G9: TestProcessesTakeTurns; TestExamples in internal/scripts, bridge_acquire.
 //   - G10: TestCancelledAcquireLeavesNothing; TestServerThatStopsAnswering.
 //   - G11: TestWaitersOfProcessesAreServedInOrder, TestProcessesTakeTurns, TestQueueOutlivesItsWaiters;
-//     TestLegacyClientsGetTheirTurns; TestOldClientWhenGapsAreRare.
+//     TestNoGapsWithoutOldClients; TestOldClientWhenGapsAreRare.
 //   - G12: TestWhatCannotWorkFailsAtOnce; TestAMisfitSaysWhy; TestAServiceOutlivesACorrectedRecord.
 //   - Not guaranteed: TestBreath in internal/evidence/suites/clients; TestLosersLeaveNothingForEver in
 //     internal/evidence/suites/clients.
-//   - Waiting: TestCompatAndModernShareAQueue; TestWaitersInTheQueueFollowTheStage.
+//   - Waiting: TestProcessesTakeTurns; TestWaitersInTheQueueFollowTheStage.
 //   - Gaps: TestNoGapsWithoutOldClients; TestOldClientWhenGapsAreRare; TestExamples in internal/scripts, bridge_release and
 //     bridge_acquire; TestGapsWithoutTheRightToCount in internal/wire.
 //   - Stages: TestAMemberWithAFixedNameComesBack; TestALateReportAfterGoodbye.

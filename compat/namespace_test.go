@@ -20,24 +20,30 @@ import (
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
-// namespaceOf creates the namespace orders with a shortest lease.
-func namespaceOf(t testing.TB, s *redistest.Server, shortest time.Duration) *stages.Store {
+// namespaceOf creates the namespace orders.
+func namespaceOf(t testing.TB, s *redistest.Server, record stages.Record) *stages.Store {
 	t.Helper()
 	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
-	require.NoError(t, store.Init(t.Context(), stages.Record{Patterns: []string{"orders*"}, Dialect: "jedis-ms", Shortest: shortest}))
+	record.Patterns, record.Dialect = []string{"orders*"}, "jedis-ms"
+	require.NoError(t, store.Init(t.Context(), record))
 	return store
 }
 
-// setShortest corrects the shortest lease of a namespace, as an operator does.
-func setShortest(t testing.TB, store *stages.Store, shortest time.Duration) {
+// correct changes the record of the namespace, as an operator does, and returns its new epoch.
+func correct(t testing.TB, store *stages.Store, change func(*stages.Record)) int64 {
 	t.Helper()
 	view, err := store.Show(t.Context())
 	require.NoError(t, err)
 	to := view.Record
-	to.Shortest = shortest
+	change(&to)
 	if blockers, err := store.Set(t.Context(), view.Record.Epoch, view.Record, to, true); err != nil || len(blockers) > 0 {
 		t.Fatal(blockers, err)
 	}
+	return view.Record.Epoch + 1
+}
+
+func shortest(d time.Duration) func(*stages.Record) {
+	return func(r *stages.Record) { r.Shortest = d }
 }
 
 // poolTo is a pool for an address that is not the server's own.
@@ -62,9 +68,7 @@ func TestAMemberWithAFixedNameComesBack(t *testing.T) {
 		named := quick(ofOrders, func(o *compat.Options) { o.Member = "pay-0" })
 		link := s.Route("first")
 		pool := link.Pool()
-		first, err := compat.New(pool, quick(ofOrders, func(o *compat.Options) { o.Member, o.ReplyTimeout = "pay-0", 300*time.Millisecond }))
-		require.NoError(t, err)
-		defer first.Close()
+		first := opened(t, pool, quick(ofOrders, func(o *compat.Options) { o.Member, o.ReplyTimeout = "pay-0", 300*time.Millisecond }))
 		acquire(t, first, "orders:1")
 		await(t, "several reports of the first", func() bool {
 			view, err := store.Show(t.Context())
@@ -90,11 +94,7 @@ func TestAMemberWithAFixedNameComesBack(t *testing.T) {
 // careful; one that is bolder is refused, with both values; a correction of the record ends the refusal.
 func TestTheRecordsFiguresBindMembers(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
-		record := stages.Record{
-			Patterns: []string{"orders*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second, ClockLag: 4 * time.Second, CommandDelay: time.Second,
-		}
-		require.NoError(t, store.Init(t.Context(), record))
+		store := namespaceOf(t, s, stages.Record{Shortest: 20 * time.Second, ClockLag: 4 * time.Second, CommandDelay: time.Second})
 		ready := func(change func(*compat.Options)) error {
 			o := compat.Options{Namespace: "orders"}
 			change(&o)
@@ -118,36 +118,32 @@ func TestTheRecordsFiguresBindMembers(t *testing.T) {
 		for what, change := range map[string]func(*compat.Options){"the record's": func(*compat.Options) {}, "more careful": careful} {
 			assert.NoError(t, ready(change), "%s:", what)
 		}
-		to := record
-		to.ClockLag = time.Second
-		if blockers, err := store.Set(t.Context(), 1, record, to, true); err != nil || len(blockers) > 0 {
-			t.Fatal(blockers, err)
-		}
+		correct(t, store, func(r *stages.Record) { r.ClockLag = time.Second })
 		assert.NoError(t, ready(func(o *compat.Options) { o.ClockLag = time.Second }), "after the correction:")
 	})
 }
 
-// TestWhatCannotWorkFailsAtOnce: a misspelt namespace and a dialect that is not the record's are errors of the
-// first call, not silent waits.
+// TestWhatCannotWorkFailsAtOnce: a misspelt namespace, a dialect that is not the record's and a key of another namespace are errors of
+// the first call, not silent waits.
 func TestWhatCannotWorkFailsAtOnce(t *testing.T) {
 	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
 		namespace(t, s)
 		for name, c := range map[string]struct {
+			key    string
 			change func(*compat.Options)
 			says   string
 		}{
-			"misspelt": {func(o *compat.Options) { o.Namespace = "odrers" }, "namespace odrers: there is no such namespace"},
-			"dialect":  {func(o *compat.Options) { o.Namespace, o.Dialect = "orders", legacy.Dialect{Name: "redispy-float"} }, "dialect jedis-ms"},
-			"lease": {func(o *compat.Options) {
-				o.Namespace, o.Lease, o.ShortestLease = "orders", 500*time.Millisecond, 400*time.Millisecond
-			}, "Lease of 500ms"},
+			"misspelt": {"orders:1", func(o *compat.Options) { o.Namespace = "odrers" }, "namespace odrers: there is no such namespace"},
+			"dialect":  {"orders:1", func(o *compat.Options) { o.Dialect = legacy.Dialect{Name: "redispy-float"} }, "dialect jedis-ms"},
+			"lease":    {"orders:1", func(o *compat.Options) { o.Lease, o.ShortestLease = 500*time.Millisecond, 400*time.Millisecond }, "Lease of 500ms"},
+			"key":      {"bills:1", func(*compat.Options) {}, "not of namespace"},
 		} {
-			l := newLocker(t, s, quick(c.change))
+			l := newLocker(t, s, quick(ofOrders, c.change))
 			for verb, call := range map[string]func(context.Context) error{
-				"Acquire":    func(ctx context.Context) error { _, err := l.Acquire(ctx, "orders:1"); return err },
-				"TryAcquire": func(ctx context.Context) error { _, err := l.TryAcquire(ctx, "orders:1"); return err },
+				"Acquire":    func(ctx context.Context) error { _, err := l.Acquire(ctx, c.key); return err },
+				"TryAcquire": func(ctx context.Context) error { _, err := l.TryAcquire(ctx, c.key); return err },
 				"Do": func(ctx context.Context) error {
-					return l.Do(ctx, "orders:1", func(context.Context) error { return nil })
+					return l.Do(ctx, c.key, func(context.Context) error { return nil })
 				},
 			} {
 				err := call(within(t, 10*time.Second))
@@ -174,8 +170,7 @@ func TestALateReportAfterGoodbye(t *testing.T) {
 			}
 		}
 	})
-	l, err := compat.New(poolTo(t, proxy.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 200 * time.Millisecond }))
-	require.NoError(t, err)
+	l := opened(t, poolTo(t, proxy.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 200 * time.Millisecond }))
 	<-arrived
 	l.Close()
 	await(t, "the goodbye", func() bool {
@@ -233,15 +228,15 @@ func TestAMisfitSaysWhy(t *testing.T) {
 // and a record that is changed under a member to what it cannot run stops it at once, with the reason.
 func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		store := namespaceOf(t, s, time.Hour)
+		store := namespaceOf(t, s, stages.Record{Shortest: time.Hour})
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ShortestLease = 0 }))
 		if _, err := l.Acquire(within(t, 10*time.Second), "orders:1"); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Lease 5s is shorter") {
 			t.Fatalf("a lease of 5 s where the shortest is an hour: %v", err)
 		}
-		setShortest(t, store, time.Second)
+		correct(t, store, shortest(time.Second))
 		await(t, "the Locker takes the correction over", func() bool { return l.Ready(t.Context()) == nil })
 		k := acquire(t, l, "orders:1")
-		setShortest(t, store, time.Hour)
+		correct(t, store, shortest(time.Hour))
 		await(t, "the refusal", func() bool {
 			_, err := l.TryAcquire(t.Context(), "orders:2")
 			return errors.Is(err, lockmigrate.ErrStage)
@@ -252,12 +247,12 @@ func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 		release(t, k) // what was taken can be given back
 
 		// A holder finishes its work: its lock is renewed beyond the lease that it was taken under.
-		setShortest(t, store, time.Second)
+		correct(t, store, shortest(time.Second))
 		await(t, "the Locker takes the correction over", func() bool { return l.Ready(t.Context()) == nil })
 		moveTo(t, store, stages.Bridge)
 		runs(t, l, lockmigrate.StageBridge)
 		k = acquire(t, l, "orders:1")
-		setShortest(t, store, time.Hour)
+		correct(t, store, shortest(time.Hour))
 		await(t, "the refusal", func() bool { return l.Ready(t.Context()) != nil })
 		select {
 		case <-k.Context().Done():
@@ -276,8 +271,7 @@ func TestReady(t *testing.T) {
 	store := namespace(t, s)
 	link := redistest.NewLink(t, s.Addr)
 	link.Partition()
-	cut, err := compat.New(poolTo(t, link.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout, o.Member = 100*time.Millisecond, "pay-7" }))
-	require.NoError(t, err)
+	cut := opened(t, poolTo(t, link.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout, o.Member = 100*time.Millisecond, "pay-7" }))
 	if err := cut.Ready(within(t, 300*time.Millisecond)); !errors.Is(err, lockmigrate.ErrStage) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while the server cannot be reached: %v", err)
 	}
@@ -303,7 +297,7 @@ func TestReady(t *testing.T) {
 // first ones, and also when the record is changed under it. A stage change that waits for a silent member relies on that.
 func TestTheRecordKnowsTheLongestLock(t *testing.T) {
 	s := redistest.Real(t)
-	store := namespaceOf(t, s, 10*time.Minute)
+	store := namespaceOf(t, s, stages.Record{Shortest: 10 * time.Minute})
 	proxy := redistest.NewProxy(t, s)
 	type told struct{ epoch, longest int64 }
 	reports := make(chan told, 1000)
@@ -314,13 +308,11 @@ func TestTheRecordKnowsTheLongestLock(t *testing.T) {
 			reports <- told{epoch, longest}
 		}
 	})
-	l, err := compat.New(poolTo(t, proxy.Addr), compat.Options{Namespace: "orders", TTL: 200 * time.Millisecond, CommandDelay: 20 * time.Millisecond})
-	require.NoError(t, err)
-	defer l.Close()
+	l := opened(t, poolTo(t, proxy.Addr), compat.Options{Namespace: "orders", TTL: 200 * time.Millisecond, CommandDelay: 20 * time.Millisecond})
 	require.NoError(t, l.Ready(within(t, 10*time.Second)), "the default lease follows the record:")
 	release(t, acquire(t, l, "orders:1"))
-	for i, shortest := range []time.Duration{time.Hour, time.Minute} {
-		setShortest(t, store, shortest)
+	for i, lease := range []time.Duration{time.Hour, time.Minute} {
+		correct(t, store, shortest(lease))
 		await(t, "the new epoch", func() bool { _, e, err := l.Stage(); return err == nil && e == int64(i+2) })
 	}
 	needed := map[int64]int64{-1: (10 * time.Minute).Milliseconds(), 1: (10 * time.Minute).Milliseconds(), 2: time.Hour.Milliseconds(), 3: time.Hour.Milliseconds()}

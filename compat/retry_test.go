@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -38,12 +37,6 @@ func watchedBy(mode *redistest.Mode) func(*compat.Options) {
 	return func(o *compat.Options) { o.Observer = mode.Observe }
 }
 
-func patiently(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // TestAWaitersLostRepliesAreSettled: an attempt of a waiter takes the key, and no reply to it or to its
 // release ever comes. The key is given back, and the waiter takes it with another value.
 func TestAWaitersLostRepliesAreSettled(t *testing.T) {
@@ -59,10 +52,8 @@ func TestAWaitersLostRepliesAreSettled(t *testing.T) {
 			return redistest.Passes
 		}}
 		var mode redistest.Mode
-		l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, 5*time.Second }, watchedBy(&mode)))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-		locks, errs := wait(t, patiently(t), l, &mode, "orders")
+		l := opened(t, pool, quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, 5*time.Second }, watchedBy(&mode)))
+		locks, errs := wait(t, within(t, time.Minute), l, &mode, "orders")
 		// Armed while it waits: whichever of its attempts finds the key free loses every reply.
 		armed.Store(true)
 		release(t, held)
@@ -92,9 +83,7 @@ func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
 			return redistest.Passes
 		}}
 		var mode redistest.Mode
-		l, err := compat.New(pool, quick(func(o *compat.Options) { o.TTL = time.Minute }, watchedBy(&mode)))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = l.Close() })
+		l := opened(t, pool, quick(func(o *compat.Options) { o.TTL = time.Minute }, watchedBy(&mode)))
 		why := errors.New("enough")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
@@ -120,7 +109,7 @@ func TestARefusalEndsAWait(t *testing.T) {
 	acquire(t, newLocker(t, s, quick(func(o *compat.Options) { o.TTL = time.Minute })), "orders")
 	var mode redistest.Mode
 	l := newLocker(t, s, quick(watchedBy(&mode)))
-	_, errs := wait(t, patiently(t), l, &mode, "orders")
+	_, errs := wait(t, within(t, time.Minute), l, &mode, "orders")
 	s.Do("ACL", "SETUSER", "default", "-eval", "-evalsha")
 	s.Do("CLIENT", "KILL", "TYPE", "pubsub")
 	select {

@@ -6,11 +6,9 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -19,15 +17,11 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
 func namespace(t testing.TB, s *redistest.Server) *stages.Store {
 	t.Helper()
-	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
-	err := store.Init(t.Context(), stages.Record{Patterns: []string{"orders*"}, Dialect: "jedis-ms", Shortest: time.Second})
-	require.NoError(t, err)
-	return store
+	return namespaceOf(t, s, stages.Record{Shortest: time.Second})
 }
 
 func ofOrders(o *compat.Options) { o.Namespace = "orders" }
@@ -78,43 +72,6 @@ func TestLocksOutliveAStageChange(t *testing.T) {
 		k = acquire(t, l, "orders:1")
 		assert.True(t, k.Stage() == lockmigrate.StageModern, "stage %v", k.Stage())
 		release(t, k)
-	})
-}
-
-// TestWaitersFollowTheStage: an Acquire that began in one stage gets its lock in another.
-func TestWaitersFollowTheStage(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		store := namespace(t, s)
-		l := newLocker(t, s, quick(ofOrders))
-		k := acquire(t, l, "orders:1")
-		var waiter sync.WaitGroup
-		waiter.Go(func() {
-			got := acquire(t, l, "orders:1")
-			assert.True(t, got.Stage() == lockmigrate.StageBridge, "acquired in stage %v", got.Stage())
-			release(t, got)
-		})
-		moveTo(t, store, stages.Bridge)
-		runs(t, l, lockmigrate.StageBridge)
-		release(t, k)
-		waiter.Wait()
-	})
-}
-
-// TestKeysOutsideTheNamespaceAreRefused, and so are options that contradict the record.
-func TestKeysOutsideTheNamespaceAreRefused(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		namespace(t, s)
-		l := newLocker(t, s, quick(ofOrders))
-		for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){l.TryAcquire, l.Acquire} {
-			if _, err := acquire(t.Context(), "bills:1"); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "not of namespace") {
-				t.Errorf("a key of another namespace: %v", err)
-			}
-		}
-		other := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Dialect = legacy.Dialect{Name: "redispy-float"} }))
-		await(t, "the refusal of another dialect", func() bool {
-			_, err := other.TryAcquire(t.Context(), "orders:1")
-			return errors.Is(err, lockmigrate.ErrStage) && strings.Contains(err.Error(), "Options.Dialect says redispy-float")
-		})
 	})
 }
 
@@ -196,10 +153,8 @@ func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
 	for _, stage := range []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern} {
 		moveTo(t, store, stage)
 		proxy := redistest.NewProxy(t, s)
-		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", proxy.Addr) }}
-		l, err := compat.New(pool, quick(ofOrders, func(o *compat.Options) { o.TTL, o.ReplyTimeout = 12*time.Second, 10*time.Second }))
-		require.NoError(t, err)
-		runs(t, l, map[stages.Stage]lockmigrate.Stage{stages.Legacy: lockmigrate.StageLegacy, stages.Bridge: lockmigrate.StageBridge, stages.Modern: lockmigrate.StageModern}[stage])
+		l := opened(t, poolTo(t, proxy.Addr), quick(ofOrders, func(o *compat.Options) { o.TTL, o.ReplyTimeout = 12*time.Second, 10*time.Second }))
+		runs(t, l, stage)
 		release(t, acquire(t, l, "orders:warm")) // the scripts are known, the clock is read
 
 		late := make(chan struct{})
@@ -230,7 +185,6 @@ func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
 		assert.ErrorIs(t, <-result, lockmigrate.ErrStage, "stage %v: a command that came after the lease", stage)
 		assert.Equal(t, "", s.Value("orders:late")+s.Value(protocol.GuardKey("orders:late")), "stage %v: it left", stage)
 		l.Close()
-		_ = pool.Close()
 		await(t, "the member has run out or left", func() bool {
 			view, err := store.Show(t.Context())
 			return err == nil && len(view.Members) == 0

@@ -19,7 +19,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
@@ -37,90 +36,42 @@ func queued(t testing.TB, s *redistest.Server, key string, n int64) {
 	redistest.Await(t, "the queue on the server", time.Minute, func() bool { return s.Do("ZCARD", protocol.QueueKey(key)) == n })
 }
 
-// TestProcessesTakeTurns: of several Lockers that all want one key again and again, each with several
-// goroutines, every goroutine gets its share. Woken all at once, whoever is near the server would win.
+// TestProcessesTakeTurns: of processes that all want one key again and again each gets its share. Woken all at once, whoever is near the
+// server would win. Services may go from one package to the other in any order, because all who wait for a key stand in one queue: two
+// processes of package modern are among them, in both stages.
 func TestProcessesTakeTurns(t *testing.T) {
-	const lockers, workers, turns = 3, 2, 240
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
-		defer cancel()
-		var all sync.WaitGroup
-		referee := redistest.NewReferee(t)
-		counts := make([]atomic.Int64, lockers*workers)
-		start := make(chan struct{})
-		var l compat.Locker
-		for n := range lockers * workers {
-			if n%workers == 0 {
-				l = newLocker(t, s, eager())
-			}
-			l := l
-			all.Go(func() {
-				<-start
-				for referee.Turns() < turns {
-					k, err := l.Acquire(ctx, "orders")
-					if err != nil {
-						t.Errorf("worker %d: %v", n, err)
-						return
-					}
-					referee.Turn(func() { counts[n].Add(1) })
-					if err := k.Release(context.WithoutCancel(ctx)); err != nil {
-						t.Errorf("worker %d: %v", n, err)
-						return
-					}
-				}
-			})
-		}
-		close(start)
-		all.Wait()
-		var had []int64
-		for n := range counts {
-			had = append(had, counts[n].Load())
-		}
-		if share := int64(turns / (lockers * workers)); slices.Min(had) < share/4 {
-			t.Errorf("turns of the workers: %d, an even share is %d", had, share)
-		}
-	})
-}
-
-// TestCompatAndModernShareAQueue: services may go from one package to the other in any order, because all who wait for a key
-// stand in one queue. Two workers of each have the key in turn, in both stages.
-func TestCompatAndModernShareAQueue(t *testing.T) {
 	const turns = 400
 	s := redistest.Real(t)
 	for _, stage := range []lockmigrate.Stage{lockmigrate.StageBridge, lockmigrate.StageModern} {
 		t.Run(stage.String(), func(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 			defer cancel()
-			var acquires []func() (lockmigrate.Lock, error)
+			var lockers []lockmigrate.Locker
 			for range 2 {
-				c := newLocker(t, s, eager(inStage(t, s, stage)))
-				acquires = append(acquires, func() (lockmigrate.Lock, error) { return c.Acquire(ctx, "orders") })
 				m, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
 				require.NoError(t, err)
 				t.Cleanup(func() { _ = m.Close() })
-				acquires = append(acquires, func() (lockmigrate.Lock, error) { return m.Acquire(ctx, "orders") })
+				lockers = append(lockers, newLocker(t, s, eager(inStage(t, s, stage))), m)
 			}
 			var all sync.WaitGroup
 			var fence atomic.Int64
 			referee := redistest.NewReferee(t)
-			counts := make([]atomic.Int64, len(acquires))
+			counts := make([]int, len(lockers))
 			start := make(chan struct{})
-			for n, acquire := range acquires {
+			for n, l := range lockers {
 				all.Go(func() {
 					<-start
 					for referee.Turns() < turns {
-						k, err := acquire()
-						if err != nil {
-							t.Errorf("worker %d: %v", n, err)
+						k, err := l.Acquire(ctx, "orders")
+						if !assert.NoError(t, err, "worker %d", n) {
 							return
 						}
 						referee.Turn(func() {
 							assert.Less(t, fence.Swap(k.Fence()), k.Fence(), "fencing token")
-							counts[n].Add(1)
+							counts[n]++
 							time.Sleep(time.Millisecond)
 						})
-						if err := k.Release(context.WithoutCancel(ctx)); err != nil {
-							t.Errorf("worker %d: %v", n, err)
+						if !assert.NoError(t, k.Release(context.WithoutCancel(ctx)), "worker %d", n) {
 							return
 						}
 					}
@@ -128,14 +79,8 @@ func TestCompatAndModernShareAQueue(t *testing.T) {
 			}
 			close(start)
 			all.Wait()
-			var had []int64
-			for n := range counts {
-				had = append(had, counts[n].Load())
-			}
-			t.Logf("turns of compat, modern, compat, modern: %d", had)
-			if most, fewest := slices.Max(had), slices.Min(had); 10*most > 13*fewest {
-				t.Errorf("turns of compat, modern, compat, modern: %d", had)
-			}
+			t.Logf("turns of compat, modern, compat, modern: %d", counts)
+			assert.LessOrEqual(t, 10*slices.Max(counts), 13*slices.Min(counts), "turns of compat, modern, compat, modern: %d", counts)
 		})
 	}
 }
@@ -198,7 +143,7 @@ func TestQueueOutlivesItsWaiters(t *testing.T) {
 		queued(t, s, "orders", 2) // it has left the queue
 
 		var last sync.WaitGroup
-		last.Go(func() { release(t, acquireFor(t, newLocker(t, s, eager()), "orders", time.Minute)) })
+		last.Go(func() { release(t, acquire(t, newLocker(t, s, eager()), "orders")) })
 		queued(t, s, "orders", 3)
 		release(t, first)
 		last.Wait()
@@ -219,7 +164,7 @@ func TestAGrantedWaiterThatIsStoppedCostsItsClaim(t *testing.T) {
 		s.Do("ZADD", protocol.QueueKey("orders"), 1, entry.String())
 		served := make(chan lockmigrate.Lock)
 		l := newLocker(t, s, eager())
-		go func() { served <- acquireFor(t, l, "orders", time.Minute) }()
+		go func() { served <- acquire(t, l, "orders") }()
 		queued(t, s, "orders", 2)
 		began := time.Now()
 		release(t, first)
@@ -231,65 +176,38 @@ func TestAGrantedWaiterThatIsStoppedCostsItsClaim(t *testing.T) {
 	})
 }
 
-func acquireFor(t testing.TB, l compat.Locker, key string, within time.Duration) lockmigrate.Lock {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), within)
-	defer cancel()
-	k, err := l.Acquire(ctx, key)
-	require.NoError(t, err, "acquire:")
-	return k
-}
-
-// TestLegacyClientsGetTheirTurns: beside bridge clients of several processes that leave no moment between
-// them, a polling client of the old scheme comes in again and again.
-func TestLegacyClientsGetTheirTurns(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		bridge := crowd(t, s, 5*time.Millisecond)
-		old, err := legacy.New(s.Pool(), legacy.Options{Lease: 5 * time.Second})
-		require.NoError(t, err)
-		defer old.Close()
-		for turn := range 3 {
-			bounded, stop := context.WithTimeout(t.Context(), 2*time.Minute)
-			k, err := old.Acquire(bounded, "orders")
-			stop()
-			require.NoError(t, err, "the legacy client's turn %d: %v, after %d of the bridge", turn, err, bridge.Load())
-			assert.NoError(t, k.Release(t.Context()), "release:")
-			before := bridge.Load()
-			redistest.Await(t, "the bridge's next turns", time.Minute, func() bool { return bridge.Load() > before+4 })
-		}
-	})
-}
-
-// TestWaitersInTheQueueFollowTheStage: those who stand in the queue when the stage changes get their turn in
-// the new one.
+// TestWaitersInTheQueueFollowTheStage: those who wait when the stage changes get their turn in the new one, whether they look again and again or
+// stand in the queue.
 func TestWaitersInTheQueueFollowTheStage(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		store := namespace(t, s)
-		moveTo(t, store, stages.Bridge)
-		var lockers []compat.Locker
-		for range 2 {
-			l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL = 2 * time.Second }))
-			runs(t, l, lockmigrate.StageBridge)
-			lockers = append(lockers, l)
-		}
-		k := acquire(t, lockers[0], "orders:1")
-		var all sync.WaitGroup
-		for _, l := range lockers {
-			all.Go(func() {
-				got := acquireFor(t, l, "orders:1", 30*time.Second)
-				assert.True(t, got.Stage() == lockmigrate.StageModern, "acquired in stage %v", got.Stage())
-				release(t, got)
-			})
-		}
-		queued(t, s, "orders:1", 2)
-		moveTo(t, store, stages.Modern)
-		for _, l := range lockers {
-			runs(t, l, lockmigrate.StageModern)
-		}
-		release(t, k)
-		all.Wait()
-		queued(t, s, "orders:1", 0)
-	})
+	for from, queue := range map[stages.Stage]int64{stages.Legacy: 0, stages.Bridge: 2} {
+		redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+			store := namespace(t, s)
+			moveTo(t, store, from)
+			var lockers []compat.Locker
+			for range 2 {
+				l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.TTL = 2 * time.Second }))
+				runs(t, l, from)
+				lockers = append(lockers, l)
+			}
+			k := acquire(t, lockers[0], "orders:1")
+			var all sync.WaitGroup
+			for _, l := range lockers {
+				all.Go(func() {
+					got := acquire(t, l, "orders:1")
+					assert.Equal(t, from+1, got.Stage())
+					release(t, got)
+				})
+			}
+			queued(t, s, "orders:1", queue)
+			moveTo(t, store, from+1)
+			for _, l := range lockers {
+				runs(t, l, from+1)
+			}
+			release(t, k)
+			all.Wait()
+			queued(t, s, "orders:1", 0)
+		})
+	}
 }
 
 // TestAQueueThatWentBackInTime: the key's queue has places of locks that are over, of processes that live. Each gives the key back at once;
