@@ -54,17 +54,16 @@ func runScenario(env *environment, s *scenario.Scenario, path string) error {
 	counts := map[[2]int]int64{}
 	play := sim.Parallel{Overlap: func(came, inside int) { counts[[2]int{came, inside}]++ }}
 	start := env.now()
-	played := play.Run(&s.Fleet, s.Seed, max(s.Seeds, 1))
+	sum := play.Run(&s.Fleet, s.Seed, max(s.Seeds, 1))
 	wall := env.now().Sub(start)
-	sum := played.Sum()
 	if err := printFleet(env, s, &sum, blame(s, counts), wall); err != nil {
 		return err
 	}
 	for _, e := range s.Expect {
 		if got, ok := e.Met(&sum.Tally); !ok {
 			seed := s.Seed
-			if played.AnyBroken {
-				seed = played.Broken
+			if sum.Broken > 0 {
+				seed = sum.FirstSeed
 			}
 			return unsafeError(fmt.Sprintf("see the run with: lockmigrate simulate --scenario %s --seed %d --as story", path, seed), "expected %s, got %d", e, got)
 		}
@@ -93,7 +92,7 @@ func blame(s *scenario.Scenario, counts map[[2]int]int64) (list []overlapOf) {
 	return list
 }
 
-func printFleet(env *environment, s *scenario.Scenario, sum *sim.Result, blamed []overlapOf, wall time.Duration) error {
+func printFleet(env *environment, s *scenario.Scenario, sum *sim.Sum, blamed []overlapOf, wall time.Duration) error {
 	t := &sum.Tally
 	doc := struct {
 		Seed         uint64           `json:"seed"`

@@ -111,9 +111,9 @@ func TestKeysOfEveryJSON(t *testing.T) {
 	fleet := scenario.Scenario{Fleet: full[sim.Fleet]()}
 	claim := explore.Finding{Claim: explore.Claims()[0]}
 	grid := sim.StandardGrid()
-	outcome := sim.Outcome{Cell: grid.Cells(sim.StandardSetting())[0], Broken: 1}
-	outcome.Hazards[0] = 1
-	tally := &sim.Result{Tally: outcome.Tally}
+	outcome := sim.Outcome{Cell: grid.Cells(sim.StandardSetting())[0]}
+	outcome.Broken, outcome.Hazards[0] = 1, 1
+	tally := &outcome.Sum
 	scanned := &scanJSON{w: out}
 	keys := map[string]bool{}
 	for _, c := range []struct {
@@ -139,7 +139,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		{"serve", []func() error{document(full[serve.State]())}},
 		{"simulate", []func() error{document(sweepJSON(&report.Report{Outcomes: []sim.Outcome{outcome}}, 1))}},
 		{"simulate --scenario", []func() error{func() error { return printFleet(env, &fleet, tally, full[[]overlapOf](), 1) }}},
-		{"simulate --as", []func() error{document(full[traceStep]()), document(traceJSON(&fleet.Fleet, nil, tally))}},
+		{"simulate --as", []func() error{document(full[traceStep]()), document(traceJSON(&fleet.Fleet, nil, &outcome.Result))}},
 		{"stage", []func() error{document(full[stages.Document]())}},
 		{"stage, a plan", []func() error{func() error {
 			err := (&place{env: env, store: &stages.Store{}}).plan(plan{seen: &keysSeen{}, refused: refused, blockers: full[[]stages.Blocker]()})

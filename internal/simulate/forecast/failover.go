@@ -75,7 +75,7 @@ const clientTimeout = 2 * time.Second
 // comes so, parted among the writes that it loses.
 func (o *Options) overthrown(g *group, number uint64) (out outcome) {
 	least := o.failover(new(sim.World), g, rand.New(rand.NewPCG(o.Seed, number<<40)), 0.5)
-	times := min(max(int(float64(o.Commands)/float64(o.Draws)/max(float64(least.ops), 1)), episodes), 20*episodes)
+	times := min(max(int(float64(o.Commands)/float64(o.Draws)/max(float64(least.Ops), 1)), episodes), 20*episodes)
 	out.gather(g, parallel(o.Draws, func(w *sim.World, n int) oneDraw {
 		return conditioned(times, rand.New(rand.NewPCG(o.Seed, number<<40|uint64(n+1)<<8)), func(r *rand.Rand) []weighed {
 			return []weighed{o.failover(w, g, r, shareOf(n))}
@@ -107,16 +107,17 @@ func (o *Options) failover(w *sim.World, g *group, r *rand.Rand, lease float64) 
 	from, _ := slices.BinarySearch(writes, protocol.Instant(begin))
 	to, _ := slices.BinarySearch(writes, protocol.Instant(begin+window))
 	if from == to {
-		return weighed{Count: Count{Clients: make([]int, len(f.Clients))}, runs: watched.Simulated, ops: watched.Ops}
+		return weighed{Result: sim.Result{Simulated: watched.Simulated, Ops: watched.Ops}}
 	}
 	at := writes[from+r.IntN(to-from)].Add(time.Duration(r.Float64() * float64(behind)))
 	first, _ := slices.BinarySearch(writes, at.Add(-behind))
 	last, _ := slices.BinarySearch(writes, at+1)
 	f.Faults = []sim.Fault{{At: at, Kind: sim.Outage, Client: -1, By: outage}, {At: at.Add(outage), Kind: sim.Failover, Client: -1, By: outage + behind}}
 	f.Until = time.Duration(at) + outage + 12*longest
-	found, result := play(w, f, seed)
 	chance := float64(to-from) / window.Seconds() * behind.Seconds() / float64(max(last-first, 1))
-	return weighed{only(found, Failover), chance, result.Simulated, watched.Ops + result.Ops}
+	found := play(w, f, seed, chance)
+	found.Ops += watched.Ops
+	return onlyFailovers(found)
 }
 
 // turnsWatched is among how many turns of a group the write is chosen, about.
@@ -125,7 +126,6 @@ const turnsWatched = 10
 // writesOf are the times at which a lock's value, or its TTL, was written in a run.
 func writesOf(w *sim.World, f *sim.Fleet, seed uint64) (writes []protocol.Instant, result sim.Result) {
 	before := map[string]model.Entry{}
-	w.NoCommands = false
 	w.Trace = func(r *sim.Record) {
 		if r.Kind != sim.Executes {
 			return
@@ -140,11 +140,12 @@ func writesOf(w *sim.World, f *sim.Fleet, seed uint64) (writes []protocol.Instan
 	return writes, result
 }
 
-// only keeps the double holds of one cause.
-func only(c Count, cause Cause) Count {
-	kept := Count{N: c.Causes[cause], Clients: make([]int, len(c.Clients))}
-	kept.Causes[cause], kept.Told[cause] = c.Causes[cause], c.Told[cause]
-	return kept
+// onlyFailovers leaves out the overlaps of other causes.
+func onlyFailovers(w weighed) weighed {
+	n, told := w.Causes[sim.FailedOver], w.Told[sim.FailedOver]
+	w.Tally, w.clients = sim.Tally{Overlaps: n}, nil
+	w.Causes[sim.FailedOver], w.Told[sim.FailedOver] = n, told
+	return w
 }
 
 // losses says what failovers do to all groups, and adds it to the stage.

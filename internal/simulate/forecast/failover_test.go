@@ -28,12 +28,12 @@ func failing(skews ...float64) profile.Profile {
 }
 
 // waited counts what failovers that come now and then bring, and how many of them: the simulator's own.
-func waited(g *group, failovers Failovers, run time.Duration) (found Count, times int64) {
+func waited(g *group, failovers Failovers, run time.Duration) (found weighed, times int64) {
 	f := g.draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5).fleet(-1, run)
 	f.Network.Timeout = clientTimeout
 	f.Server = failovers.server()
-	found, result := play(new(sim.World), f, 1)
-	return only(found, Failover), result.Failovers
+	found = play(new(sim.World), f, 1, 1)
+	return onlyFailovers(found), found.Failovers
 }
 
 // TestForecastFailovers: one failover brings as many double holds by conditioning as the simulator counts where failovers come now and
@@ -59,15 +59,15 @@ func TestForecastFailovers(t *testing.T) {
 			made := o.overthrown(&g, 1)
 			each := sum(made.causes[:])
 			found, times := waited(&g, o.Failovers, c.hours*time.Hour)
-			waiting := float64(found.N) / float64(times)
-			t.Logf("a failover brings %.4f by conditioning (%.0f events), %.4f by waiting for %d; told %.4f, %.4f", each, made.events, waiting, found.N, made.told, float64(found.Told[Failover])/float64(times))
-			require.Greater(t, found.N, 120)
+			waiting := float64(found.Overlaps) / float64(times)
+			t.Logf("a failover brings %.4f by conditioning (%.0f events), %.4f by waiting for %d; told %.4f, %.4f", each, made.events, waiting, found.Overlaps, made.told, float64(found.Told[sim.FailedOver])/float64(times))
+			require.Greater(t, found.Overlaps, int64(120))
 			assert.InEpsilon(t, waiting, each, 0.3)
 			if !c.told {
 				assert.Zero(t, made.told)
 				return
 			}
-			assert.InEpsilon(t, float64(found.Told[Failover])/float64(times), made.told, 0.3)
+			assert.InEpsilon(t, float64(found.Told[sim.FailedOver])/float64(times), made.told, 0.3)
 		})
 	}
 }

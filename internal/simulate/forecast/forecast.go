@@ -30,6 +30,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // Options of a forecast. The zero value means the defaults.
@@ -184,7 +185,7 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 type sums struct {
 	fleet              *fleet
 	means, variances   []float64 // of each draw's count
-	byCause            [Causes]float64
+	byCause            [sim.Causes]float64
 	byClient, byFamily map[string]float64
 }
 
@@ -197,7 +198,7 @@ func (s *sums) add(g *group, made *outcome, times float64) {
 	for c, x := range made.clients {
 		s.byClient[s.fleet.profile.Clients[c].Name] += times * x
 	}
-	s.byClient[theServer] += times * made.causes[Failover]
+	s.byClient[theServer] += times * made.causes[sim.FailedOver]
 }
 
 // theServer is who is to blame for a failover.
@@ -239,7 +240,7 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	out.PerHour = Interval{out.Count.Mean / hours, out.Count.Low / hours, out.Count.High / hours}
 	byCause := map[string]float64{}
 	for c, x := range all.byCause {
-		byCause[Cause(c).String()] = x
+		byCause[sim.Cause(c).String()] = x
 	}
 	out.Causes, out.Clients, out.Families = ranked(byCause), ranked(all.byClient), ranked(all.byFamily)
 	return out

@@ -127,10 +127,10 @@ func TestForecastConditioned(t *testing.T) {
 
 	d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5)
 	const hours = 200
-	found, _ := play(new(sim.World), d.fleet(-1, hours*time.Hour), 1)
-	require.Greater(t, found.N, 60)
-	waited := float64(found.N) / (hours * 3600)
-	t.Logf("an hour has %.4f double holds by conditioning, %.4f by waiting for %d", 3600*conditioned, 3600*waited, found.N)
+	found := play(new(sim.World), d.fleet(-1, hours*time.Hour), 1, 1)
+	require.Greater(t, found.Overlaps, int64(60))
+	waited := float64(found.Overlaps) / (hours * 3600)
+	t.Logf("an hour has %.4f double holds by conditioning, %.4f by waiting for %d", 3600*conditioned, 3600*waited, found.Overlaps)
 	assert.InEpsilon(t, waited, conditioned, 0.3)
 }
 
@@ -145,8 +145,8 @@ func TestForecastInterval(t *testing.T) {
 	inside, runs := 0, 60
 	for n := range runs {
 		d := fl.groups[0].draw(rand.New(rand.NewPCG(5, uint64(n))), 0, 0.5)
-		found, _ := play(new(sim.World), d.fleet(-1, time.Hour), uint64(n))
-		if c := float64(found.N); c >= s.Count.Low && c <= s.Count.High {
+		found := play(new(sim.World), d.fleet(-1, time.Hour), uint64(n), 1)
+		if c := float64(found.Overlaps); c >= s.Count.Low && c <= s.Count.High {
 			inside++
 		}
 	}
@@ -218,8 +218,8 @@ func TestForecastBudget(t *testing.T) {
 			d.members[i].hold = law{shares: []float64{0, 1}, values: []float64{1000, 4000}}
 		}
 		d.members[1].offset += b.AheadMS + more
-		found, _ := play(new(sim.World), d.fleet(-1, 8*time.Hour), 1)
-		assert.Equal(t, more > 0, found.N > 0, "%v ms beyond the budget: %d double holds", more, found.N)
+		found := play(new(sim.World), d.fleet(-1, 8*time.Hour), 1, 1)
+		assert.Equal(t, more > 0, found.Overlaps > 0, "%v ms beyond the budget: %d double holds", more, found.Overlaps)
 	}
 }
 

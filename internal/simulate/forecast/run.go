@@ -3,6 +3,7 @@ package forecast
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
@@ -20,7 +21,7 @@ type outcome struct {
 	rates  []rate  // one for each draw
 	spread float64 // variance of the count over its mean: double holds come in chains
 	// causes, told and clients are double holds a second on one key, on the average of the draws.
-	causes  [Causes]float64
+	causes  [sim.Causes]float64
 	told    float64
 	clients map[int]float64 // by number in the profile
 	// events is how many independent double holds were seen in all runs: few leave the mean itself uncertain. One event would have
@@ -93,9 +94,9 @@ func (o *Options) try(g *group, number uint64, when func(share float64) time.Dur
 			after := when((float64(part) + r.Float64()) / float64(parts))
 			for b := range blocks {
 				d := g.draw(generator(n, 3), after, shareOf(n))
-				found, result := play(w, d.fleet(-1, length/time.Duration(parts)), r.Uint64())
-				one.found = append(one.found, weighed{found, 1 / (blocks * length.Seconds()), result.Simulated, result.Ops})
-				one.counts[b] += float64(found.N)
+				found := play(w, d.fleet(-1, length/time.Duration(parts)), r.Uint64(), 1/(blocks*length.Seconds()))
+				one.found = append(one.found, found)
+				one.counts[b] += float64(found.Overlaps)
 			}
 		}
 		return one
@@ -142,13 +143,13 @@ func (out *outcome) gather(g *group, all []oneDraw, times int) {
 				out.causes[c] += float64(f.Causes[c]) * weight
 				out.told += float64(f.Told[c]) * weight
 			}
-			for i, x := range f.Clients {
+			for i, x := range f.clients {
 				out.clients[g.actors[i].client] += float64(x) * weight
 			}
-			x := f.weight * float64(f.N)
+			x := f.weight * float64(f.Overlaps)
 			sum, squares = sum+x, squares+x*x
 			out.each += weight
-			out.runs += f.runs
+			out.runs += f.Simulated
 		}
 		out.rates[n] = all[n].rate
 		for _, c := range all[n].counts { // clusters: the mean of the squares over the mean
@@ -180,10 +181,9 @@ func (out *outcome) likely(r *rand.Rand) []float64 {
 
 // weighed is what a run found, and how much it counts in double holds a second.
 type weighed struct {
-	Count
-	weight float64
-	runs   time.Duration
-	ops    int64
+	sim.Result
+	clients []int // overlaps by number of the client to blame
+	weight  float64
 }
 
 // episodes is how many runs with one risky hold are made for each member and draw.
@@ -194,11 +194,11 @@ func conditioned(times int, r *rand.Rand, episode func(*rand.Rand) []weighed) (o
 	for range times {
 		for _, f := range episode(r) {
 			f.weight /= float64(times)
-			x := f.weight * float64(f.N)
+			x := f.weight * float64(f.Overlaps)
 			one.perSecond += x
 			one.noise += x * x
 			one.found = append(one.found, f)
-			one.counts = append(one.counts, float64(f.N))
+			one.counts = append(one.counts, float64(f.Overlaps))
 		}
 	}
 	return one
@@ -217,18 +217,16 @@ func (o *Options) riskyHold(w *sim.World, g *group, r *rand.Rand, when func(floa
 		for j := range d.members {
 			longest = max(longest, millis(d.members[j].hold.at(1e-3)), millis(d.members[j].lease), millis(1000/d.members[j].perSecond/4))
 		}
-		found, result := play(w, d.fleet(i, 3*longest+4*millis(m.lease)+3*millis(m.hold.above(d.edge(i)).Max().Seconds()*1000)), r.Uint64())
-		all = append(all, weighed{found, often, result.Simulated, result.Ops})
+		until := 3*longest + 4*millis(m.lease) + 3*millis(m.hold.above(d.edge(i)).Max().Seconds()*1000)
+		all = append(all, play(w, d.fleet(i, until), r.Uint64(), often))
 	}
 	return all
 }
 
 // play runs a fleet once.
-func play(w *sim.World, f *sim.Fleet, seed uint64) (Count, sim.Result) {
-	j := NewJudge(f)
-	w.Trace, w.NoCommands = j.See, true
-	result := w.Run(f, seed)
-	return j.Count, result
+func play(w *sim.World, f *sim.Fleet, seed uint64, weight float64) weighed {
+	w.Trace = nil
+	return weighed{w.Run(f, seed), slices.Clone(w.Blamed), weight}
 }
 
 // least is for how long a block of a group runs at least.
@@ -245,8 +243,7 @@ func (g *group) least() time.Duration {
 func (o *Options) length(g *group, r *rand.Rand, parts int) time.Duration {
 	least := g.least()
 	d := g.draw(r, 0, 0.5)
-	_, result := play(new(sim.World), d.fleet(-1, least), 1)
-	perSecond := max(float64(result.Ops)/least.Seconds(), 1e-3)
+	perSecond := max(float64(play(new(sim.World), d.fleet(-1, least), 1, 1).Ops)/least.Seconds(), 1e-3)
 	seconds := float64(o.Commands) / perSecond / float64(o.Draws) / blocks
 	return min(max(time.Duration(seconds*float64(time.Second)), time.Duration(parts)*least), 1000*time.Hour)
 }

@@ -39,9 +39,7 @@ func TestFromProfile(t *testing.T) {
 		require.NoError(t, err, "%s\n%s", name, s.Format())
 		assert.Equal(t, s.Fleet.Clients[1].Member, again.Fleet.Clients[1].Member, name)
 		s.Fleet.Until = 24 * time.Hour
-		play := sim.Parallel{}
-		played := play.Run(&s.Fleet, 1, 1)
-		sum, who := played.Sum(), s.Fleet.Clients[0].Member
+		sum, who := new(sim.Parallel).Run(&s.Fleet, 1, 1), s.Fleet.Clients[0].Member
 		switch name {
 		case "legacy":
 			f := made(t, observed(0, 7000, 0), Options{Span: 24 * time.Hour, Draws: 20, Commands: 1, Today: true})

@@ -1,12 +1,10 @@
 package playground
 
 import (
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
@@ -54,7 +52,7 @@ type Break struct {
 	AtMS   int64  `json:"at"`
 	Inside Holder `json:"inside"`
 	Second Holder `json:"second"`
-	Cause  string `json:"cause"` // of forecast.Cause
+	Cause  string `json:"cause"` // of sim.Cause
 }
 
 // Holder is one of the two.
@@ -77,7 +75,7 @@ const mostSteps = 40
 
 // look runs a fleet and draws what happens.
 func look(w *sim.World, f *sim.Fleet, seed uint64, purpose string) *Run {
-	d := drawing{Run: new(Run), fleet: f, judge: forecast.NewJudge(f)}
+	d := drawing{Run: new(Run), fleet: f}
 	for i := range f.Clients {
 		d.Lanes = append(d.Lanes, &Lane{Name: f.Clients[i].Name, Clock: []Span{{0, f.Clients[i].Offset.Round(time.Millisecond).Milliseconds()}}})
 	}
@@ -95,7 +93,6 @@ func look(w *sim.World, f *sim.Fleet, seed uint64, purpose string) *Run {
 type drawing struct {
 	*Run
 	fleet  *sim.Fleet
-	judge  *forecast.Judge
 	at     int64
 	inside int
 }
@@ -113,7 +110,6 @@ func stop(spans []Span, at int64) bool {
 func millis(t protocol.Instant) int64 { return time.Duration(t).Milliseconds() }
 
 func (d *drawing) see(r *sim.Record) {
-	d.judge.See(r)
 	before := d.Break == nil
 	d.at = millis(r.At)
 	var step Step
@@ -187,12 +183,7 @@ func (d *drawing) overlap(r *sim.Record) {
 		lane := d.Lanes[i]
 		return Holder{lane.Name, lane.Clock[len(lane.Clock)-1][1], lane.Leases[len(lane.Leases)-1][1] - d.at}
 	}
-	d.Break = &Break{AtMS: d.at, Inside: holder(r.Other), Second: holder(r.Client)}
-	for cause, n := range d.judge.Causes {
-		if n > 0 {
-			d.Break.Cause = fmt.Sprint(forecast.Cause(cause))
-		}
-	}
+	d.Break = &Break{AtMS: d.at, Inside: holder(r.Other), Second: holder(r.Client), Cause: r.Cause.String()}
 }
 
 // value notes what stands on the key after a command.

@@ -53,17 +53,11 @@ func TestScenarios(t *testing.T) {
 
 // run plays all seeds, and traces the first one if asked.
 func run(s *scenario.Scenario, trace func(*sim.Record), traced bool) sim.Tally {
-	var play sim.Parallel
 	if traced {
-		play.Watch = func(seed uint64, _ int) func(*sim.Record) {
-			if seed != s.Seed {
-				return nil
-			}
-			return trace
-		}
+		w := sim.World{Trace: trace}
+		w.Run(&s.Fleet, s.Seed)
 	}
-	played := play.Run(&s.Fleet, s.Seed, max(s.Seeds, 1))
-	return played.Sum().Tally
+	return new(sim.Parallel).Run(&s.Fleet, s.Seed, max(s.Seeds, 1)).Tally
 }
 
 func update(t *testing.T, file string, s *scenario.Scenario, tally *sim.Tally, lines []string) {

@@ -138,15 +138,15 @@ func smallFleet(scheme model.Scheme) *Fleet {
 func TestAnyNumberOfWorkersIsOneResult(t *testing.T) {
 	for _, scheme := range []model.Scheme{model.Legacy, model.Bridge, model.Modern, model.Sidecar} {
 		f := smallFleet(scheme)
-		var results [3]Played
+		var results [3]Sum
 		for i, workers := range []int{1, 2, 5} {
 			p := Parallel{Workers: workers}
 			results[i] = p.Run(f, 7, 3)
 		}
 		require.Equal(t, results[0], results[1], scheme)
 		require.Equal(t, results[0], results[2], scheme)
-		require.Equal(t, new(World).Run(f, 7).Tally, func() Tally { p := new(Parallel).Run(f, 7, 1); s := p.Sum(); return s.Tally }(), scheme)
-		sum := results[0].Sum()
+		require.Equal(t, new(World).Run(f, 7).Tally, new(Parallel).Run(f, 7, 1).Tally, scheme)
+		sum := results[0]
 		require.Greater(t, sum.Acquisitions, int64(1000), scheme)
 		require.Greater(t, sum.LongestWait, 30*time.Millisecond, "nobody met: the fleet says nothing about exclusion")
 	}
@@ -180,13 +180,13 @@ func TestMastersKeepTheRate(t *testing.T) {
 		f.Clients[i].Chaos = Chaos{}
 		f.Clients[i].Keys[0].Count = 200
 	}
-	one := new(Parallel).Run(f, 1, 1)
-	f.Masters = 0
-	all := new(Parallel).Run(f, 1, 1)
-	require.InEpsilon(t, all.Sum().Turns, one.Sum().Turns, 0.05)
-	for _, m := range one.Masters {
-		require.InEpsilon(t, float64(one.Sum().Turns)/4, m.Turns, 0.25, "each master has about a quarter of the keys")
+	w := new(World)
+	parted := w.Run(f, 1).Turns
+	for master := range f.Masters {
+		require.InEpsilon(t, float64(parted)/4, w.runMaster(f, 1, master).Turns, 0.25, "each master has about a quarter of the keys")
 	}
+	f.Masters = 0
+	require.InEpsilon(t, w.Run(f, 1).Turns, parted, 0.05)
 }
 
 // What befalls a process befalls it on all masters at the same time.

@@ -185,13 +185,7 @@ func (c *Cell) predict(slack time.Duration) Prediction {
 // Outcome is what the runs of a cell came to.
 type Outcome struct {
 	Cell
-	Runs      int
-	Broken    int    // runs with an overlap
-	FirstSeed uint64 // of the first broken run
-	Hash      uint64 // over all its runs' traces
-	Ops       int64
-	Simulated time.Duration
-	Tally
+	Sum
 }
 
 // Sweep is a list of cells and how often to run each.
@@ -219,21 +213,11 @@ func (p *Sweep) Run(ctx context.Context) ([]Outcome, error) {
 
 // cell runs one cell. Its seeds are its own, so that it can be run again alone.
 func (p *Sweep) cell(w *World, i int) Outcome {
-	o := Outcome{Cell: p.Cells[i], Runs: p.Runs}
+	o := Outcome{Cell: p.Cells[i]}
 	fleet := o.Fleet()
 	for n := range p.Runs {
-		seed := p.Seed + uint64(n)
-		r := w.Run(fleet, seed)
-		if r.Overlaps > 0 {
-			if o.Broken == 0 {
-				o.FirstSeed = seed
-			}
-			o.Broken++
-		}
-		o.Hash = o.Hash*0x9e3779b97f4a7c15 ^ r.Hash
-		o.Ops += r.Ops
-		o.Simulated += r.Simulated
-		o.Tally.Add(&r.Tally)
+		r := w.Run(fleet, p.Seed+uint64(n))
+		o.add(&r)
 	}
 	return o
 }

@@ -13,7 +13,7 @@ func (r *referee) executes(w *World, m *member, f *flight, reply *protocol.Reply
 	effect := &w.rooms[f.room].store.Last
 	own := writer(f.client, f.turn)
 	w.hashCommand(f, reply)
-	if w.Trace != nil && !w.NoCommands {
+	if w.Trace != nil {
 		w.noteCommand(m, f, reply)
 	}
 	current := f.turn == m.turn && f.process == m.process
@@ -33,7 +33,7 @@ func (r *referee) executes(w *World, m *member, f *flight, reply *protocol.Reply
 		}
 	case protocol.BridgeTake:
 		if a := w.author(effect.Before.Writer); reply.Int == protocol.TakeOver && a != nil && a.view.inside && w.now <= a.view.leaseEnd {
-			r.hazard(w, EarlyTakeover, int(m.number), int(a.number))
+			r.robs(w, EarlyTakeover, m, a)
 		}
 	case protocol.Del, protocol.CompareDel:
 		if effect.Removed {
@@ -108,13 +108,21 @@ func (r *referee) judgeTakeover(w *World, m *member, won bool) {
 	switch {
 	case won && v.present && v.taken != v.read:
 		r.hazard(w, DoubleWin, int(m.number), other)
+		if o := &w.members[other]; o.loss.after != nobody {
+			o.loses(Crashed, o.loss.after)
+		} else {
+			o.loses(Clobbered, m.number)
+		}
 	case won && v.robbed && v.foreign:
-		r.hazard(w, UnitMismatch, int(m.number), other)
+		r.robs(w, UnitMismatch, m, &w.members[other])
 	case won && v.robbed:
-		r.hazard(w, EarlyTakeover, int(m.number), other)
+		r.robs(w, EarlyTakeover, m, &w.members[other])
 	case !won && v.shorter:
 		r.hazard(w, Clobber, int(m.number), other)
 		r.hazard(w, ClobberShorter, int(m.number), other)
+		if other >= 0 {
+			w.members[other].loss.weaker = m.number
+		}
 	case !won:
 		r.hazard(w, Clobber, int(m.number), other)
 	}
@@ -132,7 +140,13 @@ func (r *referee) deletes(w *World, m *member, removed, own uint64) {
 			victim = n
 		}
 	}
-	if victim >= 0 {
-		r.hazard(w, StaleDelete, int(m.number), int(victim))
+	if victim < 0 {
+		return
+	}
+	r.hazard(w, StaleDelete, int(m.number), int(victim))
+	if o := &w.members[victim]; m.loss.lost && m.loss.cause == FailedOver {
+		o.loses(FailedOver, server)
+	} else {
+		o.loses(Deleted, m.number)
 	}
 }

@@ -35,6 +35,7 @@ type room struct {
 	inside     []int32          // the clients inside, in order of entry
 	since      protocol.Instant // two or more are inside
 	lastFence  int64
+	died       int32   // the client that crashed inside, if nobody was inside since
 	watchers   []int32 // clients that hear of the next change of the key
 }
 
@@ -197,7 +198,7 @@ func (w *World) open(key string) int32 {
 	r := &w.rooms[n]
 	r.store.Reset()
 	r.store.Listening = w.listening
-	*r = room{key: key, fence: protocol.FenceKey(key), store: r.store, inside: r.inside[:0], watchers: r.watchers[:0]}
+	*r = room{key: key, fence: protocol.FenceKey(key), died: nobody, store: r.store, inside: r.inside[:0], watchers: r.watchers[:0]}
 	w.byName[key] = int32(n)
 	return int32(n)
 }

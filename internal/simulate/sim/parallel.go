@@ -32,32 +32,12 @@ type Parallel struct {
 	Workers int
 	// Overlap, if set, is called when a client comes in while another is inside, never twice at once.
 	Overlap func(came, inside int)
-	// Watch, if set, returns the Trace of the run of one master. It is called, and so are the traces, from all workers at once.
-	Watch func(seed uint64, master int) func(*Record)
 }
 
-// Played is what some seeds of a fleet came to. It is the same for any number of workers.
-type Played struct {
-	// Masters has the sum of all seeds for each master.
-	Masters []Result
-	// Hash is over the traces of all runs.
-	Hash uint64
-	// Broken is the first seed with an overlap, if AnyBroken.
-	Broken    uint64
-	AnyBroken bool
-}
-
-// Sum is what the runs came to on all masters together.
-func (p *Played) Sum() Result {
-	sum := Sum(p.Masters)
-	sum.Hash = p.Hash
-	return sum
-}
-
-// Run plays seeds runs of a fleet, from seed on.
-func (p *Parallel) Run(fleet *Fleet, seed uint64, seeds int) Played {
+// Run plays seeds runs of a fleet, from seed on. The sum is the same for any number of workers.
+func (p *Parallel) Run(fleet *Fleet, seed uint64, seeds int) Sum {
 	masters := max(fleet.Masters, 1)
-	played := Played{Masters: make([]Result, masters)}
+	var sum Sum
 	hashes := make([]uint64, masters*seeds)
 	var adding, calling sync.Mutex
 	Each(context.Background(), p.Workers, len(hashes), func(w *World, n int) {
@@ -68,41 +48,15 @@ func (p *Parallel) Run(fleet *Fleet, seed uint64, seeds int) Played {
 				p.Overlap(came, inside)
 			}
 		}
-		s := seed + uint64(n/masters)
-		if p.Watch != nil {
-			w.Trace = p.Watch(s, n%masters)
-		}
-		r := w.runMaster(fleet, s, n%masters)
+		r := w.runMaster(fleet, seed+uint64(n/masters), n%masters)
 		hashes[n] = r.Hash
 		adding.Lock()
 		defer adding.Unlock()
-		sum := &played.Masters[n%masters]
-		sum.Ops += r.Ops
-		sum.Simulated += r.Simulated
-		sum.Tally.Add(&r.Tally)
-		if r.Overlaps > 0 && (!played.AnyBroken || s < played.Broken) {
-			played.Broken, played.AnyBroken = s, true
-		}
+		sum.add(&r)
 	})
-	for i, hash := range hashes {
-		if i == 0 {
-			played.Hash = hash
-			continue
-		}
-		played.Hash = played.Hash*0x9e3779b97f4a7c15 ^ hash
-	}
-	return played
-}
-
-// Sum is what a run came to on all masters together.
-func Sum(masters []Result) Result {
-	sum := masters[0]
-	for i := 1; i < len(masters); i++ {
-		r := &masters[i]
-		sum.Hash = sum.Hash*0x9e3779b97f4a7c15 ^ r.Hash
-		sum.Ops += r.Ops
-		sum.Simulated = max(sum.Simulated, r.Simulated)
-		sum.Tally.Add(&r.Tally)
+	sum.Hash = 0
+	for _, hash := range hashes {
+		sum.Hash = folded(sum.Hash, hash)
 	}
 	return sum
 }

@@ -53,8 +53,10 @@ type Tally struct {
 	Overlapped  time.Duration // true time with two or more inside
 	Longest     time.Duration // the longest single overlap
 	Hazards     [Hazards]int64
-	Failovers   int64 // of single masters
-	Displaced   int64 // holders that learned of their loss
+	Causes      [Causes]int64 // of Overlaps: each has one
+	Told        [Causes]int64 // ... those whose first holder heard of its loss before it was through
+	Failovers   int64         // of single masters
+	Displaced   int64         // holders that learned of their loss
 	Waited      time.Duration
 	LongestWait time.Duration
 	Blocked     time.Duration // true time for which a client waited for a lock that nobody held
@@ -77,6 +79,10 @@ func (t *Tally) Add(u *Tally) {
 	t.Longest = max(t.Longest, u.Longest)
 	for i := range t.Hazards {
 		t.Hazards[i] += u.Hazards[i]
+	}
+	for i := range t.Causes {
+		t.Causes[i] += u.Causes[i]
+		t.Told[i] += u.Told[i]
 	}
 	t.Displaced += u.Displaced
 	t.Failovers += u.Failovers
@@ -181,6 +187,8 @@ func (r *referee) enters(w *World, m *member) {
 		r.tally.Blocked += w.now.Sub(v.ghostAt)
 	}
 	room := &w.rooms[m.room]
+	m.loss = loss{granted: v.leaseEnd, weaker: nobody, after: room.died}
+	room.died = nobody
 	w.note(Record{Kind: Enters, Client: m.number, Lease: v.leaseEnd, Key: model.Entry{Key: room.key}})
 	if f := m.session.Fence; f != 0 {
 		if f <= room.lastFence {
@@ -196,7 +204,7 @@ func (r *referee) enters(w *World, m *member) {
 		}
 		r.tally.Pairs[o.Scheme][m.Scheme]++
 		r.overran(w, o)
-		w.note(Record{Kind: Overlaps, Client: m.number, Other: other})
+		w.note(Record{Kind: Overlaps, Client: m.number, Other: other, Cause: r.blames(w, m, o)})
 		w.stopped = w.fleet.Stop
 	}
 	if len(room.inside) == 1 {
@@ -220,7 +228,10 @@ func (r *referee) leaves(w *World, m *member, told bool) {
 		return
 	}
 	m.view.inside = false
-	w.note(Record{Kind: Leaves, Client: m.number, Told: told})
+	if told && m.loss.lost {
+		r.tally.Told[m.loss.cause] += m.loss.doubles
+	}
+	w.note(Record{Kind: Leaves, Client: m.number})
 	r.overran(w, m)
 	r.out(w, m)
 }
@@ -253,6 +264,7 @@ func (r *referee) overlapped(w *World, room *room) {
 func (r *referee) crashes(w *World, m *member) {
 	if m.view.inside {
 		m.view.inside = false
+		w.rooms[m.room].died = m.number
 		r.out(w, m)
 	}
 }
@@ -280,6 +292,7 @@ func (r *referee) lost(w *World) {
 	r.holders(w, func(m *member, e *model.Entry) {
 		if m.view.stands != "" && m.view.stands != e.Value {
 			r.hazard(w, LostUpdate, int(m.number), -1)
+			m.loses(FailedOver, server)
 		}
 	})
 }

@@ -41,7 +41,7 @@ type Record struct {
 	Exists  bool
 	Error   time.Duration    // how far the client's wall clock is ahead
 	Lease   protocol.Instant // Enters: the true time at which the lease is over
-	Told    bool             // Leaves: it heard that it has lost the lock, or its time was up
+	Cause   Cause            // Overlaps: why the first holder had lost its lock
 	Fault   *Fault
 }
 

@@ -12,8 +12,8 @@ import (
 type World struct {
 	// Trace, if set, receives every record of the run in order. The record is its own until it returns.
 	Trace func(*Record)
-	// NoCommands leaves Executes out of the trace: most records are commands, and most of a trace's time goes into them.
-	NoCommands bool
+	// Blamed counts, for each client of the last run, on its last master, the overlaps that are its doing. A failover is no client's.
+	Blamed []int
 	// Record, if set, receives every random decision.
 	Recorded *Plan
 	// RecordedFaults receives the faults of the run, those of Chaos included.
@@ -42,6 +42,8 @@ type World struct {
 	ops      int64
 	stopped  bool
 	record   Record // the last one
+	offsets  []time.Duration
+	middle   time.Duration // what most clocks are near at the start
 	// listening is w.listeners, bound once.
 	listening func(string) int
 }
@@ -71,6 +73,7 @@ type member struct {
 	paused   protocol.Instant
 	planned  []Turn // what is left of the plan
 	view     view   // the referee's
+	loss     loss   // of the present hold, or of the last one
 }
 
 // Result is what a run came to, on one master or on all.
@@ -83,14 +86,43 @@ type Result struct {
 }
 
 // Run plays a fleet's run of one seed. The masters of a fleet with several are played one after the other; Parallel
-// plays them side by side, with the same result.
+// plays them side by side.
 func (w *World) Run(fleet *Fleet, seed uint64) Result {
-	masters := make([]Result, max(fleet.Masters, 1))
-	for i := range masters {
-		masters[i] = w.runMaster(fleet, seed, i)
+	all := w.runMaster(fleet, seed, 0)
+	for i := 1; i < fleet.Masters; i++ {
+		r := w.runMaster(fleet, seed, i)
+		all.Hash = folded(all.Hash, r.Hash)
+		all.Ops += r.Ops
+		all.Tally.Add(&r.Tally)
 	}
-	return Sum(masters)
+	return all
 }
+
+// Sum is what several runs came to together.
+type Sum struct {
+	Result
+	Runs      int
+	Broken    int    // those with an overlap
+	FirstSeed uint64 // of the first of these
+}
+
+// add takes in one more run. Only Hash depends on the order.
+func (s *Sum) add(r *Result) {
+	s.Runs++
+	s.Hash = folded(s.Hash, r.Hash)
+	s.Ops += r.Ops
+	s.Simulated += r.Simulated
+	s.Tally.Add(&r.Tally)
+	if r.Overlaps > 0 {
+		if s.Broken == 0 || r.Seed < s.FirstSeed {
+			s.FirstSeed = r.Seed
+		}
+		s.Broken++
+	}
+}
+
+// folded is the hash of runs and of one more.
+func folded(hash, next uint64) uint64 { return hash*0x9e3779b97f4a7c15 ^ next }
 
 func (w *World) runMaster(fleet *Fleet, seed uint64, master int) Result {
 	w.reset(fleet, seed, master)
@@ -137,7 +169,7 @@ func (w *World) reset(fleet *Fleet, seed uint64, master int) {
 	if fleet.Plan == nil {
 		w.overthrow(seed, master)
 	}
-	w.referee.tally = Tally{}
+	w.referee.begin(w)
 	for i := range w.faults {
 		f := &w.faults[i]
 		if f.Kind == Failover {
