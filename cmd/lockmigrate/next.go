@@ -173,9 +173,8 @@ func (s *standing) measured() []string {
 	case s.oldErr != nil:
 		return []string{s.profileFile + ": " + s.oldErr.Error()}
 	}
-	what := fmt.Sprintf("%s, watched for %s", s.profileFile, short(time.Duration(s.profile.Seconds()*float64(time.Second))))
-	if n := len(s.profile.Windows); n > 0 && !s.profile.Windows[n-1].Start.IsZero() {
-		begun := s.profile.Windows[n-1].Start
+	what := fmt.Sprintf("%s, watched for %s", s.profileFile, short(time.Duration(s.profile.Window.Seconds*float64(time.Second))))
+	if begun := s.profile.Window.Start; !begun.IsZero() {
 		what += ", last on " + begun.UTC().Format(time.DateOnly)
 		if s.view != nil && s.view.Record.Epoch > 1 && begun.Before(s.view.Record.Since) {
 			what += ", before the present stage"

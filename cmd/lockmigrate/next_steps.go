@@ -107,8 +107,8 @@ func (s *standing) begin() step {
 	default:
 		on.blocked("%s", s.oldErr)
 		do = "watch again, for longer, and while every old client works"
-		if s.profile.Seconds() >= 200 {
-			length = strings.TrimSuffix((3 * time.Duration(s.profile.Seconds()) * time.Second).Round(time.Minute).String(), "0s")
+		if s.profile.Window.Seconds >= 200 {
+			length = strings.TrimSuffix((3 * time.Duration(s.profile.Window.Seconds) * time.Second).Round(time.Minute).String(), "0s")
 		}
 	}
 	on.is("step 0", fmt.Sprintf("lockmigrate observe%s --for %s --profile %s", matchFlags(match), length, s.profileFile), "%s", do)

@@ -96,18 +96,18 @@ func TestNextLeadsThrough(t *testing.T) {
 
 // TestNext takes each state of a migration, and what is said of it.
 func TestNext(t *testing.T) {
-	window := []profile.Window{{Seconds: 600, Masters: 1}}
-	enough := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
+	window := profile.Window{Seconds: 600, Masters: 1}
+	enough := &profile.Profile{Version: profile.Version, Window: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
 		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, Uses: []profile.Use{{
 			Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written",
 			Wait: profile.Spread{N: 10, Quantiles: []profile.Quantile{{Share: 0.5, MS: 100}, {Share: 0.9, MS: 1300}}},
 		}},
 	}}}
-	doubtful := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
+	doubtful := &profile.Profile{Version: profile.Version, Window: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
 		Name: "py", Kind: "legacy", Dialect: "redis-objects", Or: "redispy-float", Doubt: "it deletes without a look", Connections: 1, AtOnce: 1, SkewKnown: true,
 		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written", LeaseDoubt: "it is 5s if its clock is right"}},
 	}}}
-	thin := &profile.Profile{Version: profile.Version, Windows: window, Match: []string{"lock.*"}}
+	thin := &profile.Profile{Version: profile.Version, Window: window, Match: []string{"lock.*"}}
 	at := func(stage stages.Stage, members ...stages.Member) *stages.View {
 		for i := range members {
 			members[i].Stage, members[i].Lowest, members[i].Highest = stage, stage, stage
@@ -206,7 +206,7 @@ func TestNextSaysHowOldItsFiguresAre(t *testing.T) {
 		measured.Add(time.Hour):  "orders.profile.json, watched for 10m00s, last on 2026-03-01, before the present stage",
 		measured.Add(-time.Hour): "orders.profile.json, watched for 10m00s, last on 2026-03-01",
 	} {
-		s := standing{profileFile: "orders.profile.json", profile: &profile.Profile{Windows: []profile.Window{{Start: measured, Seconds: 600}}},
+		s := standing{profileFile: "orders.profile.json", profile: &profile.Profile{Window: profile.Window{Start: measured, Seconds: 600}},
 			view: &stages.View{Record: stages.Record{Epoch: 3, Since: since}}}
 		assert.Equal(t, want, s.measured()[0])
 	}

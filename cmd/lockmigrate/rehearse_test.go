@@ -25,7 +25,7 @@ func smallFleet(t *testing.T, lease time.Duration, clocks ...float64) string {
 	}
 	p := profile.Profile{
 		Version: profile.Version, Match: []string{"lock:*"}, Failovers: &profile.Failovers{},
-		Windows: []profile.Window{{Start: time.Now().Add(-10 * time.Minute), Seconds: 600, Masters: 1, Commands: 5000, LockCommands: 4000}},
+		Window: profile.Window{Start: time.Now().Add(-10 * time.Minute), Seconds: 600, Masters: 1, Commands: 5000, LockCommands: 4000},
 	}
 	group := profile.Group{Keys: 2}
 	for i, clock := range clocks {

@@ -23,7 +23,8 @@ func watch(t *testing.T, s *redistest.Server, opts observe.Options, work func())
 	t.Helper()
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	w, err := observe.Start(context.Background(), end, s.Addr, opts, observe.Limits{Load: 10})
+	ctx, stop := context.WithCancel(context.Background())
+	w, err := observe.StartMasters(ctx, end, opts, observe.Limits{Load: 10})
 	require.NoError(t, err)
 	work()
 	last := int64(-1)
@@ -32,8 +33,8 @@ func watch(t *testing.T, s *redistest.Server, opts observe.Options, work func())
 		last = w.Cost().Commands
 		return before == last
 	}, 5*time.Second, 50*time.Millisecond)
-	w.Stop()
-	require.NoError(t, w.Wait())
+	stop()
+	require.ErrorIs(t, w.Wait(), context.Canceled)
 	return w.Report()
 }
 

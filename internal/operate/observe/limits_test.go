@@ -1,4 +1,4 @@
-package observe_test
+package observe
 
 import (
 	"context"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 )
 
 // TestLimits wants a watch to end by itself at each of its limits, and to say which.
@@ -22,36 +21,34 @@ func TestLimits(t *testing.T) {
 	s := redistest.Real(t)
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	start := func(o observe.Options, l observe.Limits) (*observe.Watch, error) {
-		return observe.Start(context.Background(), end, s.Addr, o, l)
-	}
-	ends := func(w *observe.Watch, why string) {
+	start := func(o Options, l Limits) (*Masters, error) { return StartMasters(context.Background(), end, o, l) }
+	ends := func(w *Masters, why string) {
 		t.Helper()
-		var stopped *observe.Stopped
+		var stopped *Stopped
 		err := w.Wait()
 		require.ErrorAs(t, err, &stopped)
 		assert.Contains(t, err.Error(), why)
 	}
 
-	w, err := start(observe.Options{}, observe.Limits{For: 100 * time.Millisecond, Load: 10})
+	w, err := start(Options{}, Limits{For: 100 * time.Millisecond, Load: 10})
 	require.NoError(t, err)
 	assert.NoError(t, w.Wait(), "the time is over: as planned")
 
-	w, err = start(observe.Options{}, observe.Limits{Commands: 50, Load: 10})
+	w, err = start(Options{}, Limits{Commands: 50, Load: 10})
 	require.NoError(t, err)
 	for range 60 {
 		s.Do("PING")
 	}
 	ends(w, "limit of 50 commands")
 
-	_, err = start(observe.Options{}, observe.Limits{Load: 1e-9})
-	var stopped *observe.Stopped
+	_, err = start(Options{}, Limits{Load: 1e-9})
+	var stopped *Stopped
 	require.ErrorAs(t, err, &stopped, "a server that is busy already is left alone")
 
 	// A watch that does not read makes the server hold its output.
 	entered, blocked := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	w, err = start(observe.Options{Emit: func(observe.EventRow) { once.Do(func() { close(entered); <-blocked }) }}, observe.Limits{Load: 10})
+	w, err = start(Options{Emit: func(EventRow) { once.Do(func() { close(entered); <-blocked }) }}, Limits{Load: 10})
 	require.NoError(t, err)
 	conn := s.Conn()
 	_, err = conn.Do("SETNX", "lock:a", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))
@@ -62,11 +59,11 @@ func TestLimits(t *testing.T) {
 		_, err = conn.Do("SET", "big", big)
 		require.NoError(t, err)
 	}
-	require.Eventually(t, w.Ending, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, w.watches[0].ending, 10*time.Second, 20*time.Millisecond)
 	close(blocked)
 	ends(w, "MiB of output")
 
-	w, err = start(observe.Options{}, observe.Limits{Load: 10})
+	w, err = start(Options{}, Limits{Load: 10})
 	require.NoError(t, err)
 	s.Kill()
 	assert.Error(t, w.Wait(), "the server is gone")
@@ -87,7 +84,7 @@ func TestUnknownCost(t *testing.T) {
 		s.Do("ACL", args...)
 		end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://few:pw@", 1), endpoint.TLSFiles{})
 		require.NoError(t, err)
-		w, err := observe.Start(context.Background(), end, s.Addr, observe.Options{}, observe.Limits{For: 700 * time.Millisecond, Load: 10})
+		w, err := StartMasters(context.Background(), end, Options{}, Limits{For: 700 * time.Millisecond, Load: 10})
 		require.NoError(t, err)
 		require.NoError(t, w.Wait())
 		cost := w.Cost()

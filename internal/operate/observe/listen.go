@@ -80,14 +80,14 @@ func (l *Listening) Finish() {
 func (l *Listening) Report() Report {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.of(l.obs.Report())
+	return observers{l.obs}.report(&l.window)
 }
 
 // Profile writes down the fleet as it was measured so far.
 func (l *Listening) Profile() profile.Profile {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.profiled(l.obs.Profile())
+	return observers{l.obs}.profile(&l.window)
 }
 
 // Seen returns how many commands were taken in, and why some may be missing.

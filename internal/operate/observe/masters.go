@@ -31,7 +31,7 @@ type Masters struct {
 	peers atomic.Pointer[map[string]bool]
 
 	mu      sync.Mutex
-	watches []*Watch // in the order in which they began
+	watches []*watch // in the order in which they began
 	holes   []string
 	window  window
 
@@ -59,7 +59,7 @@ func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, lim
 	m.ctx, m.cancel = context.WithCancel(ctx)
 	m.know(nodes)
 	addrs := mastersAmong(nodes)
-	watches, errs := make([]*Watch, len(addrs)), make([]error, len(addrs))
+	watches, errs := make([]*watch, len(addrs)), make([]error, len(addrs))
 	var starting sync.WaitGroup
 	for i, addr := range addrs { // at once: each first measures its server's load for a moment
 		starting.Go(func() { watches[i], errs[i] = m.start(addr, limits) })
@@ -106,12 +106,12 @@ func (m *Masters) know(nodes []endpoint.Node) {
 }
 
 // start begins to watch one master.
-func (m *Masters) start(addr string, limits Limits) (*Watch, error) {
+func (m *Masters) start(addr string, limits Limits) (*watch, error) {
 	opts := m.opts
 	if m.several() {
 		opts.Ignore = func(client string) bool { return (*m.peers.Load())[client] }
 	}
-	return Start(m.ctx, m.end, addr, opts, limits)
+	return newWatch(m.ctx, m.end, addr, opts, limits)
 }
 
 // goAlong looks for failovers until the window is over, or limits have ended every watch.
@@ -145,7 +145,7 @@ func (m *Masters) limited() bool {
 	for _, w := range latest {
 		switch {
 		case w.left:
-		case !w.Ending() || w.lost():
+		case !w.ending() || w.lost():
 			return false
 		default:
 			ended++
@@ -155,12 +155,12 @@ func (m *Masters) limited() bool {
 }
 
 // latest returns the last watch of each server.
-func (m *Masters) latest() map[string]*Watch {
+func (m *Masters) latest() map[string]*watch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := map[string]*Watch{}
+	all := map[string]*watch{}
 	for _, w := range m.watches {
-		all[w.Addr] = w
+		all[w.addr] = w
 	}
 	return all
 }
@@ -174,12 +174,12 @@ func (m *Masters) adjust(masters []string, left time.Duration) {
 			w.left = true
 			m.mu.Unlock()
 			m.hole("%s is no master any more", addr)
-			w.Stop()
+			w.cancel(errOver)
 		}
 	}
 	for _, addr := range masters {
 		w := latest[addr]
-		if w != nil && !w.left && (!w.Ending() || !w.lost()) || m.restarts >= mostRestarts {
+		if w != nil && !w.left && (!w.ending() || !w.lost()) || m.restarts >= mostRestarts {
 			continue
 		}
 		limits := m.limits
@@ -195,7 +195,7 @@ func (m *Masters) adjust(masters []string, left time.Duration) {
 	}
 }
 
-func (m *Masters) add(w *Watch) {
+func (m *Masters) add(w *watch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.watches = append(m.watches, w)
@@ -210,7 +210,7 @@ func (m *Masters) hole(format string, args ...any) {
 	}
 }
 
-func (m *Masters) all() []*Watch {
+func (m *Masters) all() []*watch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return slices.Clone(m.watches)
@@ -222,9 +222,9 @@ func (m *Masters) Wait() error {
 	m.group.Wait()
 	var first error
 	for _, w := range m.all() {
-		err := w.Wait()
+		err := w.wait()
 		if w.lost() && m.several() {
-			m.hole("the connection to %s broke", w.Addr)
+			m.hole("the connection to %s broke", w.addr)
 		} else if first == nil {
 			first = err
 		}
@@ -251,20 +251,23 @@ func (m *Masters) several() bool {
 	return m.end.Kind == endpoint.Cluster || m.end.Kind == endpoint.Sentinel
 }
 
-// observed calls use with the observers of all watches, while none of them takes anything in.
-func (m *Masters) observed(use func(observers)) {
+// observed calls use with the observers of all watches, while none of them takes anything in, and the window so far.
+func (m *Masters) observed(use func(observers, *window)) {
 	var all observers
 	for _, w := range m.all() {
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		all = append(all, w.obs)
 	}
-	use(all)
+	m.mu.Lock()
+	window := m.window
+	m.mu.Unlock()
+	use(all, &window)
 }
 
 // Report says what is known so far, of all servers.
 func (m *Masters) Report() (r Report) {
-	m.observed(func(all observers) { r = all.report() })
+	m.observed(func(all observers, window *window) { r = all.report(window) })
 	for _, w := range m.all() {
 		for _, why := range w.probe.refusals() {
 			if !slices.Contains(r.Refused, why) {
@@ -272,14 +275,12 @@ func (m *Masters) Report() (r Report) {
 			}
 		}
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.window.of(r)
+	return r
 }
 
 // Profile writes down the fleet of all servers as it was measured so far.
 func (m *Masters) Profile() (p profile.Profile) {
-	m.observed(func(all observers) { p = all.profile() })
+	m.observed(func(all observers, window *window) { p = all.profile(window) })
 	latest := m.latest()
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -288,14 +289,14 @@ func (m *Masters) Profile() (p profile.Profile) {
 			p.Failovers = p.Failovers.Beside(w.guard.failovers)
 		}
 	}
-	return m.window.profiled(p)
+	return p
 }
 
 // Cost says what the watches did cost so far; loads are those of the busiest server.
 func (m *Masters) Cost() Cost {
 	var sum Cost
 	for _, w := range m.all() {
-		c := w.Cost()
+		c := w.costs()
 		sum.Commands += c.Commands
 		sum.Bytes += c.Bytes
 		sum.ReadsOfOurs += c.ReadsOfOurs

@@ -14,19 +14,19 @@ import (
 )
 
 // Profile writes down the fleet as it was measured so far.
-func (o *Observer) Profile() profile.Profile { return observers{o}.profile() }
+func (o *Observer) Profile() profile.Profile { return observers{o}.profile(nil) }
 
 // profile names connections with the server that they lead to, where there are several; a host or a name is one client on all.
-func (all observers) profile() profile.Profile {
-	first, last := all.times()
-	window := profile.Window{Start: first.Time(), Seconds: last.Sub(first).Seconds(), Masters: len(all)}
+func (all observers) profile(live *window) profile.Profile {
+	window := profile.Window{Masters: len(all)}
+	window.Start, window.Seconds = all.watched(live)
 	var unused int64
 	for _, o := range all {
 		window.Commands += o.counts.Commands
 		window.LockCommands += o.counts.LockCommands
 		unused += o.unused
 	}
-	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{window}}
+	p := profile.Profile{Version: profile.Version, Window: window}
 	if unused > 0 {
 		p.NotSeen = append(p.NotSeen, fmt.Sprintf("%d commands on kinds of keys beyond the %d that are remembered of a client", unused, mostUses))
 	}

@@ -195,7 +195,7 @@ func (o *Observer) Finish() {
 }
 
 // Report says what is known so far. It may be called at any time.
-func (o *Observer) Report() Report { return observers{o}.report() }
+func (o *Observer) Report() Report { return observers{o}.report(nil) }
 
 func byKind(a, b Row) int {
 	return cmp.Or(kindOrder(a.Kind)-kindOrder(b.Kind), cmp.Compare(b.Acquired, a.Acquired), cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Dialect, b.Dialect))

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -24,12 +25,25 @@ func (all observers) times() (first, last protocol.Instant) {
 	return first, last
 }
 
-func (all observers) report() Report {
+// watched is when the first command came and how long was watched: from then to the last command, or the live window.
+func (all observers) watched(live *window) (start time.Time, seconds float64) {
 	first, last := all.times()
+	if live == nil {
+		return first.Time(), last.Sub(first).Seconds()
+	}
+	if first == 0 {
+		return live.began.UTC(), live.seconds()
+	}
+	return first.Time(), live.seconds()
+}
+
+// report says what is known so far; live is nil for a file.
+func (all observers) report(live *window) Report {
 	r := Report{
-		Started: first.Time(), WindowSeconds: last.Sub(first).Seconds(), Complete: true, Hazards: map[string]int64{},
+		Complete: true, Hazards: map[string]int64{},
 		Clients: []Row{}, Overlaps: []OverlapRow{}, Events: []EventRow{},
 	}
+	r.Started, r.WindowSeconds = all.watched(live)
 	for _, row := range all.rows() {
 		r.Clients = append(r.Clients, row.Row)
 	}

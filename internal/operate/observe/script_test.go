@@ -212,13 +212,13 @@ func (p *player) told(what string) string {
 	for _, o := range p.all {
 		o.Finish()
 	}
-	r := p.all.report()
+	r := p.all.report(nil)
 	switch what {
 	case "profile":
 		p.profiled(&b, some)
 		return b.String()
 	case "record":
-		if old, err := p.all.profile().OldClients(); err != nil {
+		if old, err := p.all.profile(nil).OldClients(); err != nil {
 			return err.Error() + "\n"
 		} else {
 			return strings.Join(old.Why, "\n") + "\n"
@@ -270,9 +270,9 @@ func (p *player) told(what string) string {
 }
 
 func (p *player) profiled(b *strings.Builder, some func(string, any)) {
-	made := p.all.profile()
+	made := p.all.profile(nil)
 	require.NoError(p.t, made.Validate())
-	if w := made.Windows[0]; w.Masters > 1 {
+	if w := made.Window; w.Masters > 1 {
 		fmt.Fprintf(b, "%.1f s, %d masters, %d commands, %d on locks\n", w.Seconds, w.Masters, w.Commands, w.LockCommands)
 	}
 	for _, c := range made.Clients {

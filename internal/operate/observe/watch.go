@@ -35,9 +35,9 @@ type Cost struct {
 	BufferUnknown string `json:"buffer_unknown,omitempty"`
 }
 
-// Watch is a live observation of one server. Its methods are safe for concurrent use.
-type Watch struct {
-	Addr string
+// watch is a live observation of one master. Its methods are safe for concurrent use.
+type watch struct {
+	addr string
 	left bool // it is no master any more; Masters writes it, with its lock
 
 	limits Limits
@@ -54,7 +54,6 @@ type Watch struct {
 	cost    Cost
 	unnamed map[string]bool // addresses that CLIENT LIST has not been asked about
 	givers  givers
-	window  window
 	err     error
 	broke   bool // the connection, before the window was over
 }
@@ -67,10 +66,10 @@ func (s *Stopped) Error() string { return s.Why }
 // errOver ends a window as planned.
 var errOver = errors.New("the window is over")
 
-// Start connects to one master and watches it until a limit is reached or ctx ends; Wait tells.
-func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Options, limits Limits) (*Watch, error) {
+// newWatch connects to one master and watches it until a limit is reached or ctx ends; wait tells.
+func newWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts Options, limits Limits) (*watch, error) {
 	limits.Load = cmp.Or(limits.Load, 0.9)
-	w := &Watch{Addr: addr, limits: limits, unnamed: map[string]bool{}, givers: givers{addr: addr, cluster: end.Kind == endpoint.Cluster}}
+	w := &watch{addr: addr, limits: limits, unnamed: map[string]bool{}, givers: givers{addr: addr, cluster: end.Kind == endpoint.Cluster}}
 	var err error
 	if w.guard, err = newGuard(ctx, end, addr, limits); err != nil {
 		return nil, err
@@ -93,7 +92,7 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 		return nil, err
 	}
 	ctx, w.cancel = context.WithCancelCause(ctx)
-	w.ctx, w.window.began = ctx, time.Now()
+	w.ctx = ctx
 	w.givers.owns(w.givers.ask(ctx, w.guard.conn))
 	w.rename(ctx)
 	w.group.Go(func() { w.read(ctx) })
@@ -103,8 +102,8 @@ func Start(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 }
 
 // listen begins MONITOR, and tells the guard how to know its connection.
-func (w *Watch) listen(ctx context.Context, end *endpoint.Endpoint) (err error) {
-	w.stream, err = traffic.OpenMonitor(ctx, end, w.Addr, func(ask func(...string) (string, error)) {
+func (w *watch) listen(ctx context.Context, end *endpoint.Endpoint) (err error) {
+	w.stream, err = traffic.OpenMonitor(ctx, end, w.addr, func(ask func(...string) (string, error)) {
 		if id, err := ask("CLIENT", "ID"); err == nil {
 			w.guard.watches("id", strings.TrimPrefix(id, ":"))
 		} else { // before 5.0
@@ -117,9 +116,9 @@ func (w *Watch) listen(ctx context.Context, end *endpoint.Endpoint) (err error) 
 	return endpoint.Explain(err)
 }
 
-// Wait waits for the end and returns why it was not as planned: a *Stopped, the context's cause, or what
+// wait waits for the end and returns why it was not as planned: a *Stopped, the context's cause, or what
 // broke the connection.
-func (w *Watch) Wait() error {
+func (w *watch) wait() error {
 	w.group.Wait()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -127,30 +126,18 @@ func (w *Watch) Wait() error {
 	return w.err
 }
 
-// Stop ends the window.
-func (w *Watch) Stop() { w.cancel(errOver) }
-
-// Ending tells that the window is over, or that a limit ended it.
-func (w *Watch) Ending() bool { return w.ctx.Err() != nil }
+// ending tells that the window is over, or that a limit ended it.
+func (w *watch) ending() bool { return w.ctx.Err() != nil }
 
 // lost tells that the connection broke before the window was over.
-func (w *Watch) lost() bool {
+func (w *watch) lost() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.broke
 }
 
-// Report says what is known so far.
-func (w *Watch) Report() Report {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	r := w.obs.Report()
-	r.Refused = w.probe.refusals()
-	return w.window.of(r)
-}
-
-// Cost says what the watch did cost so far.
-func (w *Watch) Cost() Cost {
+// costs says what the watch did cost so far.
+func (w *watch) costs() Cost {
 	w.mu.Lock()
 	cost := w.cost
 	w.mu.Unlock()
@@ -160,7 +147,7 @@ func (w *Watch) Cost() Cost {
 }
 
 // read takes in the stream.
-func (w *Watch) read(ctx context.Context) {
+func (w *watch) read(ctx context.Context) {
 	stop := context.AfterFunc(ctx, func() { _ = w.stream.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 	defer w.stream.Close()
@@ -185,13 +172,12 @@ func (w *Watch) read(ctx context.Context) {
 	w.finish(ctx, err)
 }
 
-func (w *Watch) finish(ctx context.Context, err error) {
+func (w *watch) finish(ctx context.Context, err error) {
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.window.end()
 	var stopped *Stopped
 	switch {
 	case errors.Is(err, errOver):
@@ -208,7 +194,7 @@ func (w *Watch) finish(ctx context.Context, err error) {
 }
 
 // next takes in one command.
-func (w *Watch) next(ctx context.Context) error {
+func (w *watch) next(ctx context.Context) error {
 	c := &w.command
 	err := w.stream.Next(c)
 	w.cost.Bytes = w.stream.Bytes
@@ -235,7 +221,7 @@ func (w *Watch) next(ctx context.Context) error {
 }
 
 // watchOver looks after the server's load, and asks for names, until the window ends.
-func (w *Watch) watchOver(ctx context.Context) {
+func (w *watch) watchOver(ctx context.Context) {
 	defer w.guard.close()
 	tick := time.NewTicker(500 * time.Millisecond)
 	defer tick.Stop()
@@ -264,7 +250,7 @@ func (w *Watch) watchOver(ctx context.Context) {
 }
 
 // rename asks CLIENT LIST who is connected.
-func (w *Watch) rename(ctx context.Context) {
+func (w *watch) rename(ctx context.Context) {
 	peers, nodes := w.guard.peers(ctx)
 	if !w.mu.TryLock() {
 		return // the next time, then

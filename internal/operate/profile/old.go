@@ -47,7 +47,7 @@ func (p Profile) OldClients() (OldClients, error) {
 		}
 	}
 	if len(old) == 0 {
-		return OldClients{}, fmt.Errorf("the profile has no client of the old scheme: in %.0f s nobody sent SETNX with an expiry", p.Seconds())
+		return OldClients{}, fmt.Errorf("the profile has no client of the old scheme: in %.0f s nobody sent SETNX with an expiry", p.Window.Seconds)
 	}
 	var o OldClients
 	speakers := map[string]string{}
@@ -154,7 +154,7 @@ func (p Profile) OldClients() (OldClients, error) {
 	o.Longest = up(ms(long.ms), time.Second)
 	o.Why = append(o.Why, fmt.Sprintf("longest silence at least %v: the longest %s, %v of %s; a job that runs more rarely was not seen, so the record takes only --longest-silence", o.Longest, long.what, ms(long.ms).Round(time.Millisecond), long.who))
 	if len(missing) > 0 {
-		return o, fmt.Errorf("the profile of %.0f s does not show %s", p.Seconds(), strings.Join(missing, "; "))
+		return o, fmt.Errorf("the profile of %.0f s does not show %s", p.Window.Seconds, strings.Join(missing, "; "))
 	}
 	return o, nil
 }

@@ -19,7 +19,7 @@ func TestOldClients(t *testing.T) {
 	for part := range strings.SplitSeq(string(text), "\n\n") {
 		given, _, found := strings.Cut(part, "----")
 		require.True(t, found, part)
-		p := Profile{Version: Version, Windows: []Window{{Seconds: 600}}}
+		p := Profile{Version: Version, Window: Window{Seconds: 600}}
 		for line := range strings.Lines(given) {
 			if why, missing := strings.CutPrefix(strings.TrimSpace(line), "not seen: "); missing {
 				p.NotSeen = append(p.NotSeen, why)

@@ -12,12 +12,12 @@ import (
 )
 
 // Version is the format's.
-const Version = 3
+const Version = 4
 
 // Profile is a fleet as it was measured. Counts stand beside every quantile and rate: they say how sure a figure is.
 type Profile struct {
 	Version int      `json:"version"`
-	Windows []Window `json:"windows"`            // when somebody looked, the earliest first
+	Window  Window   `json:"window"`             // when somebody looked
 	Match   []string `json:"match,omitempty"`    // the key patterns that observe was given; none: every key
 	NotSeen []string `json:"not_seen,omitempty"` // why some of the traffic is missing
 	// Failovers are nil where no master said anything of them.
@@ -27,7 +27,7 @@ type Profile struct {
 	Families []Family `json:"families"`
 }
 
-// Window is one time that somebody looked, by the server's clock.
+// Window is the time that somebody looked, by the server's clock.
 type Window struct {
 	Start        time.Time `json:"start"`
 	Seconds      float64   `json:"seconds"`
@@ -65,10 +65,10 @@ type Client struct {
 type Reading struct {
 	At      time.Time `json:"at"`
 	SkewMS  float64   `json:"skew_ms"`
-	ErrorMS float64   `json:"error_ms"` // of this reading beside the others of the same client and window
+	ErrorMS float64   `json:"error_ms"` // of this reading beside the others of the same client
 }
 
-// Use is what one client does on one family of keys. Every count is of all the windows.
+// Use is what one client does on one family of keys.
 type Use struct {
 	Family string `json:"family"`
 	// LeaseMS is the largest lease where it varies, else the likely one; 0: not known. The skew is with this one.
@@ -129,15 +129,6 @@ type Group struct {
 	Sharers float64 `json:"sharers,omitempty"`
 }
 
-// Seconds is how long was watched, in all windows.
-func (p Profile) Seconds() float64 {
-	total := 0.0
-	for _, w := range p.Windows {
-		total += w.Seconds
-	}
-	return total
-}
-
 // Write writes a profile as JSON. It writes nothing that Read would refuse.
 func (p Profile) Write(w io.Writer) error {
 	if err := p.Validate(); err != nil {
@@ -167,10 +158,8 @@ func (p Profile) Validate() error {
 	if p.Version != Version {
 		return fmt.Errorf("profile: version %d, this program reads version %d; observe again", p.Version, Version)
 	}
-	for i, w := range p.Windows {
-		if w.Seconds > 1e9 || bad(w.Seconds, float64(w.Masters), float64(w.Commands), float64(w.LockCommands)) {
-			return fmt.Errorf("profile: window %d: a number is negative, or none, or too large", i)
-		}
+	if w := p.Window; w.Seconds > 1e9 || bad(w.Seconds, float64(w.Masters), float64(w.Commands), float64(w.LockCommands)) {
+		return fmt.Errorf("profile: its window: a number is negative, or none, or too large")
 	}
 	if err := p.Failovers.validate(); err != nil {
 		return err

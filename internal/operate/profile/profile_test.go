@@ -14,7 +14,7 @@ import (
 )
 
 func TestRoundTrip(t *testing.T) {
-	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(1, 0).UTC(), Seconds: 10, Masters: 1}}, Failovers: &profile.Failovers{Seen: 1, Seconds: 9.5}, Clients: []profile.Client{{
+	p := profile.Profile{Version: profile.Version, Window: profile.Window{Start: time.Unix(1, 0).UTC(), Seconds: 10, Masters: 1}, Failovers: &profile.Failovers{Seen: 1, Seconds: 9.5}, Clients: []profile.Client{{
 		Name: "10.0.0.1:4", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewMS: -4999.6, SkewKnown: true,
 		Clock: []profile.Reading{{At: time.Unix(1, 0).UTC(), SkewMS: -5000, ErrorMS: 1}},
 		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30000,
@@ -29,14 +29,14 @@ func TestRoundTrip(t *testing.T) {
 
 func TestRefused(t *testing.T) {
 	for _, text := range []string{
-		``, `{}`, `{"version":2}`, `{"version":3,"clients":[{"connections":0}]}`, `{"version":3,"clients":[{"connections":1,"at_once":1,"uses":[{"lease_ms":-1}]}]}`,
-		`{"version":3,"clients":[{"connections":1,"at_once":1,"poll":{"n":-1}}]}`, `{"version":3,"windows":[{"seconds":-1}]}`,
-		`{"version":3,"failovers":{"seen":-1,"seconds":9}}`, `{"version":3,"failovers":{"seen":1,"seconds":0}}`,
-		`{"version":3,"clients":[{"connections":1,"at_once":1,"uses":[{"hold":{"n":2,"quantiles":[{"share":0.5,"ms":3},{"share":0.4,"ms":4}]}}]}]}`,
-		`{"version":3,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,2],"acquired":[1,1],"keys":1}]}]}`,
-		`{"version":3,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[1,0],"acquired":[1,1],"keys":1}]}]}`,
-		`{"version":3,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,1],"acquired":[1],"keys":1}]}]}`,
-		`{"version":3,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0],"acquired":[1],"keys":1}]}]}`,
+		``, `{}`, `{"version":3}`, `{"version":4,"clients":[{"connections":0}]}`, `{"version":4,"clients":[{"connections":1,"at_once":1,"uses":[{"lease_ms":-1}]}]}`,
+		`{"version":4,"clients":[{"connections":1,"at_once":1,"poll":{"n":-1}}]}`, `{"version":4,"window":{"seconds":-1}}`,
+		`{"version":4,"failovers":{"seen":-1,"seconds":9}}`, `{"version":4,"failovers":{"seen":1,"seconds":0}}`,
+		`{"version":4,"clients":[{"connections":1,"at_once":1,"uses":[{"hold":{"n":2,"quantiles":[{"share":0.5,"ms":3},{"share":0.4,"ms":4}]}}]}]}`,
+		`{"version":4,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,2],"acquired":[1,1],"keys":1}]}]}`,
+		`{"version":4,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[1,0],"acquired":[1,1],"keys":1}]}]}`,
+		`{"version":4,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0,1],"acquired":[1],"keys":1}]}]}`,
+		`{"version":4,"clients":[{"connections":1,"at_once":1},{"connections":1,"at_once":1}],"families":[{"name":"x","groups":[{"clients":[0],"acquired":[1],"keys":1}]}]}`,
 	} {
 		_, err := profile.Read(strings.NewReader(text))
 		assert.Error(t, err, text)
@@ -44,7 +44,7 @@ func TestRefused(t *testing.T) {
 }
 
 func fleet(n int) profile.Profile {
-	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(0, 0).UTC(), Seconds: 100, Masters: 1}}}
+	p := profile.Profile{Version: profile.Version, Window: profile.Window{Start: time.Unix(0, 0).UTC(), Seconds: 100, Masters: 1}}
 	for i := range n {
 		p.Clients = append(p.Clients, profile.Client{Name: fmt.Sprint("c", i), Kind: "legacy", Connections: 1, AtOnce: 1, Uses: []profile.Use{{Family: "order:#", LeaseMS: 1000}}})
 	}

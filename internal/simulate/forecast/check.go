@@ -30,7 +30,7 @@ func (c *Check) Words() string {
 // clocks as they were.
 func (o *Options) check(f *fleet, groups []group, tried []outcome) *Check {
 	const checks = 2 << 20 // beside the numbers of the stages, and of their failovers
-	c := &Check{Seconds: f.profile.Seconds()}
+	c := &Check{Seconds: f.profile.Window.Seconds}
 	r := rand.New(rand.NewPCG(o.Seed, checks))
 	means, variances := make([]float64, o.Draws), make([]float64, o.Draws)
 	for i := range groups {
@@ -38,7 +38,7 @@ func (o *Options) check(f *fleet, groups []group, tried []outcome) *Check {
 		if g.drifts() {
 			made = o.try(g, checks|uint64(i), f.back)
 		}
-		keys := g.times * f.profile.Seconds()
+		keys := g.times * f.profile.Window.Seconds
 		for n, rate := range made.likely(r) {
 			means[n] += keys * rate
 			variances[n] += keys * rate * made.spread
@@ -54,18 +54,7 @@ func (o *Options) check(f *fleet, groups []group, tried []outcome) *Check {
 	return c
 }
 
-// back is how long before the end of the last window a share of all that was watched was over. It is negative.
+// back is how long before the end of the window a share of it was over. It is negative.
 func (f *fleet) back(share float64) time.Duration {
-	windows := f.profile.Windows
-	left := time.Duration(share * f.profile.Seconds() * float64(time.Second))
-	length := func(i int) time.Duration { return time.Duration(windows[i].Seconds * float64(time.Second)) }
-	last := len(windows) - 1
-	end := windows[last].Start.Add(length(last))
-	for i := range last {
-		if left < length(i) {
-			return windows[i].Start.Add(left).Sub(end)
-		}
-		left -= length(i)
-	}
-	return windows[last].Start.Add(left).Sub(end)
+	return time.Duration((share - 1) * f.profile.Window.Seconds * float64(time.Second))
 }

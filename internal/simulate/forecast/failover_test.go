@@ -111,7 +111,7 @@ func TestForecastFailoversInTheSpan(t *testing.T) {
 	}
 	assert.Zero(t, f.Stages[0].Failovers.Told, "the old code hears of nothing")
 
-	p.Windows[0].Masters = 64
+	p.Window.Masters = 64
 	o.Today = true
 	assert.InEpsilon(t, f.Stages[0].Failovers.Count.Mean, made(t, p, o).Stages[0].Failovers.Count.Mean, 1e-9, "a key is on one master, of however many")
 	o.Failovers.Behind = 0

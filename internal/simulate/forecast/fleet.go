@@ -119,11 +119,8 @@ type fleet struct {
 // fleetOf reads a profile. What it does not say enough about is left out, and named. Clients come together who share keys; of many keys
 // that are alike one is taken. Whole: each family is one group, with all its clients and keys.
 func fleetOf(p profile.Profile, whole bool) (*fleet, error) {
-	f := &fleet{profile: p, masters: 1, whole: whole}
-	for _, w := range p.Windows {
-		f.masters = max(f.masters, w.Masters)
-	}
-	seconds := p.Seconds()
+	f := &fleet{profile: p, masters: max(p.Window.Masters, 1), whole: whole}
+	seconds := p.Window.Seconds
 	if seconds <= 0 {
 		return nil, fmt.Errorf("the profile has no window: nothing was observed")
 	}

@@ -136,13 +136,13 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	if err != nil {
 		return nil, fmt.Errorf("forecast: %w", err)
 	}
-	if watched := time.Duration(p.Seconds() * float64(time.Second)); watched < 24*time.Hour && o.Span > time.Hour {
+	if watched := time.Duration(p.Window.Seconds * float64(time.Second)); watched < 24*time.Hour && o.Span > time.Hour {
 		f.doubt("%v was watched, and is taken for like the rest of the day", watched.Round(time.Second))
 	}
 	o.failoversOf(f)
-	out := &Forecast{SpanHours: o.Span.Hours(), Seed: o.Seed, Draws: o.Draws, Seconds: p.Seconds(), NotKnown: append([]string{}, f.notKnown...), Budgets: f.budgets(), Shared: f.shared, Incomplete: f.incomplete}
-	first, last := p.Windows[0], p.Windows[len(p.Windows)-1]
-	out.Begun, out.Ended = first.Start.UTC(), last.Start.UTC().Add(time.Duration(last.Seconds*float64(time.Second)))
+	out := &Forecast{SpanHours: o.Span.Hours(), Seed: o.Seed, Draws: o.Draws, Seconds: p.Window.Seconds, NotKnown: append([]string{}, f.notKnown...), Budgets: f.budgets(), Shared: f.shared, Incomplete: f.incomplete}
+	out.Begun = p.Window.Start.UTC()
+	out.Ended = out.Begun.Add(time.Duration(p.Window.Seconds * float64(time.Second)))
 	if o.Failovers.Every > 0 {
 		out.Failovers = &o.Failovers
 	}

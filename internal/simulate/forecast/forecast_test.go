@@ -24,7 +24,7 @@ func spread(n int64, lo, hi float64) profile.Spread {
 
 // observed is a profile of old clients on one key: lease 10 s, holds of 1 to 4 s, an hour long.
 func observed(skews ...float64) profile.Profile {
-	p := profile.Profile{Version: profile.Version, Windows: []profile.Window{{Start: time.Unix(1e9, 0), Seconds: 3600, Masters: 1}}}
+	p := profile.Profile{Version: profile.Version, Window: profile.Window{Start: time.Unix(1e9, 0), Seconds: 3600, Masters: 1}}
 	g := profile.Group{Keys: 1}
 	for i, skew := range skews {
 		p.Clients = append(p.Clients, profile.Client{
@@ -87,20 +87,6 @@ func TestForecastCheck(t *testing.T) {
 	assert.Less(t, 2*f.Check.Expected.Mean, f.Stages[0].Count.Mean)
 	p.Clients[0].Uses[0].LeaseMS = 0
 	assert.Nil(t, made(t, p, o).Check, "a client is left out")
-}
-
-// TestForecastBack: a share of the time that was watched lies in its window.
-func TestForecastBack(t *testing.T) {
-	p := observed(0, 0)
-	p.Windows = append(p.Windows, profile.Window{Start: time.Unix(1e9+10_000, 0), Seconds: 1200, Masters: 1})
-	f, err := fleetOf(p, false)
-	require.NoError(t, err)
-	for share, seconds := range map[float64]float64{0: -11_200, 0.5: -8800, 0.8: -1000, 1: 0} {
-		assert.InDelta(t, seconds, f.back(share).Seconds(), 210, "%v", share)
-	}
-	assert.Equal(t, -11_200*time.Second, f.back(0))
-	assert.Equal(t, time.Duration(0), f.back(1))
-	assert.InDelta(t, -1200, f.back(0.75).Seconds(), 1e-6)
 }
 
 // TestForecastConditioned: runs that are conditioned on one long hold give the rate that waiting for it gives. The clocks are apart by

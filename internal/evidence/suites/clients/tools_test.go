@@ -92,7 +92,8 @@ func (c client) observes(t *testing.T, s *redistest.Server, h, other, ahead *hol
 // watch observes a server while work runs.
 func (c client) watch(t *testing.T, s *redistest.Server, work func()) observe.Report {
 	t.Helper()
-	w, err := observe.Start(context.Background(), endOf(t, s), s.Addr, observe.Options{Match: func(key string) bool {
+	ctx, stop := context.WithCancel(context.Background())
+	w, err := observe.StartMasters(ctx, endOf(t, s), observe.Options{Match: func(key string) bool {
 		return strings.HasPrefix(key, c.key[:4]) && !strings.Contains(key, ":referee")
 	}}, observe.Limits{Load: 10})
 	require.NoError(t, err)
@@ -103,8 +104,8 @@ func (c client) watch(t *testing.T, s *redistest.Server, work func()) observe.Re
 		last = w.Cost().Commands
 		return before == last
 	}, 10*time.Second, 50*time.Millisecond)
-	w.Stop()
-	require.NoError(t, w.Wait())
+	stop()
+	require.ErrorIs(t, w.Wait(), context.Canceled)
 	return w.Report()
 }
 
