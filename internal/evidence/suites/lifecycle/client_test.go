@@ -42,7 +42,7 @@ func (c *client) openLocker() error {
 	for _, route := range c.routes {
 		pool := route.Pool()
 		c.pools = append(c.pools, pool)
-		if c.kind.pooled {
+		if c.variant.pooled {
 			pool.MaxActive, pool.Wait = 1, true
 			pools = append(pools, struct{ lockmigrate.Pool }{pool})
 			continue
@@ -51,7 +51,7 @@ func (c *client) openLocker() error {
 	}
 	t := c.terms
 	t.observer = c.observe
-	l, err := c.kind.open(pools, t)
+	l, err := c.variant.open(pools, t)
 	c.locker = l
 	return err
 }
@@ -70,7 +70,7 @@ func (c *client) closeLocker() {
 		select {
 		case <-l.ctx.Done():
 		case <-time.After(slack):
-			if c.kind.renews {
+			if c.variant.renews {
 				c.fail("client %d: the Locker is closed and its holder's context goes on", c.id)
 			} else if end := l.end(); c.now() < end {
 				break // its deadline is watched by the sequence
@@ -212,7 +212,7 @@ func (c *client) heal() {
 // context returns the context of a step.
 func (c *client) context(s step, long time.Duration) (context.Context, context.CancelFunc) {
 	ctx := context.Background()
-	if c.kind.owners {
+	if c.variant.owners {
 		ctx = modern.WithOwner(ctx, "client"+strconv.Itoa(c.id))
 	}
 	if s.early {
@@ -265,7 +265,7 @@ func (c *client) take(s step) {
 // left notes whether something of an acquisition may have stayed on the server. In the old scheme that is so whenever
 // its caller did not wait for the reply: a value on the key may be another client's, so it is not given back.
 func (c *client) left(err error) {
-	if errors.Is(err, lockmigrate.ErrUnknownOutcome) || c.kind.old && errors.Is(err, context.DeadlineExceeded) {
+	if errors.Is(err, lockmigrate.ErrUnknownOutcome) || c.variant.old && errors.Is(err, context.DeadlineExceeded) {
 		c.unknown.Store(true)
 	}
 }

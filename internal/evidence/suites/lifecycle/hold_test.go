@@ -28,7 +28,7 @@ func (c *client) holds(k lockmigrate.Lock, ctx context.Context) *one {
 	l.good.Store(int64(c.now()))
 	c.last.Store(l)
 	c.mu.Lock()
-	if c.kind.excludes && ctx.Err() == nil {
+	if c.variant.excludes && ctx.Err() == nil {
 		for other := range c.held {
 			if other.c != c && other.ctx.Err() == nil && !other.releasing.Load() && c.now() < other.certain() {
 				c.mu.Unlock()

@@ -16,10 +16,16 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
-// kind is a kind of lock.
+// kind is a kind of lock. Which options a sequence's locks have, its seed draws.
 type kind struct {
 	name string
-	open func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error)
+	draw func(g *rand.Rand) variant
+}
+
+// variant is what the locks of one sequence are, and what they promise.
+type variant struct {
+	options string // that were drawn
+	open    func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error)
 
 	servers   int  // how many it needs; 0: one
 	pooled    bool // over a pool of one connection that only hands it out, as a pool that somebody has wrapped
@@ -27,9 +33,9 @@ type kind struct {
 	fair      bool // nobody is passed over for ever
 	renews    bool // by itself, while the lock is held
 	owners    bool // acquisitions are reentrant
+	guarded   bool // a second key makes it taken too
 	namespace bool
-	stage     stages.Stage // of the namespace; anyStage: a random one
-	counts    bool         // draws fencing tokens
+	stage     stages.Stage // of the namespace
 	old       bool         // leaves a value without a TTL, which is over when its time is
 }
 
@@ -43,77 +49,98 @@ type terms struct {
 
 const poll = 40 * time.Millisecond
 
-func ofModern(change func(*modern.Options)) func([]lockmigrate.Pool, terms) (lockmigrate.Locker, error) {
-	return func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
-		o := modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer}
-		change(&o)
+// legacyLock gives back in one of the three ways.
+func legacyLock(g *rand.Rand) variant {
+	policy := []legacy.ReleasePolicy{legacy.ReleaseUnexpired, legacy.ReleaseAsDialect, legacy.ReleaseCompare}[g.IntN(3)]
+	return variant{options: fmt.Sprint("release policy ", policy), old: true, open: func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
+		return legacy.New(pools[0], legacy.Options{Lease: t.ttl, Poll: poll, ReplyTimeout: t.reply, Release: policy, Observer: t.observer})
+	}}
+}
+
+// compatLock is at a stage: as a member of a namespace, or without one, which is the bridge.
+func compatLock(stage stages.Stage) func(g *rand.Rand) variant {
+	return func(g *rand.Rand) variant {
+		v := variant{namespace: stage != stages.Bridge || g.IntN(3) == 0, stage: stage, renews: true, guarded: true}
+		v.old, v.excludes, v.fair = stage == stages.Legacy, stage != stages.Legacy, stage != stages.Legacy
+		v.options = fmt.Sprint("member ", v.namespace)
+		v.open = func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
+			o := compat.Options{
+				TTL: t.ttl, Lease: t.ttl, ShortestLease: t.ttl, ClockLag: 10 * time.Millisecond, CommandDelay: 20 * time.Millisecond,
+				Yield: 30 * time.Millisecond, FenceTTL: 3 * t.ttl, ReplyTimeout: t.reply, Observer: t.observer,
+			}
+			if v.namespace {
+				o.Namespace = t.name
+			}
+			return compat.New(pools[0], o)
+		}
+		return v
+	}
+}
+
+// modernLock has each option that changes what is sent, or who waits, now and then.
+func modernLock(g *rand.Rand) variant {
+	var drawn modern.Options
+	fenced := g.IntN(3) == 0
+	switch g.IntN(5) {
+	case 0:
+		drawn.Unfair = true
+	case 1:
+		drawn.Yield = 20 * time.Millisecond
+	}
+	if g.IntN(5) == 0 {
+		drawn.RenewEvery = -1
+	}
+	v := variant{excludes: true, fair: !drawn.Unfair, renews: drawn.RenewEvery == 0, pooled: g.IntN(5) == 0, owners: g.IntN(4) == 0}
+	v.options = fmt.Sprintf("fenced %v, unfair %v, yield %v, renews %v, pooled %v, owners %v", fenced, drawn.Unfair, drawn.Yield, v.renews, v.pooled, v.owners)
+	v.open = func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
+		o := t.modern()
+		o.Unfair, o.Yield, o.RenewEvery = drawn.Unfair, drawn.Yield, drawn.RenewEvery
+		if fenced {
+			o.FenceTTL = 3 * t.ttl
+		}
 		return modern.New(pools[0], o)
 	}
+	return v
 }
 
-func ofCompat(change func(*compat.Options, terms)) func([]lockmigrate.Pool, terms) (lockmigrate.Locker, error) {
-	return func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
-		o := compat.Options{
-			TTL: t.ttl, Lease: t.ttl, ShortestLease: t.ttl, ClockLag: 10 * time.Millisecond, CommandDelay: 20 * time.Millisecond,
-			Yield: 30 * time.Millisecond, FenceTTL: 3 * t.ttl,
-			ReplyTimeout: t.reply, Observer: t.observer,
-		}
-		change(&o, t)
-		return compat.New(pools[0], o)
-	}
+func redissonLock(*rand.Rand) variant {
+	return variant{excludes: true, renews: true, owners: true, open: func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
+		return redisson.New(pools[0], t.modern())
+	}}
 }
 
-func ofLegacy(policy legacy.ReleasePolicy) func([]lockmigrate.Pool, terms) (lockmigrate.Locker, error) {
-	return func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
-		return legacy.New(pools[0], legacy.Options{Lease: t.ttl, Poll: poll, ReplyTimeout: t.reply, Release: policy, Observer: t.observer})
-	}
+func quorumLock(*rand.Rand) variant {
+	return variant{servers: 3, excludes: true, renews: true, open: func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
+		return quorum.New(pools, t.modern())
+	}}
 }
 
-func member(o *compat.Options, t terms) { o.Namespace = t.name }
+func (t terms) modern() modern.Options {
+	return modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer}
+}
 
 // kinds are all of them.
-func kinds() []kind {
-	return []kind{
-		{name: "legacy-unexpired", open: ofLegacy(legacy.ReleaseUnexpired), old: true},
-		{name: "legacy-dialect", open: ofLegacy(legacy.ReleaseAsDialect), old: true},
-		{name: "legacy-compare", open: ofLegacy(legacy.ReleaseCompare), old: true},
-		{name: "compat-legacy", open: ofCompat(member), namespace: true, stage: stages.Legacy, old: true, renews: true},
-		{name: "compat-bridge", open: ofCompat(func(*compat.Options, terms) {}), excludes: true, fair: true, renews: true, counts: true},
-		{name: "compat-modern", open: ofCompat(member), namespace: true, stage: stages.Modern, excludes: true, fair: true, renews: true, counts: true},
-		{name: "compat-member", open: ofCompat(member), namespace: true, stage: anyStage, renews: true, counts: true, old: true},
-		{name: "modern", open: ofModern(func(*modern.Options) {}), excludes: true, fair: true, renews: true},
-		{name: "modern-fenced", open: ofModern(func(o *modern.Options) { o.FenceTTL = 3 * o.TTL }), excludes: true, fair: true, renews: true, counts: true},
-		{name: "modern-unfair", open: ofModern(func(o *modern.Options) { o.Unfair = true }), excludes: true, renews: true},
-		{name: "modern-norenewal", open: ofModern(func(o *modern.Options) { o.RenewEvery = -1 }), excludes: true, fair: true},
-		{name: "modern-yield", open: ofModern(func(o *modern.Options) { o.Yield = 20 * time.Millisecond }), excludes: true, fair: true, renews: true},
-		{name: "modern-pooled", open: ofModern(func(*modern.Options) {}), pooled: true, excludes: true, fair: true, renews: true},
-		{name: "modern-owner", open: ofModern(func(*modern.Options) {}), excludes: true, fair: true, renews: true, owners: true},
-		{name: "redisson", excludes: true, renews: true, owners: true, open: func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
-			return redisson.New(pools[0], modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
-		}},
-		{name: "quorum", servers: 3, excludes: true, renews: true, open: func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
-			return quorum.New(pools, modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer})
-		}},
-	}
+var kinds = []kind{
+	{"legacy", legacyLock},
+	{"compat-legacy", compatLock(stages.Legacy)},
+	{"compat-bridge", compatLock(stages.Bridge)},
+	{"compat-modern", compatLock(stages.Modern)},
+	{"modern", modernLock},
+	{"redisson", redissonLock},
+	{"quorum", quorumLock},
 }
 
-// locks are the keys that make a lock taken.
-func (k kind) locks(key string) []string {
-	if len(k.name) > 6 && k.name[:6] == "compat" {
+// keys are those that make a lock taken.
+func (v variant) keys(key string) []string {
+	if v.guarded {
 		return []string{key, protocol.GuardKey(key)}
 	}
 	return []string{key}
 }
 
-const anyStage = stages.Stage(-1)
-
 // prepare makes the record of a sequence's namespace, as `stage init` would.
 func prepare(s *world.Server, p *plan) {
-	stage := p.kind.stage
-	if stage == anyStage {
-		stage = stages.Stage(rand.New(rand.NewPCG(p.seed, 3)).IntN(3))
-	}
-	s.Do("HMSET", stages.RecordKey(p.terms.name), "epoch", 1, "stage", int(stage),
+	s.Do("HMSET", stages.RecordKey(p.terms.name), "epoch", 1, "stage", int(p.variant.stage),
 		"since", s.Now().UnixMilli(), "patterns", fmt.Sprintf("[%q]", p.key), "clients",
 		fmt.Sprintf(`{"dialect":"jedis-ms","shortest_ms":%d}`, p.terms.ttl.Milliseconds()))
 }

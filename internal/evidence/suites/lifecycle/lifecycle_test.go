@@ -59,7 +59,7 @@ func TestLifecycle(t *testing.T) {
 	if *from == 0 {
 		*from = uint64(time.Now().UnixNano() / 1e6)
 	}
-	for _, k := range kinds() {
+	for _, k := range kinds {
 		if *ofKind != "" && !strings.Contains(","+*ofKind+",", ","+k.name+",") {
 			continue
 		}
@@ -152,7 +152,7 @@ func (r *run) act() {
 
 // turns gives each client a turn. Where the kind is fair, those who had theirs go on as fast as they can until the last one had it.
 func (r *run) turns() {
-	if !r.kind.fair {
+	if !r.variant.fair {
 		for _, c := range r.members {
 			if !r.turnOf(c) {
 				return
@@ -250,14 +250,14 @@ func (r *run) end() {
 	}
 	for i, s := range r.servers {
 		most := mostCommands
-		if r.kind.pooled { // no message reaches it: each client looks every 4 ms, by a script of five commands, and gives back as often at most
+		if r.variant.pooled { // no message reaches it: each client looks every 4 ms, by a script of five commands, and gives back as often at most
 			most = 500 + 8*len(r.members)*int(r.now()/(poll/10))
 		}
 		if n := s.Commands(); n > most {
 			r.fail("server %d has run %d commands", i, n)
 		}
 		for _, key := range s.Do("KEYS", "*").([]any) {
-			if s.Do("PTTL", key) == int64(-1) && !r.kind.namespace && !r.kind.old {
+			if s.Do("PTTL", key) == int64(-1) && !r.variant.namespace && !r.variant.old {
 				r.fail("server %d: a key without a TTL: %q", i, key)
 			}
 		}
@@ -279,7 +279,7 @@ func (r *run) gone(n int) bool { return len(r.left()) < n }
 func (r *run) left() []string {
 	var all []string
 	for _, s := range r.servers {
-		for _, key := range r.kind.locks(r.key) {
+		for _, key := range r.variant.keys(r.key) {
 			kind := s.Do("TYPE", key)
 			if kind == "none" {
 				continue
@@ -288,7 +288,7 @@ func (r *run) left() []string {
 			if kind == "string" {
 				value, _ = s.Value(key)
 			}
-			if r.kind.old {
+			if r.variant.old {
 				var ms int64
 				if _, err := fmt.Sscanf(value, "%d", &ms); err == nil && ms < time.Now().UnixMilli() {
 					continue

@@ -13,6 +13,7 @@ import (
 // plan is one sequence: what its clients do, and what happens to them. The seed makes all of it.
 type plan struct {
 	kind    kind
+	variant variant
 	seed    uint64
 	rough   bool // anything may happen; else only what leaves nothing undecided, and then more is asked of the locks
 	memory  bool // strict, and the server runs out of memory now and then
@@ -74,7 +75,7 @@ func (s step) String() string {
 
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "kind %s, seed %d, rough %v, key %s, TTL %v, reply timeout %v\n", p.kind.name, p.seed, p.rough, p.key, p.terms.ttl, p.terms.reply)
+	fmt.Fprintf(&b, "kind %s, seed %d (%s), rough %v, key %s, TTL %v, reply timeout %v\n", p.kind.name, p.seed, p.variant.options, p.rough, p.key, p.terms.ttl, p.terms.reply)
 	for i, steps := range p.clients {
 		fmt.Fprintf(&b, "  client %d:", i)
 		for _, s := range steps {
@@ -104,12 +105,12 @@ func planOf(k kind, seed uint64) *plan {
 	_, _ = h.Write([]byte(k.name))
 	g := rand.New(rand.NewPCG(seed, h.Sum64()))
 	ms := func(lo, hi int) time.Duration { return time.Duration(lo+g.IntN(hi-lo)) * time.Millisecond }
-	p := &plan{kind: k, seed: seed, key: fmt.Sprintf("%s:%d", k.name, seed), rough: g.IntN(10) < 6}
+	p := &plan{kind: k, variant: k.draw(rand.New(rand.NewPCG(h.Sum64(), seed))), seed: seed, key: fmt.Sprintf("%s:%d", k.name, seed), rough: g.IntN(10) < 6}
 	p.terms = terms{ttl: ms(int(shortestTTL.Milliseconds()), 300), reply: 60 * time.Millisecond, name: fmt.Sprintf("%s-%d", k.name, seed)}
 	clients := 2 + g.IntN(2)
 	if !p.rough {
 		p.terms.ttl, clients = 4*time.Second, 1
-		p.memory = k.servers == 0 && !k.namespace && g.IntN(3) == 0 // a member of a namespace cannot even report then
+		p.memory = p.variant.servers == 0 && !p.variant.namespace && g.IntN(3) == 0 // a member of a namespace cannot even report then
 	}
 	crowded := p.rough && clients == 3 && g.IntN(2) == 0 // somebody holds the lock for long while the others come and go
 	for i := range clients {
@@ -163,7 +164,7 @@ func (p *plan) round(g *rand.Rand, steps []step, ms func(lo, hi int) time.Durati
 		steps = append(steps, step{do: acquire, early: early, d: ms(1, 300)})
 	}
 	fault()
-	if p.kind.owners && g.IntN(2) == 0 {
+	if p.variant.owners && g.IntN(2) == 0 {
 		steps = append(steps, step{do: inner, d: ms(0, 20)})
 		if p.rough && g.IntN(2) == 0 {
 			steps[len(steps)-1].d = p.terms.ttl * 3 / 2
@@ -246,7 +247,7 @@ func (p *plan) strictFault(g *rand.Rand, ms func(lo, hi int) time.Duration) step
 	case 2:
 		return step{do: next, n: 1 + g.IntN(6), what: world.Fault{Refused: refusals[g.IntN(len(refusals))]}}
 	case 3:
-		return step{do: rights, rules: " ~" + strings.Join(p.kind.locks(p.key), " ~") + " " + needless[g.IntN(len(needless))]} // and nothing to the keys beside the lock
+		return step{do: rights, rules: " ~" + strings.Join(p.variant.keys(p.key), " ~") + " " + needless[g.IntN(len(needless))]} // and nothing to the keys beside the lock
 	default:
 		return step{do: rights, rules: " ~* " + needless[g.IntN(len(needless))]}
 	}

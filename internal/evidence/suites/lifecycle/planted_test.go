@@ -60,7 +60,7 @@ var plants = []plant{
 			Files: map[string][]string{"internal/client/lifetime/release.go": {
 				"l.locker.Watch.Rest(&l.Lease)", "l.locker.Watch.Remove(&l.Lease)",
 			}}},
-		kinds: "modern,modern-unfair,quorum", finds: `the lock was good until \S+, and its context goes on`,
+		kinds: "modern,quorum", finds: `the lock was good until \S+, and its context goes on`,
 	},
 	{
 		Plant: redistest.Plant{Name: "Do hides the loss behind the error of the work",
@@ -77,14 +77,14 @@ var plants = []plant{
 				},
 				"internal/scripts/queue_grant.lua": {"if channel == '-' then return true end", "if channel == '-' then return false end"},
 			}},
-		kinds: "modern,modern-owner,modern-norenewal", finds: `did not get the lock for \S+, with nothing in the way`,
+		kinds: "modern", finds: `did not get the lock for \S+, with nothing in the way`,
 	},
 	{
 		Plant: redistest.Plant{Name: "of a renewal without an answer only the old value is remembered",
 			Files: map[string][]string{
 				"internal/client/lockers/old.go": {"o.text, o.expiry, o.pending, o.pendingExpiry = m.Value, m.ValueExpiry, m.Pending, m.PendingExpiry", "o.text, o.expiry = m.Value, m.ValueExpiry"},
 			}},
-		kinds: "legacy-compare,compat-legacy", finds: `says that the lock is lost, and there is nobody else`,
+		kinds: "legacy,compat-legacy", finds: `says that the lock is lost, and there is nobody else`,
 	},
 	{
 		Plant: redistest.Plant{Name: "a fenced acquisition fails after its SET",
@@ -95,7 +95,7 @@ var plants = []plant{
 				},
 				"internal/protocol/modern.go": {`return strings.Contains(r.Text, "user_script")`, "return false"},
 			}},
-		kinds: "modern-fenced", finds: `after the last step there is still \[modern-fenced`,
+		kinds: "modern", finds: `after the last step there is still \[modern:`,
 	},
 	{
 		Plant: redistest.Plant{Name: "a release needs a right to the queue's key",

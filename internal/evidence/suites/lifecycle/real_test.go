@@ -26,11 +26,10 @@ func TestAsARealServer(t *testing.T) {
 	for _, s := range scripts.All() {
 		real.Do("SCRIPT", "LOAD", s.Source)
 	}
-	all := kinds()
 	const sample = 1000
 	commands := 0
-	for seed := range uint64(sample / len(all)) {
-		for _, k := range all {
+	for seed := range uint64(sample / len(kinds)) {
+		for _, k := range kinds {
 			var sent [][]string
 			r := &run{plan: planOf(k, seed), held: map[*one]bool{}, seen: func(words []string) { sent = append(sent, slices.Clone(words)) }}
 			world.Run(t, seed, r.play)

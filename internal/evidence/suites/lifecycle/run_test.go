@@ -68,7 +68,7 @@ func (r *run) now() time.Duration { return time.Since(r.began) }
 // play is the whole sequence.
 func (r *run) play(w *world.World) {
 	r.w, r.began = w, time.Now()
-	for range max(r.kind.servers, 1) {
+	for range max(r.variant.servers, 1) {
 		s := w.Server()
 		s.Seen = r.seen
 		r.servers = append(r.servers, s)
@@ -77,7 +77,7 @@ func (r *run) play(w *world.World) {
 		}
 	}
 	r.rights("~*")
-	if r.kind.namespace {
+	if r.variant.namespace {
 		prepare(r.servers[0], r.plan)
 	}
 	for i := range r.clients {
