@@ -79,7 +79,7 @@ func Need(t testing.TB, components ...string) {
 	}
 }
 
-// Main runs the tests of a package in which every test needs the components. Where the run does not
+// Main runs the tests of a package in which every test needs the components, and removes what they have Built. Where the run does not
 // name them, the package reports "no tests to run", which `go test` shows beside its name.
 func Main(m interface{ Run() int }, components ...string) {
 	for _, c := range components {
@@ -89,7 +89,11 @@ func Main(m interface{ Run() int }, components ...string) {
 			os.Exit(0)
 		}
 	}
-	os.Exit(m.Run())
+	code := m.Run()
+	if built != "" {
+		_ = os.RemoveAll(built)
+	}
+	os.Exit(code)
 }
 
 // Leakless is a package's tests, for Main: they fail where goroutines are left behind.

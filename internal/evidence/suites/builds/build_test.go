@@ -29,22 +29,7 @@ const baseline = "592eba7aa92e0b462db1d40f8933dbdedface128"
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "8") // they wait for members' reports most of the time
-	redistest.Main(cleanUp{m}, redistest.Redis)
-}
-
-// cleanUp removes this build's programs.
-type cleanUp struct{ *testing.M }
-
-func (c cleanUp) Run() int {
-	made, err := os.MkdirTemp("", "builds")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(made)
-	current = sync.OnceValues(func() (string, error) {
-		return made, compile(".", made, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate", "github.com/lockmigrate/lockmigrate/internal/evidence/suites/builds/member")
-	})
-	return c.M.Run()
+	redistest.Main(m, redistest.Redis)
 }
 
 // build is the programs of one state of the source.
@@ -92,30 +77,12 @@ func releases(t *testing.T, root string) []string {
 	return strings.Fields(out)
 }
 
-var (
-	building sync.Mutex
-	current  func() (folder string, err error)
-)
-
 func thisBuild(t *testing.T) build {
-	building.Lock()
-	defer building.Unlock()
-	dir, err := current()
-	require.NoError(t, err)
-	return build{"now", dir}
+	redistest.Built(t, redistest.Operators)
+	return build{"now", filepath.Dir(redistest.Built(t, "internal/evidence/suites/builds/member"))}
 }
 
-func compile(source, into string, packages ...string) error {
-	cmd := exec.Command("go", append([]string{"build", "-o", into + string(filepath.Separator)}, packages...)...)
-	cmd.Dir = source
-	if source != "." {
-		cmd.Env = append(os.Environ(), "GOWORK=off", "GOFLAGS=")
-	}
-	if out, err := cmd.CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", err, out)
-	}
-	return nil
-}
+var building sync.Mutex
 
 // earlierBuild compiles the programs of a commit, once: they stay in the user's cache folder. Without the commit, in a clone without
 // history, the test is left out.
@@ -149,7 +116,10 @@ func earlierBuild(t *testing.T, root, rev string) build {
 	require.NoError(t, os.WriteFile(filepath.Join(tree, "cmd/member/main.go"), source, 0o644))
 	made := filepath.Join(tree, "made")
 	require.NoError(t, os.Mkdir(made, 0o755))
-	require.NoError(t, compile(tree, made, "./cmd/lockmigrate", "./cmd/member"))
+	compile := exec.Command("go", "build", "-o", made+string(filepath.Separator), "./cmd/lockmigrate", "./cmd/member")
+	compile.Dir, compile.Env = tree, append(os.Environ(), "GOWORK=off", "GOFLAGS=")
+	out, err = compile.CombinedOutput()
+	require.NoError(t, err, "%s", out)
 	require.NoError(t, os.MkdirAll(filepath.Dir(b.folder), 0o755))
 	out, err = exec.Command("cp", "-r", made, b.folder+".part").CombinedOutput()
 	require.NoError(t, err, "%s", out)

@@ -4,14 +4,12 @@ import (
 	"encoding/json"
 	"flag"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -50,22 +48,10 @@ func (b build) joins(t *testing.T, server *redistest.Server, kind string) *holde
 // sidecar starts a sidecar of this build, and returns an old client behind it.
 func (b build) sidecar(t *testing.T, server *redistest.Server, service build, name string) *holders.Holder {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	address := l.Addr().String()
-	_ = l.Close()
-	cmd := exec.Command(b.lockmigrate(), "sidecar", "--redis", server.URL(), "--namespace", "orders", "--name", name, "--listen", address)
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	require.NoError(t, cmd.Start())
-	t.Cleanup(func() { _ = cmd.Process.Kill(); _ = cmd.Wait() })
-	redistest.Await(t, "sidecar "+name, 30*time.Second, func() bool {
-		conn, err := net.Dial("tcp", address)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
+	p := holders.StartSidecar(t, func(address string) *exec.Cmd {
+		return exec.Command(b.lockmigrate(), "sidecar", "--redis", server.URL(), "--namespace", "orders", "--name", name, "--listen", address)
 	})
-	return holders.StartProgram(t, service.member(), "client", "redis://"+address+"/0", holders.Arg("lease", lease), holders.Arg("book", server.Addr))
+	return holders.StartProgram(t, service.member(), "client", p.URL(), holders.Arg("lease", lease), holders.Arg("book", server.Addr))
 }
 
 // agree waits until the tools of both builds see the same members, all at one stage.
@@ -136,13 +122,6 @@ func (b build) certifies(t *testing.T, server *redistest.Server) (file string) {
 	return ""
 }
 
-// together waits for more turns of whoever: at stage legacy a client that polls may find a busy key free only rarely.
-func together(c *holders.Crew, n int) {
-	c.T.Helper()
-	want := c.Count() + n
-	redistest.Await(c.T, "more turns", time.Minute, func() bool { return c.Count() >= want })
-}
-
 // TestFleets: services of two builds and an old client take turns on one key, while the tools of both move the stage there and back. Both
 // read the certificate of this build.
 func TestFleets(t *testing.T) {
@@ -156,7 +135,7 @@ func TestFleets(t *testing.T) {
 			services = append(services, c.Enlist(of.joins(t, server, "member")))
 		}
 		old := c.Enlist(b.joins(t, server, "client"))
-		together(c, 5)
+		c.More(5)
 		agree(t, server, "legacy", 2, a, b)
 		b.moves(t, server, "advance", "bridge")
 		agree(t, server, "bridge", 2, a, b)
@@ -175,7 +154,7 @@ func TestFleets(t *testing.T) {
 		old = c.Enlist(a.joins(t, server, "client"))
 		c.Progress(1, append(services, old)...)
 		b.moves(t, server, "rollback", "legacy")
-		together(c, 5)
+		c.More(5)
 		c.Stop(append(services, old)...)
 		judged(t, c, began)
 	})

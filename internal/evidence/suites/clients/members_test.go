@@ -63,15 +63,12 @@ func TestJavaMembers(t *testing.T) {
 // ofAnotherLanguage runs the tests of a library against a server, and with a command line, of their own.
 func ofAnotherLanguage(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	program := filepath.Join(t.TempDir(), "lockmigrate")
-	out, err := exec.Command("go", "build", "-o", program, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()
-	require.NoError(t, err, "%s", out)
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	tests := exec.CommandContext(ctx, name, args...)
-	tests.Env = append(os.Environ(), "REDIS_URL="+redistest.Real(t).URL(), "LOCKMIGRATE="+program)
+	tests.Env = append(os.Environ(), "REDIS_URL="+redistest.Real(t).URL(), "LOCKMIGRATE="+redistest.Built(t, redistest.Operators))
 	tests.WaitDelay = 10 * time.Second
-	out, err = tests.CombinedOutput()
+	out, err := tests.CombinedOutput()
 	t.Logf("%s", out)
 	require.NoError(t, err)
 	return string(out)

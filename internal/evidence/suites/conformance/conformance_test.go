@@ -5,7 +5,6 @@ import (
 	"context"
 	"flag"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -21,25 +20,10 @@ import (
 
 const root = "../../../.."
 
-// golang builds the Go driver once.
-var golang = sync.OnceValues(func() (string, error) {
-	dir, err := os.MkdirTemp("", "driver")
-	if err != nil {
-		return "", err
-	}
-	program := filepath.Join(dir, "driver")
-	build := exec.Command("go", "build", "-o", program, "./testdata/conformance/go")
-	build.Dir, build.Stderr = root, os.Stderr
-	return program, build.Run()
-})
+func TestMain(m *testing.M) { redistest.Main(m) }
 
-func TestMain(m *testing.M) {
-	code := m.Run()
-	if program, err := golang(); err == nil && redistest.Wanted(redistest.Redis) {
-		_ = os.RemoveAll(filepath.Dir(program))
-	}
-	os.Exit(code)
-}
+// golang is the Go driver.
+func golang(t *testing.T) string { return redistest.Built(t, "testdata/conformance/go") }
 
 // try runs the kit.
 func try(t *testing.T, o conformance.Options) *conformance.Report {
@@ -76,9 +60,7 @@ func passes(t *testing.T, r *conformance.Report, levels ...int) {
 func TestGoPassesAllLevels(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	t.Parallel()
-	driver, err := golang()
-	require.NoError(t, err)
-	passes(t, try(t, conformance.Options{Command: []string{driver}}), 1, 2, 3, 4)
+	passes(t, try(t, conformance.Options{Command: []string{golang(t)}}), 1, 2, 3, 4)
 }
 
 // Node claims what a first port has: levels 1 and 2, without queue, tokens and stage legacy.
@@ -124,8 +106,7 @@ func TestLibrariesPass(t *testing.T) {
 func TestWrongImplementationsFailAtTheirCase(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	t.Parallel()
-	driver, err := golang()
-	require.NoError(t, err)
+	driver := golang(t)
 	var running sync.WaitGroup
 	free := make(chan bool, 8) // most of their time they wait for leases: go test would play as many at a time as there are processors
 	for _, c := range []struct{ wrong, at, seen string }{
@@ -168,11 +149,9 @@ func TestWrongImplementationsFailAtTheirCase(t *testing.T) {
 // A server that does not start is no pass: no level is passed without its cases.
 func TestWhatCannotBeTriedIsNotPassed(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
-	driver, err := golang()
-	require.NoError(t, err)
 	server := filepath.Join(t.TempDir(), "server")
 	require.NoError(t, os.WriteFile(server, []byte("#!/bin/sh\n[ $1 = --version ] && echo a server\n"), 0o700))
-	r, err := conformance.Run(context.Background(), conformance.Options{Command: []string{driver}, Server: server, Cases: []string{"3"}})
+	r, err := conformance.Run(context.Background(), conformance.Options{Command: []string{golang(t)}, Server: server, Cases: []string{"3"}})
 	require.NoError(t, err)
 	for _, c := range r.Cases {
 		assert.Equal(t, conformance.NotTried, c.Result, c.ID)

@@ -13,7 +13,6 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
-	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -26,18 +25,7 @@ import (
 
 func TestMain(m *testing.M) {
 	_ = flag.Set("test.parallel", "10") // most of the time goes by in waiting for deadlines; the command line still decides
-	redistest.Main(leaks{m}, redistest.Redis)
-}
-
-type leaks struct{ m *testing.M }
-
-func (l leaks) Run() int {
-	code := l.m.Run()
-	if code == 0 && goleak.Find() != nil {
-		println(goleak.Find().Error())
-		return 1
-	}
-	return code
+	redistest.Main(redistest.Leakless{M: m}, redistest.Redis)
 }
 
 const (

@@ -24,6 +24,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
+func TestMain(m *testing.M) { redistest.Main(m) }
+
 var update = flag.Bool("update", false, "write docs/pictures")
 
 // largest bounds a picture: documents load on slow lines too.
@@ -37,9 +39,7 @@ func TestPictures(t *testing.T) {
 	if *update {
 		folder, act = filepath.Join("..", "..", "..", "..", "docs", "pictures"), "1800ms"
 	}
-	program := filepath.Join(t.TempDir(), "lockmigrate")
-	out, err := exec.Command("go", "build", "-o", program, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()
-	require.NoError(t, err, "%s", out)
+	program := redistest.Built(t, redistest.Operators)
 	b, err := browser.Start(t.Context(), t.TempDir())
 	require.NoError(t, err)
 	defer b.Close()

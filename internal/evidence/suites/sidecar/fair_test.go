@@ -241,7 +241,7 @@ func (m mix) play(t *testing.T, stage stages.Stage, during time.Duration, enough
 	}
 	for i := range m.behind {
 		p := s.sidecar(fmt.Sprint("service", i), "", 0)
-		addrs = append(addrs, p.line.Listen, p.line.Listen)
+		addrs = append(addrs, p.Addr, p.Addr)
 	}
 	turns := make([]atomic.Int64, len(addrs)+m.golang)
 	var inside, most, satisfied atomic.Int64

@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -47,19 +46,22 @@ func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
 	}
 	require.NoError(t, s.store.Init(t.Context(), stages.Record{Namespace: "orders", Patterns: []string{"lock:fleet"}, Handover: halves}))
 	var members []holders.Member
-	var sidecars []*process
+	var sidecars []*holders.Sidecar
+	var lines []*command // of the sidecars
 	var links [][2]*redistest.Link
 	var starting sync.Mutex // a service that starts finds its sidecar
 	for _, name := range []string{"billing", "stock", "mail"} {
 		ways := [2]*redistest.Link{redistest.NewLink(t, a.Addr), redistest.NewLink(t, b.Addr)}
-		p := s.launch(command{Redis: ways[0].Addr, New: ways[1].Addr, DataOld: true, Name: name, Dialect: dialect})
+		line := &command{Redis: ways[0].Addr, New: ways[1].Addr, DataOld: true, Name: name, Dialect: dialect}
+		p := s.launch(line)
+		lines = append(lines, line)
 		members, sidecars, links = append(members, func() *holders.Holder {
 			starting.Lock()
 			defer starting.Unlock()
-			return s.of(kind, p.url(), 0)()
+			return s.of(kind, p.URL(), 0)()
 		}), append(sidecars, p), append(links, ways)
 	}
-	service, err := redis.Dial("tcp", sidecars[0].line.Listen)
+	service, err := redis.Dial("tcp", sidecars[0].Addr)
 	require.NoError(t, err)
 	for i := range 100 {
 		_, err := service.Do("SET", fmt.Sprint("data:", i), i)
@@ -67,20 +69,16 @@ func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
 	}
 	_ = service.Close()
 
-	faults, next := []func(p *process, ways [2]*redistest.Link){
-		func(p *process, _ [2]*redistest.Link) {
+	faults, next := []func(p *holders.Sidecar, ways [2]*redistest.Link){
+		func(p *holders.Sidecar, _ [2]*redistest.Link) {
 			starting.Lock()
 			defer starting.Unlock()
-			p.kill()
-			p.start()
+			p.Kill()
+			p.Start()
 		},
-		func(p *process, _ [2]*redistest.Link) {
-			_ = p.cmd.Process.Signal(syscall.SIGSTOP)
-			time.Sleep(2500 * time.Millisecond)
-			_ = p.cmd.Process.Signal(syscall.SIGCONT)
-		},
-		func(_ *process, ways [2]*redistest.Link) { away(ways[0]) },
-		func(_ *process, ways [2]*redistest.Link) { away(ways[1]) },
+		func(p *holders.Sidecar, _ [2]*redistest.Link) { p.Hold(2500 * time.Millisecond)() },
+		func(_ *holders.Sidecar, ways [2]*redistest.Link) { away(ways[0]) },
+		func(_ *holders.Sidecar, ways [2]*redistest.Link) { away(ways[1]) },
 	}, 0
 	over, begun := make(chan bool), make(chan bool, 1)
 	reached := map[stages.Stage]int{}
@@ -98,14 +96,11 @@ func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
 				faults[next%len(faults)](sidecars[victim], links[victim])
 				next++
 			}
-			if to == stages.New && sidecars[0].line.DataOld {
+			if to == stages.New && lines[0].DataOld {
 				moveData(t, a, b)
-				for _, p := range sidecars { // a second process beside the first, which drains
-					first := p.cmd
-					p.line.DataOld = false
-					p.start()
-					_ = first.Process.Signal(syscall.SIGTERM)
-					_ = first.Wait()
+				for i, p := range sidecars { // a second process beside the first, which drains
+					lines[i].DataOld = false
+					_ = p.Replace()
 				}
 			}
 			if *long {
@@ -134,7 +129,7 @@ func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
 	assert.Equal(t, 1, r.Inside, redistest.Violated)
 	assert.Zero(t, r.Overlaps)
 	assert.Equal(t, len(kills), r.Kills)
-	service, err = redis.Dial("tcp", sidecars[0].line.Listen)
+	service, err = redis.Dial("tcp", sidecars[0].Addr)
 	require.NoError(t, err)
 	defer service.Close()
 	got, err := redis.String(service.Do("GET", "data:99"))

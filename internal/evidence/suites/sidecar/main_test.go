@@ -129,59 +129,25 @@ func (s *site) init(r stages.Record) {
 	require.NoError(s, s.store.Init(s.Context(), r))
 }
 
-// process is a sidecar that can be killed. Its service goes on at the same address.
-type process struct {
-	site *site
-	line command
-	cmd  *exec.Cmd
+func (s *site) sidecar(name, dialect string, offset time.Duration) *holders.Sidecar {
+	return s.launch(&command{Redis: s.server.Addr, Name: name, Dialect: dialect, Offset: offset, KeepFor: s.keepFor})
 }
 
-func (s *site) sidecar(name, dialect string, offset time.Duration) *process {
-	return s.sidecarOf(s.server.Addr, name, dialect, offset)
-}
-
-func (s *site) sidecarOf(upstream, name, dialect string, offset time.Duration) *process {
-	return s.launch(command{Redis: upstream, Name: name, Dialect: dialect, Offset: offset, KeepFor: s.keepFor})
-}
-
-func (s *site) launch(c command) *process {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(s, err)
-	c.Listen = l.Addr().String()
-	p := &process{site: s, line: c}
-	_ = l.Close()
-	p.start()
-	s.Cleanup(p.kill)
-	return p
-}
-
-func (p *process) start() {
-	text, _ := json.Marshal(p.line)
-	p.cmd = exec.Command(os.Args[0])
-	p.cmd.Env = append(os.Environ(), asSidecar+"="+string(text))
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	p.cmd.Stderr = os.Stderr
-	require.NoError(p.site, p.cmd.Start())
-	redistest.Await(p.site, "sidecar "+p.line.Name, 20*time.Second, func() bool {
-		conn, err := net.Dial("tcp", p.line.Listen)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
+// launch starts a sidecar. Each start reads its command line anew.
+func (s *site) launch(c *command) *holders.Sidecar {
+	return holders.StartSidecar(s, func(addr string) *exec.Cmd {
+		c.Listen = addr
+		text, _ := json.Marshal(c)
+		cmd := exec.Command(os.Args[0])
+		cmd.Env, cmd.Stderr = append(os.Environ(), asSidecar+"="+string(text)), os.Stderr
+		return cmd
 	})
 }
 
-func (p *process) kill() {
-	_ = p.cmd.Process.Kill()
-	_ = p.cmd.Wait()
-}
-
-func (p *process) url() string { return "redis://" + p.line.Listen + "/0" }
-
 // behind is a service behind a sidecar of its own, both on a host whose clock is off.
-func (s *site) behind(kind holders.Kind, name, dialect string, offset time.Duration) (holders.Member, *process) {
+func (s *site) behind(kind holders.Kind, name, dialect string, offset time.Duration) (holders.Member, *holders.Sidecar) {
 	p := s.sidecar(name, dialect, offset)
-	return s.of(kind, p.url(), offset), p
+	return s.of(kind, p.URL(), offset), p
 }
 
 func (s *site) of(kind holders.Kind, url string, offset time.Duration) holders.Member {

@@ -7,12 +7,10 @@ import (
 	"flag"
 	"fmt"
 	"os/exec"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -41,27 +39,23 @@ func TestMoves(t *testing.T) {
 	if *long {
 		f = form{turns: *longTurns, path: []stages.Stage{stages.Bridge, stages.Modern, stages.Bridge, stages.Legacy, stages.Bridge, stages.Modern}, lease: 12 * time.Second, apart: 10 * time.Second, clients: 6, others: 4}
 	}
-	program := filepath.Join(t.TempDir(), "lockmigrate")
-	out, err := exec.Command("go", "build", "-o", program, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()
-	require.NoError(t, err, "%s", out)
-	t.Run("fleets", func(t *testing.T) { // it ends when all of them have, before the program is removed
-		for _, fleet := range []struct {
-			kind    holders.Kind
-			dialect string
-		}{{holders.JedisLock, "jedis-ms"}, {holders.JedisUUID, "jedis-uuid"}, {holders.RedisPy, "redispy-float"}} {
-			t.Run(fleet.kind.Name, func(t *testing.T) {
-				t.Parallel()
-				f.run(t, program, fleet.kind, fleet.dialect)
-			})
-		}
-	})
+	program := redistest.Built(t, redistest.Operators)
+	for _, fleet := range []struct {
+		kind    holders.Kind
+		dialect string
+	}{{holders.JedisLock, "jedis-ms"}, {holders.JedisUUID, "jedis-uuid"}, {holders.RedisPy, "redispy-float"}} {
+		t.Run(fleet.kind.Name, func(t *testing.T) {
+			t.Parallel()
+			f.run(t, program, fleet.kind, fleet.dialect)
+		})
+	}
 }
 
 func (f form) run(t *testing.T, program string, kind holders.Kind, dialect string) {
 	s := &site{T: t, server: redistest.Real(t, "--appendonly", "yes", "--appendfsync", "always"), book: redistest.Real(t), lease: f.lease}
 	s.init(stages.Record{Stage: stages.Legacy, Dialect: dialect, ClockLag: f.apart})
 	var members []holders.Member
-	var sidecars []*process
+	var sidecars []*holders.Sidecar
 	for i, name := range []string{"billing", "stock", "mail"} {
 		m, p := s.behind(kind, name, "", f.apart*time.Duration(i-1)/2)
 		members, sidecars = append(members, m), append(sidecars, p)
@@ -126,8 +120,8 @@ func (f form) run(t *testing.T, program string, kind holders.Kind, dialect strin
 					s.server.Start()
 				} else {
 					victim := sidecars[next/2%len(sidecars)]
-					victim.kill()
-					victim.start()
+					victim.Kill()
+					victim.Start()
 				}
 				next++
 			}

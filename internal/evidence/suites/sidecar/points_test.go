@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
@@ -60,11 +61,8 @@ var faults = []fault{
 	{"server killed", func(b *brink) { b.server.Kill(); b.link.Cut(); b.later(b.server.Start) }, true, false},
 	{"server stopped", func(b *brink) { b.stopServer(300 * time.Millisecond) }, false, false},
 	{"server stopped for longer than the member's lease", func(b *brink) { b.stopServer(memberLease + time.Second) }, false, true},
-	{"sidecar killed", func(b *brink) { b.proxy.kill(); b.link.Cut(); b.later(b.proxy.start) }, true, false},
-	{"sidecar stopped", func(b *brink) {
-		_ = b.proxy.cmd.Process.Signal(syscall.SIGSTOP)
-		b.later(func() { time.Sleep(300 * time.Millisecond); _ = b.proxy.cmd.Process.Signal(syscall.SIGCONT) })
-	}, false, false},
+	{"sidecar killed", func(b *brink) { b.proxy.Kill(); b.link.Cut(); b.later(b.proxy.Start) }, true, false},
+	{"sidecar stopped", func(b *brink) { b.later(b.proxy.Hold(300 * time.Millisecond)) }, false, false},
 	{"connections cut", func(b *brink) { b.link.Cut() }, true, false},
 }
 
@@ -72,7 +70,7 @@ var faults = []fault{
 type brink struct {
 	*site
 	link   *redistest.Link
-	proxy  *process
+	proxy  *holders.Sidecar
 	mended sync.WaitGroup
 }
 
@@ -95,7 +93,7 @@ func TestEveryRoundTrip(t *testing.T) {
 				s := &site{T: t, server: server, book: server, lease: 2 * time.Second}
 				s.init(stages.Record{Stage: stage, Dialect: "jedis-ms", ClockLag: 100 * time.Millisecond, Patterns: []string{"lock:*"}})
 				b := &brink{site: s, link: redistest.NewProxy(t, server)}
-				b.proxy = s.sidecarOf(b.link.Addr, "billing", "", 0)
+				b.proxy = s.launch(&command{Redis: b.link.Addr, Name: "billing"})
 				var kept []string
 				for _, when := range []string{"before", "after"} {
 					for _, r := range trips(s.lease) {
@@ -139,7 +137,7 @@ func (b *brink) client() (conn redis.Conn) {
 	b.Helper()
 	redistest.Await(b, "a connection through the sidecar", 20*time.Second, func() bool {
 		var err error
-		if conn, err = redis.Dial("tcp", b.proxy.line.Listen, redis.DialReadTimeout(20*time.Second)); err != nil {
+		if conn, err = redis.Dial("tcp", b.proxy.Addr, redis.DialReadTimeout(20*time.Second)); err != nil {
 			return false
 		}
 		if _, err = conn.Do("PING"); err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -32,7 +31,7 @@ func TestFleets(t *testing.T) {
 			s := newSite(t, stage)
 			s.keepFor = 3 * time.Second // a DEL may be lost with a sidecar, and one service writes no time
 			var members []holders.Member
-			var sidecars []*process
+			var sidecars []*holders.Sidecar
 			for _, m := range []struct {
 				kind          holders.Kind
 				name, dialect string
@@ -69,7 +68,7 @@ func TestWithoutSidecars(t *testing.T) {
 }
 
 // run lets a fleet take turns, and kills a sidecar now and then.
-func (s *site) run(members []holders.Member, turns int, kills []int, victims ...*process) holders.Report {
+func (s *site) run(members []holders.Member, turns int, kills []int, victims ...*holders.Sidecar) holders.Report {
 	s.Helper()
 	next := 1
 	return holders.Fleet{
@@ -79,8 +78,8 @@ func (s *site) run(members []holders.Member, turns int, kills []int, victims ...
 				s.noLockWithoutTTL()
 			}
 			if len(victims) >= next && n >= turns*next/(len(victims)+1) {
-				victims[next-1].kill()
-				victims[next-1].start()
+				victims[next-1].Kill()
+				victims[next-1].Start()
 				next++
 			}
 		},
@@ -90,19 +89,10 @@ func (s *site) run(members []holders.Member, turns int, kills []int, victims ...
 // TestRestarts: real services hold locks without a time, and are at work while their sidecars are killed, ended and replaced. No lock ends
 // while its service holds it, however long that says nothing, and each is free after its release.
 func TestRestarts(t *testing.T) {
-	for name, restart := range map[string]func(p *process){
-		"killed": func(p *process) { p.kill(); p.start() },
-		"ended": func(p *process) {
-			require.NoError(p.site, p.cmd.Process.Signal(syscall.SIGTERM))
-			require.NoError(p.site, p.cmd.Wait())
-			p.start()
-		},
-		"replaced": func(p *process) {
-			before := p.cmd
-			p.start()
-			require.NoError(p.site, before.Process.Signal(syscall.SIGTERM))
-			require.NoError(p.site, before.Wait())
-		},
+	for name, restart := range map[string]func(t *testing.T, p *holders.Sidecar){
+		"killed":   func(_ *testing.T, p *holders.Sidecar) { p.Kill(); p.Start() },
+		"ended":    func(t *testing.T, p *holders.Sidecar) { require.NoError(t, p.End()); p.Start() },
+		"replaced": func(t *testing.T, p *holders.Sidecar) { require.NoError(t, p.Replace()) },
 	} {
 		for _, m := range []struct {
 			kind    holders.Kind
@@ -113,14 +103,14 @@ func TestRestarts(t *testing.T) {
 				s := newSite(t, stages.Modern)
 				s.lease = 0 // the services write none
 				billing, stock := s.sidecar("billing", m.dialect, 0), s.sidecar("stock", m.dialect, 0)
-				service := s.of(m.kind, billing.url(), 0)()
+				service := s.of(m.kind, billing.URL(), 0)()
 				require.Equal(t, "acquired", service.Do("acquire lock:fleet").Event)
 				redistest.Await(t, "the list", 5*time.Second, func() bool {
 					return s.server.Do("HGET", sidecar.ListKey("orders", "billing"), "lock:fleet") != nil
 				})
-				restart(billing)
+				restart(t, billing)
 				time.Sleep(4 * time.Second) // two leases of a sidecar
-				other, err := redis.Dial("tcp", stock.line.Listen)
+				other, err := redis.Dial("tcp", stock.Addr)
 				require.NoError(t, err)
 				defer other.Close()
 				taken, err := redis.Int(other.Do("SETNX", "lock:fleet", "another"))
@@ -153,7 +143,7 @@ func TestThreads(t *testing.T) {
 				t.Parallel()
 				s := newSite(t, stage)
 				p := s.sidecar("report", c.dialect, 0)
-				member := s.of(c.kind, p.url(), 0)
+				member := s.of(c.kind, p.URL(), 0)
 				members := []holders.Member{member, member, member}
 				if stage != stages.Legacy {
 					members = append(members, s.goMember())
@@ -185,7 +175,7 @@ func TestLosersBesideSidecars(t *testing.T) {
 	defer sweeping.Wait()
 	defer stop()
 	sweeping.Go(func() { s.revive(working) })
-	report := s.run([]holders.Member{forever(s.server.URL()), forever(s.server.URL()), forever(p.url()), forever(p.url())}, 100, nil)
+	report := s.run([]holders.Member{forever(s.server.URL()), forever(s.server.URL()), forever(p.URL()), forever(p.URL())}, 100, nil)
 	t.Log(report)
 	assert.Equal(t, 1, report.Inside, redistest.Violated)
 	assert.Zero(t, report.Overlaps)

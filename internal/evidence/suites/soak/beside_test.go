@@ -2,70 +2,30 @@ package soak
 
 import (
 	"fmt"
-	"net"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"strings"
 	"sync"
-	"syscall"
-	"testing"
 	"time"
-
-	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-// cleanUp removes the program after the tests.
-type cleanUp struct{ m *testing.M }
-
-// Run implements redistest.Main's runner.
-func (c cleanUp) Run() int {
-	dir, err := os.MkdirTemp("", "soak")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	built = dir
-	return redistest.Leakless{M: c.m}.Run()
-}
-
-var built string
-
-// program is the command, built once.
-var program = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(built, "lockmigrate")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
-	}
-	return path, err
-})
-
-// beside is the sidecar of one service: the command, in a process of its own.
+// beside is the sidecar of one service: the command, in a process of its own, which is started again when it has ended.
 type beside struct {
-	r     *soaking
+	*holders.Sidecar
 	name  string
-	addr  string
-	args  []string
 	words strings.Builder // on its stderr; whole when it has ended
-
-	mu    sync.Mutex
-	cmd   *exec.Cmd
-	ended chan struct{} // closed when cmd has ended
-
-	killed bool // and not started since
+	mu    sync.Mutex      // held where it is killed, or started again
 }
 
-// url is where clients find the servers that know the topology.
+// known is where clients find the servers that know the topology.
 func (s *site) known() string {
 	switch s.topology {
 	case onSentinel:
-		return "redis+sentinel://" + strings.Join(s.group.Addrs(), ",") + "/" + masterName
+		return s.group.URL()
 	case onCluster:
-		return "redis+cluster://" + strings.Join(s.cluster.Addrs(), ",")
+		return s.cluster.URL()
 	default:
 		return s.server.URL()
 	}
@@ -74,93 +34,47 @@ func (s *site) known() string {
 // sidecar starts one for a service and a dialect.
 func (r *soaking) sidecar(name, dialect string) *beside {
 	r.t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(r.t, err)
-	b := &beside{r: r, name: name, addr: l.Addr().String()}
-	_ = l.Close()
-	path, err := program()
-	require.NoError(r.t, err)
-	b.args = []string{path, "sidecar", "--redis", r.site.known(), "--namespace", r.namespace(), "--name", name, "--listen", dialect + "=" + b.addr, "--drain", "0s"}
-	b.start()
-	r.working.Go(b.supervise)
+	b, program := &beside{name: name}, redistest.Built(r.t, redistest.Operators)
+	b.Sidecar = holders.StartSidecar(r.t, func(addr string) *exec.Cmd {
+		cmd := exec.Command(program, "sidecar", "--redis", r.site.known(), "--namespace", r.namespace(), "--name", name, "--listen", dialect+"="+addr, "--drain", "0s")
+		cmd.Stderr = &b.words
+		return cmd
+	})
+	r.working.Go(func() { r.supervise(b) })
 	r.sidecars = append(r.sidecars, b)
-	r.closers = append(r.closers, b.kill)
+	r.closers = append(r.closers, func() { r.kill(b) })
 	return b
 }
 
-func (b *beside) start() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.startLocked()
-}
-
-func (b *beside) startLocked() {
-	b.killed = false
-	b.cmd = exec.Command(b.args[0], b.args[1:]...)
-	b.cmd.Stderr = &b.words
-	b.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	require.NoError(b.r.t, b.cmd.Start())
-	cmd, ended := b.cmd, make(chan struct{})
-	b.ended = ended
-	go func() {
-		_ = cmd.Wait()
-		close(ended)
-	}()
-}
-
-// supervise starts it again when it has ended by itself, as a service manager does.
-func (b *beside) supervise() {
-	for b.r.ctx.Err() == nil {
-		b.mu.Lock()
-		ended := b.ended
-		b.mu.Unlock()
+// supervise starts a sidecar again when it has ended by itself, as a service manager does.
+func (r *soaking) supervise(b *beside) {
+	for {
 		select {
-		case <-b.r.ctx.Done():
+		case <-r.ctx.Done():
 			return
-		case <-ended:
+		case <-b.Ended():
 		}
 		time.Sleep(100 * time.Millisecond)
 		b.mu.Lock()
-		if ended == b.ended && !b.killed {
-			b.startLocked()
+		select {
+		case <-b.Ended(): // and nobody else has started it
+			b.Launch()
+		default:
 		}
 		b.mu.Unlock()
 	}
 }
 
-// ready waits until services can connect. While no master is reached, they cannot.
-func (b *beside) ready() {
-	redistest.Await(b.r.t, "sidecar "+b.name, patience, func() bool {
-		conn, err := net.Dial("tcp", b.addr)
-		if err == nil {
-			_ = conn.Close()
-		}
-		return err == nil
-	})
-}
-
-func (b *beside) kill() {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.killed = true
-	_ = b.cmd.Process.Kill()
-	<-b.ended
-	b.r.note("sidecar %s said:\n%s", b.name, b.words.String())
+// kill kills a sidecar, and notes what it has said.
+func (r *soaking) kill(b *beside) {
+	b.Kill()
+	r.note("sidecar %s said:\n%s", b.name, b.words.String())
 	b.words.Reset()
-}
-
-// stop holds the process up for a while.
-func (b *beside) stop(d time.Duration) {
-	_ = b.cmd.Process.Signal(syscall.SIGSTOP)
-	time.Sleep(d) // the subject
-	_ = b.cmd.Process.Signal(syscall.SIGCONT)
 }
 
 // behind starts a service that nobody has changed, and its sidecar.
 func (r *soaking) behind(name, dialect string, kind holders.Kind, i int, options ...holders.Option) {
-	b := r.sidecar(name, dialect)
-	b.ready()
-	r.foreignAt("redis://"+b.addr+"/0", name, kind, sidecarred, r.set, i, options...)
+	r.foreignAt(r.sidecar(name, dialect).URL(), name, kind, sidecarred, r.set, i, options...)
 }
 
 // besides are the faults of sidecars. One may stop for longer than its lease as a member is.
@@ -168,8 +82,13 @@ func (r *soaking) besides() (all []fault) {
 	for _, b := range r.sidecars {
 		d := r.upTo(3000)
 		all = append(all,
-			fault{"sidecar " + b.name + " killed", "", func() { b.kill(); b.start() }},
-			fault{fmt.Sprintf("sidecar %s stopped for %v", b.name, d), "", func() { b.stop(d) }})
+			fault{"sidecar " + b.name + " killed", "", func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				r.kill(b)
+				b.Launch()
+			}},
+			fault{fmt.Sprintf("sidecar %s stopped for %v", b.name, d), "", func() { b.Hold(d)() }})
 	}
 	return all
 }

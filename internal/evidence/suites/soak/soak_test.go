@@ -41,7 +41,7 @@ var lasting = map[string]time.Duration{onSingle: 6 * time.Second, onSentinel: 25
 
 func TestMain(m *testing.M) {
 	holders.RunIfAsked(memberProcess)
-	redistest.Main(cleanUp{m}, redistest.Redis)
+	redistest.Main(redistest.Leakless{M: m}, redistest.Redis)
 }
 
 func TestSoak(t *testing.T) {

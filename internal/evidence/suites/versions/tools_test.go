@@ -10,7 +10,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,20 +22,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/servers"
 )
 
-// program is the operator's command, built once.
-var program = sync.OnceValues(func() (string, error) {
-	path := filepath.Join(built, "lockmigrate")
-	out, err := exec.Command("go", "build", "-o", path, "github.com/lockmigrate/lockmigrate/cmd/lockmigrate").CombinedOutput()
-	if err != nil {
-		err = fmt.Errorf("%w: %s", err, out)
-	}
-	return path, err
-})
-
-// built is the folder for the program; TestMain removes it.
-var built string
-
-// command runs it.
+// command runs the operator's command.
 func command(t *testing.T, server *redistest.Server, args ...string) (code int, out, stderr string) {
 	t.Helper()
 	code, out, stderr = commandBounded(t.Context(), t, server, args...)
@@ -45,15 +31,12 @@ func command(t *testing.T, server *redistest.Server, args ...string) (code int, 
 
 func commandBounded(ctx context.Context, t *testing.T, server *redistest.Server, args ...string) (int, string, string) {
 	t.Helper()
-	path, err := program()
-	require.NoError(t, err)
-	cmd := exec.CommandContext(ctx, path, append(args, "--redis", server.URL())...)
+	cmd := exec.CommandContext(ctx, redistest.Built(t, redistest.Operators), append(args, "--redis", server.URL())...)
 	cmd.Env = append(os.Environ(), "LOCKMIGRATE_REDIS=")
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said
-	err = cmd.Run()
 	var exit *exec.ExitError
-	if err != nil && !errors.As(err, &exit) {
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
 		t.Fatal(err)
 	}
 	return cmd.ProcessState.ExitCode(), out.String(), said.String()

@@ -6,7 +6,6 @@ import (
 	"cmp"
 	"context"
 	"flag"
-	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -79,20 +78,7 @@ func TestMain(m *testing.M) {
 	makers["member"] = member
 	holders.ServeIfAsked(makers)
 	_ = flag.Set("test.parallel", "6") // a test waits for a killed holder's lease most of the time
-	redistest.Main(cleanUp{m}, redistest.Redis, redistest.Servers)
-}
-
-// cleanUp removes what the tests built.
-type cleanUp struct{ m *testing.M }
-
-func (c cleanUp) Run() int {
-	dir, err := os.MkdirTemp("", "versions")
-	if err != nil {
-		panic(err)
-	}
-	defer os.RemoveAll(dir)
-	built = dir
-	return c.m.Run()
+	redistest.Main(m, redistest.Redis, redistest.Servers)
 }
 
 // named is a holder whose connections have the name that it is started with.
