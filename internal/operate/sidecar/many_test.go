@@ -107,7 +107,7 @@ func BenchmarkLock(b *testing.B) {
 		b.Run(stage.String(), func(b *testing.B) {
 			bed := newBed(b, stage, "jedis-ms")
 			conns := map[string]redis.Conn{"sidecar": bed.client(bed.sidecar("one", ""))}
-			plain, err := redis.Dial("tcp", redistest.Copying(b, bed.redis.Addr))
+			plain, err := redis.Dial("tcp", redistest.Copying(b, bed.redis.Addr, nil))
 			require.NoError(b, err)
 			b.Cleanup(func() { _ = plain.Close() })
 			conns["plain"] = plain

@@ -27,7 +27,7 @@ import (
 )
 
 var (
-	calibrate = flag.String("calibrate", "", "observe and run the real fleets of these rounds, or of these names, and keep what was measured in testdata; run it with -parallel 10 or more, it takes 14 minutes")
+	calibrate = flag.String("calibrate", "", "observe and run the real fleets of round first, or of these names, and keep what was measured in testdata; run it with -parallel 10 or more, it takes 14 minutes")
 	update    = flag.Bool("update", false, "write the table of calibration.md")
 )
 
@@ -40,8 +40,6 @@ type trial struct {
 	Seconds float64         `json:"seconds"` // of the run after the window
 	Turns   int             `json:"turns"`   // in the run
 	Double  int             `json:"double"`  // double holds in the run, by the referee
-	// LateMS is by how much holds were longer than was asked for: the median, the 99th percentile, the most.
-	LateMS [3]float64 `json:"late_ms"`
 }
 
 // try lets a fleet run on a server of its own, observes it for a window, and counts its double holds after that. It calls ready when
@@ -68,16 +66,15 @@ func (f *fleet) try(t *testing.T, window, span time.Duration, ready func()) tria
 	defer wait()
 	defer cancel()
 	ready()
-	before := r.begins()
+	_, late := r.Since(), redistest.NewLateness(t)
 	w, err := observe.StartMasters(ctx, end, observe.Options{Group: observe.ByHost}, observe.Limits{For: window, Load: 10})
 	require.NoError(t, err)
 	require.NoError(t, w.Wait())
-	turns, seen := r.counts()
-	began := time.Now()
+	seen, began := r.Since(), time.Now()
 	time.Sleep(span)
-	took := time.Since(began)
-	allTurns, all := r.counts()
-	return trial{Name: f.name, What: f.what, Profile: w.Profile(), Seen: seen - before, Seconds: took.Seconds(), Turns: allTurns - turns, Double: all - seen, LateMS: r.lateness()}
+	took, run := time.Since(began), r.Since()
+	t.Logf("timers of the last second are late by up to %v", late.Most()/2)
+	return trial{Name: f.name, What: f.what, Profile: w.Profile(), Seen: seen.Overlaps, Seconds: took.Seconds(), Turns: run.Turns, Double: run.Overlaps}
 }
 
 func (tr *trial) file() string { return filepath.Join("testdata", tr.Name+".json") }
@@ -92,12 +89,13 @@ func (tr *trial) forecast(t *testing.T, draws int) *forecast.Forecast {
 
 // rounds are the fleets that were measured, in the order in which that was done.
 func rounds() []round {
+	unseen := kept("six", "drifting", "families", "worn", "crowd", "apart", "early", "slow", "guarded", "polls")
 	return []round{
 		{"first", "The forecast was made beside these.", fleets()},
-		{"unseen", "These were written down before they ran for the first time, by somebody who had no part in the forecast.", unseen()},
-		{"drawn", "These come from random numbers.", drawn()},
-		{"fresh", "These come from other random numbers. They were drawn after the forecast was made.", fresh()},
-		{"waits", "These come from random numbers again. They were written down before they ran, with the rule by which a run counts.", waits()},
+		{"unseen", "These were written down before they ran for the first time, by somebody who had no part in the forecast.", unseen},
+		{"drawn", "These come from random numbers.", kept(numbered("drawn", 10)...)},
+		{"fresh", "These come from other random numbers. They were drawn after the forecast was made.", kept(numbered("fresh", 6)...)},
+		{"waits", "These come from random numbers again. They were written down before they ran, with the rule by which a run counts.", kept(numbered("waits", 8)...)},
 	}
 }
 
@@ -126,7 +124,7 @@ func TestCalibration(t *testing.T) {
 		return
 	}
 	redistest.Need(t, redistest.Proofs)
-	draws := 40
+	draws := 20
 	if *update {
 		draws = documented
 	}
@@ -181,10 +179,12 @@ func (r *round) check(t *testing.T, draws int) (table string, in int) {
 		text, err := os.ReadFile(tr.file())
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(text, &tr))
-		made := tr.forecast(t, draws)
-		n := float64(tr.Double)
+		n, made := float64(tr.Double), tr.forecast(t, draws)
 		inside := func() bool { return n >= made.Stages[0].Count.Low && n <= made.Stages[0].Count.High }
-		if !inside() && !slices.Contains(outside, tr.Name) { // at the edge: the draws of the document decide, which are the command's
+		narrow := func() bool { return n <= 10 || made.Stages[0].Count.High <= 4*made.Stages[0].Count.Low }
+		agrees := func() bool { return made.Check == nil || made.Check.Agrees }
+		known := func(missed bool, by []string) bool { return !missed || slices.Contains(by, tr.Name) }
+		if !known(!inside(), outside) || !known(!narrow(), wide) || !agrees() { // at the edge: the draws of the document decide, which are the command's
 			made = tr.forecast(t, documented)
 		}
 		s := made.Stages[0]
@@ -192,18 +192,12 @@ func (r *round) check(t *testing.T, draws int) (table string, in int) {
 		if inside() {
 			in++
 			said = "yes"
-		} else {
-			assert.Contains(t, outside, tr.Name, "%+v, measured %d", s.Count, tr.Double)
 		}
+		assert.True(t, known(!inside(), outside), "%s: %+v, measured %d", tr.Name, s.Count, tr.Double)
+		assert.True(t, known(!narrow(), wide), "%s: %+v, measured %d", tr.Name, s.Count, tr.Double)
+		assert.True(t, agrees(), "%s: %+v", tr.Name, made.Check)
 		if made.Incomplete {
 			said += "; says that not all is known"
-		}
-		if tr.Double > 10 && !slices.Contains(wide, tr.Name) {
-			assert.LessOrEqual(t, s.Count.High, 4*s.Count.Low, "%s: %+v, measured %d", tr.Name, s.Count, tr.Double)
-		}
-		if check := made.Check; check != nil && !check.Agrees { // at the edge, as above
-			check = tr.forecast(t, documented).Check
-			assert.True(t, check.Agrees, "%s: %+v", tr.Name, check)
 		}
 		if made.Shared == 0 {
 			assert.Zero(t, tr.Double, tr.Name)

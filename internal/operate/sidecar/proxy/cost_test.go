@@ -74,7 +74,7 @@ func TestWhatPassingThroughCosts(t *testing.T) {
 	pid, addr := haproxy(t, server.Addr)
 	own, ours := another(t, server.Addr)
 	contestants := []*contestant{{name: "haproxy", addr: addr, pid: pid}, {name: "proxy", addr: ours, pid: own},
-		{name: "copying", addr: redistest.Copying(t, server.Addr), pid: os.Getpid()}, {name: "direct", addr: server.Addr, pid: os.Getpid()}}
+		{name: "copying", addr: redistest.Copying(t, server.Addr, nil), pid: os.Getpid()}, {name: "direct", addr: server.Addr, pid: os.Getpid()}}
 	for _, pipeline := range []int{1, 16} {
 		for _, clients := range []int{1, 50, 500} {
 			t.Run(fmt.Sprintf("P%d-%dclients", pipeline, clients), func(t *testing.T) {
