@@ -165,7 +165,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 	}
 	if l.conns.Hub.Waiting(key) == 0 && !l.contended.Lately(key, l.conns.Clock.Now) { // else the key is hardly free
 		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !l.worthAnother(ctx, err) {
-			return lock, false, err
+			return lock, false, over(ctx, err)
 		}
 	}
 	if !l.conns.Background.Begin() { // to the end of the wait: Close finds it over, and its place given up
@@ -189,7 +189,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 		case err == nil:
 			return lock, true, nil
 		case !l.worthAnother(ctx, err) && (ctx.Err() != nil || !broke(err)):
-			return nil, true, met.end(ctx, key, err, nil)
+			return nil, true, met.end(ctx, key, over(ctx, err), nil)
 		}
 		if next.contended {
 			l.contended.Mark(key, l.conns.Clock.Now())
@@ -381,6 +381,16 @@ func (l *locker) refused(ctx context.Context, key string, err error) error {
 
 func notAcquired(key string, cause error) *lockmigrate.Error {
 	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
+}
+
+// over adds to the answer of an attempt that its caller's context has ended since: that is why no other attempt follows.
+func over(ctx context.Context, err error) error {
+	cause := context.Cause(ctx)
+	held := errors.Is(err, lockmigrate.ErrNotAcquired) || errors.Is(err, lockmigrate.ErrForeignFormat)
+	if cause == nil || !held || errors.Is(err, cause) {
+		return err
+	}
+	return withCause(err, cause)
 }
 
 // withCause adds why a wait ended to why it lasted.

@@ -166,6 +166,21 @@ func TestDoNeverHidesTheLoss(t *testing.T) {
 	})
 }
 
+// TestEachMomentOfAnAttemptHasItsCause: a context may end at any moment of the first attempt: the error has its cause, also where the
+// server's answer was there before it.
+func TestEachMomentOfAnAttemptHasItsCause(t *testing.T) {
+	each(t, func(k kind) bool { return k.name != "modern, an owner's" }, terms{ttl: time.Minute}, func(s *scene) { // which has it again at once
+		k, reason := s.hold(), errors.New("the caller lost interest")
+		for i := range 300 {
+			ctx, cancel := context.WithCancelCause(s.Context())
+			time.AfterFunc(time.Duration(i)*time.Microsecond, func() { cancel(reason) })
+			_, err := s.acquire(ctx, key)
+			require.ErrorIs(s, err, reason, "cancelled after %d µs", i)
+		}
+		require.NoError(s, k.Release(s.Context()))
+	})
+}
+
 // TestCloseEndsWaits at once, and no waiter leaves its place in the queue behind.
 func TestCloseEndsWaits(t *testing.T) {
 	virtually(t, nil, terms{ttl: time.Minute}, func(s *scene) {
