@@ -4,46 +4,66 @@ import (
 	"context"
 	"errors"
 	"testing"
+	"time"
 
-	"github.com/alicebob/miniredis/v2"
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/locktest"
 	"github.com/lockmigrate/lockmigrate/modern"
+	"github.com/lockmigrate/lockmigrate/modern/quorum"
+	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 const key = "order.17"
 
-// TestAsTheRealOnes: what a service sees of this Locker and of package modern is the same: kinds of errors, causes of contexts, fencing tokens.
+// TestAsTheRealOnes: what a service sees of this Locker and of those of every package is the same: kinds of errors, causes of contexts,
+// fencing tokens. What the real ones write on the key is gone with the release.
 func TestAsTheRealOnes(t *testing.T) {
-	lockers := map[string]func(t *testing.T) lockmigrate.Locker{
-		"locktest": func(*testing.T) lockmigrate.Locker { return locktest.New() },
-		"modern": func(t *testing.T) lockmigrate.Locker {
-			server := miniredis.RunT(t)
-			pool := &redis.Pool{Dial: func() (redis.Conn, error) { return redis.Dial("tcp", server.Addr()) }}
-			t.Cleanup(func() { _ = pool.Close() })
-			locker, err := modern.New(pool, modern.Options{FenceTTL: 2 * locktest.TTL})
-			require.NoError(t, err)
-			return locker
-		},
+	server := redistest.Mini(t)
+	pool, fenced := server.Pool(), 2*locktest.TTL
+	lockers := map[string]struct {
+		stage lockmigrate.Stage
+		fence bool
+		open  func() (lockmigrate.Locker, error)
+	}{
+		"locktest": {lockmigrate.StageModern, true, func() (lockmigrate.Locker, error) { return locktest.New(), nil }},
+		"legacy":   {lockmigrate.StageLegacy, false, func() (lockmigrate.Locker, error) { return legacy.New(pool, legacy.Options{}) }},
+		"modern":   {lockmigrate.StageModern, true, func() (lockmigrate.Locker, error) { return modern.New(pool, modern.Options{FenceTTL: fenced}) }},
+		"unfair":   {lockmigrate.StageModern, false, func() (lockmigrate.Locker, error) { return modern.New(pool, modern.Options{Unfair: true}) }},
+		"pooled": {lockmigrate.StageModern, false, func() (lockmigrate.Locker, error) {
+			return modern.New(struct{ lockmigrate.Pool }{pool}, modern.Options{})
+		}},
+		"redisson": {lockmigrate.StageModern, false, func() (lockmigrate.Locker, error) { return redisson.New(pool, modern.Options{}) }},
+		"quorum": {lockmigrate.StageModern, false, func() (lockmigrate.Locker, error) {
+			return quorum.New([]lockmigrate.Pool{pool}, modern.Options{})
+		}},
+		"bridge": {lockmigrate.StageBridge, true, func() (lockmigrate.Locker, error) { return compat.New(pool, compat.Options{FenceTTL: fenced}) }},
 	}
 	type named string
 	over, cancel := context.WithCancelCause(context.Background())
 	why := errors.New("the request is gone")
 	cancel(why)
-	for name, open := range lockers {
+	for name, kind := range lockers {
 		t.Run(name, func(t *testing.T) {
-			locker := open(t)
+			server.Do("FLUSHALL")
+			locker, err := kind.open()
+			require.NoError(t, err)
 			ctx := context.WithValue(t.Context(), named("trace"), "42")
 
 			lock, err := locker.TryAcquire(ctx, key)
 			require.NoError(t, err)
 			assert.Equal(t, key, lock.Key())
 			assert.NotEmpty(t, lock.Token())
-			assert.Equal(t, lockmigrate.StageModern, lock.Stage())
+			assert.Equal(t, kind.stage, lock.Stage())
+			assert.Equal(t, name != "locktest", server.Mini.Exists(key))
+			if name != "locktest" && name != "redisson" { // its token is a field
+				assert.Equal(t, lock.Token(), server.Value(key))
+			}
 			assert.Equal(t, "42", lock.Context().Value(named("trace")))
 			require.NoError(t, lock.Renew(ctx))
 			assert.NoError(t, lock.Context().Err())
@@ -62,6 +82,7 @@ func TestAsTheRealOnes(t *testing.T) {
 			assert.ErrorContains(t, err, "the key is empty")
 
 			require.NoError(t, lock.Release(ctx))
+			redistest.Await(t, "the key is free, and not the waiter's that has left", 10*time.Second, func() bool { return !server.Mini.Exists(key) })
 			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
 			assert.ErrorIs(t, lock.Renew(ctx), lockmigrate.ErrReleased)
 			assert.ErrorIs(t, lock.Release(ctx), lockmigrate.ErrReleased)
@@ -71,7 +92,7 @@ func TestAsTheRealOnes(t *testing.T) {
 			assert.PanicsWithValue(t, "work", func() { _ = locker.Do(ctx, key, func(context.Context) error { panic("work") }) })
 			later, err := locker.Acquire(ctx, key)
 			require.NoError(t, err, "a panic gives the lock back")
-			assert.Greater(t, later.Fence(), lock.Fence())
+			assert.Equal(t, kind.fence, later.Fence() > lock.Fence())
 
 			left := locker.Close()
 			assert.ErrorContains(t, left, "closed with locks held: 1")

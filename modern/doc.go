@@ -108,8 +108,8 @@
 //
 // Each guarantee has tests of this package, or of the package that is named.
 //
-//   - G1: TestExclusion, TestGrantIsNotOverheard; TestLifecycle in internal/evidence/suites/lifecycle; beside others TestFleets in
-//     internal/evidence/suites/fleets.
+//   - G1: TestGrantIsNotOverheard; TestLifecycle in internal/evidence/suites/lifecycle; on real servers TestProcessesTakeTurns in
+//     package compat; beside others TestFleets in internal/evidence/suites/fleets.
 //   - G2: TestLifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds.
 //   - G3: TestFault10ReleaseNeverRemovesAnothers.
 //   - G4: TestLifecycle.
