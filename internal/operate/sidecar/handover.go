@@ -338,25 +338,10 @@ func (x *exchange) takes() bool {
 }
 
 func (x *exchange) onNew() (any, error) {
-	plain := len(x.args) == x.known.least
-	token := func() string { return x.sidecar.token(x.o) }
-	switch {
-	case x.name == "GET" && plain:
-		return x.atNew(x.rules.Get(x.now(), x.key))
-	case (x.name == "DEL" || x.name == "UNLINK") && plain:
-		x.sidecar.keys.given(x.sidecar, x.key)
-		return x.atNew(x.rules.Del(x.now(), x.key))
-	case x.name == "SETNX" && plain:
-		return x.atNew(x.rules.SetNX(x.now(), x.key, string(x.args[2]), token(), protocol.FormSetNX))
-	case x.name == "SET" && x.option("NX"):
-		n, err := x.atNew(x.rules.SetNX(x.now(), x.key, string(x.args[2]), token(), protocol.FormSetNX))
-		if err == nil && n == int64(1) {
-			return "OK", nil
-		}
-		return nil, err
-	case x.name == "GETSET" && plain, x.name == "SET" && x.option("GET"):
-		return x.atNew(x.rules.GetSet(x.now(), x.key, string(x.args[2]), token()))
-	case x.name == "FCALL":
+	if command, _, own := x.own(x.o, &x.rules, x.sidecar.opts.Clock(), x.name, x.args); own {
+		return x.atNew(command)
+	}
+	if x.name == "FCALL" {
 		return nil, fmt.Errorf("%s: a sidecar cannot carry it out on a lock's key that is not where the service's other keys are", x.name)
 	}
 	return x.runAtNew(x.args)

@@ -47,11 +47,7 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 	if s.order.Load().Epoch != o.Epoch {
 		return false, true
 	}
-	w := k.all[command.Key]
-	if w == nil {
-		w = &watched{next: now.Add(s.every(o))}
-		k.all[command.Key] = w
-	}
+	w := k.entry(command.Key, now.Add(s.every(o)))
 	if w.tried == 0 {
 		w.tried = s.clients.latest()
 	}
@@ -77,6 +73,16 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 	return false, false
 }
 
+// entry is that of a key, which goes on the list if it is not there. The caller has k.mu.
+func (k *keys) entry(key string, look time.Time) *watched {
+	w := k.all[key]
+	if w == nil {
+		w = &watched{next: look}
+		k.all[key] = w
+	}
+	return w
+}
+
 // lasts notes a lease that was asked for. The caller has k.mu.
 func (k *keys) lasts(s *Sidecar, ttl time.Duration) {
 	if ttl > k.longest && ttl < protocol.Century {
@@ -98,11 +104,7 @@ func (k *keys) passed(s *Sidecar, o *order, key string, now time.Time) bool {
 	if s.order.Load().Epoch != o.Epoch {
 		return false
 	}
-	w := k.all[key]
-	if w == nil {
-		w = &watched{next: now.Add(s.every(o))}
-		k.all[key] = w
-	}
+	w := k.entry(key, now.Add(s.every(o)))
 	w.acts[stages.Legacy], w.attempt = o.Until, now
 	k.note(s, key, w)
 	return true
@@ -121,11 +123,7 @@ func (k *keys) begin(x *exchange, now time.Time) bool {
 	}
 	for _, i := range x.at {
 		key := string(x.args[i])
-		w := k.all[key]
-		if w == nil {
-			w = &watched{}
-			k.all[key] = w
-		}
+		w := k.entry(key, time.Time{})
 		if w.tried == 0 {
 			w.tried = s.clients.latest()
 		}

@@ -81,7 +81,7 @@ type Sidecar struct {
 	leaving atomic.Bool // it takes no new clients: it ends
 	twins   twins
 
-	old        oldConns
+	old        *oldConns
 	stripes    [64]sync.Mutex
 	fitted     bool // the halves are the record's; of the goroutine that reports
 	dialectsMu sync.Mutex
@@ -124,12 +124,13 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 	}
 	store := &stages.Store{Pool: opts.Pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
 	s := &Sidecar{opts: opts, member: stages.NewMembership(store, memberPrefix+opts.Name), woken: make(chan struct{}), news: make(chan struct{}, 1),
-		asking: make(chan struct{}, askAtOnce), listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1), twins: twins{}}
+		asking: make(chan struct{}, askAtOnce), listing: make(chan struct{}, 1), adopts: make(chan struct{}, 1), twins: twins{}, old: &oldConns{}}
 	s.counts.commands = newCounts()
 	s.keys.all, s.keys.changes = map[string]*watched{}, map[string]string{}
 	s.clients = clients{open: map[int64]bool{}, newest: before, cut: before, cutAt: time.Now()}
 	if opts.Old != nil {
 		s.keys.first = stages.Old
+		s.old.from(opts.Old, opts.ReplyTimeout)
 		s.old.opened.Tell(s.tellNews)
 	}
 	hello := func() (stages.Order, error) {

@@ -51,7 +51,8 @@ type command struct {
 	least int // words of it; with fewer the server says what is wrong
 }
 
-// commands are those that can touch a lock, or that change the database in which a client is.
+// commands are those that can touch a lock, or that change the database in which a client is. A sidecar of a handover looks at more of them: at those
+// that only read, or that change what is no text, because they act on nothing where the lock is not where the service's other keys are.
 var commands = map[string]command{
 	"SELECT": {}, "RESET": {}, "MULTI": {}, "EXEC": {}, "DISCARD": {}, "SCRIPT": {},
 	"SETNX": {first, translated, 3}, "SET": {first, refused, 3}, "GET": {first, translated, 2}, "GETSET": {first, translated, 3},
@@ -67,27 +68,18 @@ var commands = map[string]command{
 	"ZUNIONSTORE": {first, refused, 4}, "ZDIFFSTORE": {first, refused, 4}, "ZRANGESTORE": {first, refused, 5}, "GEOSEARCHSTORE": {first, refused, 3},
 	"SORT": {anywhere, refused, 2}, "GEORADIUS": {anywhere, refused, 6}, "GEORADIUSBYMEMBER": {anywhere, refused, 5}, "MIGRATE": {anywhere, refused, 6},
 	"RESTORE": {first, refused, 4}, "COPY": {pair, refused, 3}, "RENAME": {pair, refused, 3}, "RENAMENX": {pair, refused, 3}, "MOVE": {first, refused, 3},
+	"WATCH": {anywhere, reads, 2}, "MGET": {anywhere, reads, 2}, "EXISTS": {anywhere, reads, 2},
 }
 
-// away are those that act on nothing where the lock is not where the service's other keys are.
-var away = func() map[string]command {
-	all := map[string]command{"WATCH": {anywhere, reads, 2}, "MGET": {anywhere, reads, 2}, "EXISTS": {anywhere, reads, 2}}
-	for _, name := range strings.Fields("TTL PTTL TYPE STRLEN GETRANGE SUBSTR GETBIT BITCOUNT BITPOS DUMP EXPIRETIME PEXPIRETIME DIGEST HGET HGETALL SISMEMBER SMEMBERS ZSCORE LRANGE LLEN") {
-		all[name] = command{first, reads, 2}
+func init() {
+	for mode, names := range map[string]string{
+		reads:  "TTL PTTL TYPE STRLEN GETRANGE SUBSTR GETBIT BITCOUNT BITPOS DUMP EXPIRETIME PEXPIRETIME DIGEST HGET HGETALL SISMEMBER SMEMBERS ZSCORE LRANGE LLEN",
+		others: "LPUSH RPUSH LPUSHX RPUSHX LPOP RPOP LSET LINSERT HSET HMSET HSETNX HINCRBY HINCRBYFLOAT HDEL SADD SREM SPOP ZADD ZINCRBY ZREM XADD GEOADD",
+	} {
+		for name := range strings.FieldsSeq(names) {
+			commands[name] = command{first, mode, 2}
+		}
 	}
-	for _, name := range strings.Fields("LPUSH RPUSH LPUSHX RPUSHX LPOP RPOP LSET LINSERT HSET HMSET HSETNX HINCRBY HINCRBYFLOAT HDEL SADD SREM SPOP ZADD ZINCRBY ZREM XADD GEOADD") {
-		all[name] = command{first, others, 2}
-	}
-	return all
-}()
-
-// known finds a command that is looked at.
-func (t *translator) known(name string) command {
-	c, ok := commands[name]
-	if !ok && t.sidecar.opts.Old != nil {
-		c = away[name]
-	}
-	return c
 }
 
 var (
@@ -99,10 +91,7 @@ var (
 func (t *translator) Commands() map[string]proxy.Keys {
 	all := map[string]proxy.Keys{}
 	for name, c := range commands {
-		all[name] = c.keys
-	}
-	if t.sidecar.opts.Old != nil {
-		for name, c := range away {
+		if t.sidecar.opts.Old != nil || c.mode != reads && c.mode != others {
 			all[name] = c.keys
 		}
 	}
@@ -162,7 +151,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	s, o := t.sidecar, t.sidecar.order.Load()
 	at := time.Now()
 	name := strings.ToUpper(string(args[0]))
-	here, known := c.Data.(*place), t.known(name)
+	here, known := c.Data.(*place), commands[name]
 	if known.keys == (proxy.Keys{}) {
 		if name == "SCRIPT" {
 			s.bodies.loaded(args)
@@ -209,29 +198,15 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		}
 		return refuse(why)
 	}
-	wall := s.opts.Clock()
-	now, key, database := protocol.InstantOf(wall), string(args[1]), ""
+	wall, database := s.opts.Clock(), ""
 	if s.opts.Database != 0 || here.strays {
 		database = strconv.Itoa(s.opts.Database)
 	}
-	var command protocol.Command
-	takes := false
-	switch plain := len(args) == known.least; {
-	case name == "GET" && plain:
-		command = rules.Get(now, key)
-	case (name == "DEL" || name == "UNLINK") && plain:
-		command = rules.Del(now, key)
-		s.keys.given(s, key)
+	command, takes, own := t.own(o, &rules, wall, name, args)
+	switch {
+	case own && !(legacy && takes):
 	case legacy && name != "FCALL": // a token of a later stage may stand there as yet
 		return t.run(c, name, known.keys, cmp.Or(known.mode, runs), args, wall, database, out)
-	case name == "SETNX" && plain:
-		command, takes = rules.SetNX(now, key, string(args[2]), s.token(o), protocol.FormSetNX), true
-	case name == "GETSET" && plain:
-		command, takes = rules.GetSet(now, key, string(args[2]), s.token(o)), true
-	case name == "SET" && len(args) == 4 && strings.EqualFold(string(args[3]), "NX"):
-		command, takes = rules.SetNX(now, key, string(args[2]), s.token(o), protocol.FormSet), true
-	case name == "SET" && len(args) == 4 && strings.EqualFold(string(args[3]), "GET"):
-		command, takes = rules.GetSet(now, key, string(args[2]), s.token(o)), true
 	case known.mode == translated: // too many words
 		return proxy.Pass, out
 	case name == "FCALL":
@@ -243,7 +218,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	switch over := command.Op == protocol.SidecarTake && command.Sidecar.Form != protocol.FormLoses && command.TTL == 0; {
 	case over: // nothing is taken, so it waits for nothing
 		s.counts.over.Add(1)
-		s.opts.Log.Warn("the expiry is over by this host's clock: not taken", "client", c.Addr, "key", key, "value", command.Sidecar.Text)
+		s.opts.Log.Warn("the expiry is over by this host's clock: not taken", "client", c.Addr, "key", command.Key, "value", command.Sidecar.Text)
 	case takes:
 		switch waits, stale := s.keys.wait(s, o, &rules, c, &command, here.multi, at); {
 		case stale:
@@ -251,10 +226,32 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 		case waits:
 			return proxy.Hold, out
 		}
-		t.checkText(c.Addr, key, command.Sidecar.Text)
+		t.checkText(c.Addr, command.Key, command.Sidecar.Text)
 	}
 	s.counts.translated(name).Add(1)
 	return proxy.Replace, appendRequest(out, c, command, database)
+}
+
+// own is the script that a command has of its own, if it has one. One that takes is an attempt at the lock.
+func (t *translator) own(o *order, rules *protocol.Sidecar, wall time.Time, name string, args [][]byte) (c protocol.Command, takes, own bool) {
+	now, key, plain, option := protocol.InstantOf(wall), string(args[1]), len(args) == commands[name].least, ""
+	if name == "SET" && len(args) == 4 {
+		option = strings.ToUpper(string(args[3]))
+	}
+	switch {
+	case name == "GET" && plain:
+		return rules.Get(now, key), false, true
+	case (name == "DEL" || name == "UNLINK") && plain:
+		t.sidecar.keys.given(t.sidecar, key)
+		return rules.Del(now, key), false, true
+	case name == "SETNX" && plain:
+		return rules.SetNX(now, key, string(args[2]), t.sidecar.token(o), protocol.FormSetNX), true, true
+	case option == "NX":
+		return rules.SetNX(now, key, string(args[2]), t.sidecar.token(o), protocol.FormSet), true, true
+	case name == "GETSET" && plain, option == "GET":
+		return rules.GetSet(now, key, string(args[2]), t.sidecar.token(o)), true, true
+	}
+	return c, false, false
 }
 
 // note remembers, at stages legacy and old, which keys the service may hold: a later stage is told of them. It does not if the order has changed.

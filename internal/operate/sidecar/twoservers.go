@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -33,6 +34,8 @@ func (x *exchange) atNew(command protocol.Command) (any, error) {
 		return nil, x.failed("new", err)
 	case reply.Kind == protocol.Integer:
 		return reply.Int, nil
+	case reply.Kind == protocol.Text && command.Sidecar.Form == protocol.FormSet:
+		return reply.Text, nil
 	case reply.Kind == protocol.Text:
 		return []byte(reply.Text), nil
 	}
@@ -76,12 +79,12 @@ var runScript = redis.NewScript(-1, scripts.SidecarRun.Bare())
 
 // atOld carries out a command on Old as it came.
 func (x *exchange) atOld(words ...any) (any, error) {
-	conn, err := x.sidecar.openOld()
+	conn, err := x.sidecar.open(x.sidecar.old)
 	if err != nil {
 		return nil, x.failed("old", err)
 	}
+	defer x.sidecar.old.done(conn)
 	reply, err := redis.DoWithTimeout(conn, x.sidecar.opts.ReplyTimeout, text(words[0]), words[1:]...)
-	x.sidecar.closeOld(conn)
 	return reply, x.failed("old", err)
 }
 
@@ -128,61 +131,45 @@ func (s *Sidecar) open(pool lockmigrate.Pool) (redis.Conn, error) {
 	return pool.GetContext(ctx)
 }
 
-// oldConns are connections to Old that nobody uses. They are never given back to their pool, so each is told to the record once.
+// oldConns are this process's connections to Old. They never go back to the pool that they are from, so each is told to the record once.
 type oldConns struct {
+	*redis.Pool
 	opened lockers.Opened
-	mu     sync.Mutex
-	idle   []idleConn
+	broken atomic.Pointer[time.Time] // when one of them broke last
 }
 
-type idleConn struct {
-	redis.Conn
-	since time.Time
-}
+var errAsBad = errors.New("another connection broke while this one was idle")
 
-const mostIdle, idleFor = 16, 5 * time.Second
-
-func (s *Sidecar) openOld() (redis.Conn, error) {
-	for {
-		s.old.mu.Lock()
-		n := len(s.old.idle) - 1
-		if n < 0 {
-			s.old.mu.Unlock()
-			break
-		}
-		c := s.old.idle[n]
-		s.old.idle = s.old.idle[:n]
-		s.old.mu.Unlock()
-		if time.Since(c.since) > idleFor {
-			if _, err := redis.DoWithTimeout(c.Conn, s.opts.ReplyTimeout, "PING"); err != nil {
-				_ = c.Close()
-				continue
+func (old *oldConns) from(pool lockmigrate.Pool, timeout time.Duration) {
+	old.Pool = &redis.Pool{
+		MaxIdle: 16,
+		DialContext: func(ctx context.Context) (redis.Conn, error) {
+			conn, err := pool.GetContext(ctx)
+			if err == nil {
+				old.opened.Ask(conn, timeout)
 			}
-		}
-		return c.Conn, nil
+			return conn, err
+		},
+		TestOnBorrow: func(conn redis.Conn, since time.Time) error {
+			if broken := old.broken.Load(); broken != nil && since.Before(*broken) {
+				return errAsBad
+			}
+			if time.Since(since) < 5*time.Second {
+				return nil
+			}
+			_, err := redis.DoWithTimeout(conn, timeout, "PING")
+			return err
+		},
 	}
-	conn, err := s.open(s.opts.Old)
-	if err == nil {
-		s.old.opened.Ask(conn, s.opts.ReplyTimeout)
-	}
-	return conn, err
 }
 
-func (s *Sidecar) closeOld(conn redis.Conn) {
-	s.old.mu.Lock()
-	defer s.old.mu.Unlock()
-	switch {
-	case conn.Err() != nil: // the others are hardly better
-		for _, c := range s.old.idle {
-			_ = c.Close()
-		}
-		s.old.idle = nil
-		fallthrough
-	case len(s.old.idle) >= mostIdle:
-		_ = conn.Close()
-		return
+// done gives a connection back.
+func (old *oldConns) done(conn redis.Conn) {
+	if conn.Err() != nil {
+		now := time.Now()
+		old.broken.Store(&now)
 	}
-	s.old.idle = append(s.old.idle, idleConn{conn, time.Now()})
+	_ = conn.Close()
 }
 
 // ErrUnfit says that the record is not for this sidecar: somebody has to change one of them.
@@ -239,11 +226,11 @@ func (s *Sidecar) sights(keys []string) map[string]sight {
 	if s.opts.Old == nil {
 		return all
 	}
-	conn, err := s.openOld()
+	conn, err := s.open(s.old)
 	if err != nil {
 		return all
 	}
-	defer s.closeOld(conn)
+	defer s.old.done(conn)
 	for _, key := range keys {
 		_ = conn.Send("GET", key)
 		_ = conn.Send("PTTL", key)
