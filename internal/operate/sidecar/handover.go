@@ -271,7 +271,7 @@ func (x *exchange) look() any {
 func (x *exchange) old() any {
 	if x.changes() {
 		for _, i := range x.at {
-			if key := string(x.args[i]); x.sidecar.keys.elsewhere(key, 0, time.Now()) && (x.mine(key) || x.frees(key)) {
+			if key := string(x.args[i]); x.sidecar.keys.elsewhere(key, 0, time.Now()) && (x.mine(key) || x.both(key)) {
 				x.sidecar.keys.alone(key, 0)
 				_, _ = x.atNew(x.rules.Del(x.now(), key)) // else it ends with its lease
 			}
@@ -286,7 +286,7 @@ func (x *exchange) new() any {
 	if x.changes() {
 		for _, i := range x.at {
 			key := string(x.args[i])
-			if !x.sidecar.keys.elsewhere(key, 2, time.Now()) || !x.mine(key) && !x.frees(key) {
+			if !x.sidecar.keys.elsewhere(key, 2, time.Now()) || !x.mine(key) && !x.both(key) {
 				continue
 			}
 			if text, err := x.atNew(x.rules.Get(x.now(), key)); err == nil && text != nil {
@@ -301,11 +301,8 @@ func (x *exchange) new() any {
 // changes tells whether the command is no mere read.
 func (x *exchange) changes() bool { return x.known.mode != reads && x.name != "GET" }
 
-// frees tells whether a DEL is of a text that stands on both servers by itself: a GETSET has put it over another text.
-func (x *exchange) frees(key string) bool {
-	if x.name != "DEL" && x.name != "UNLINK" {
-		return false
-	}
+// both tells whether a text stands on both servers that is no token: a GETSET has put it over another text.
+func (x *exchange) both(key string) bool {
 	old, err1 := x.atOld("GET", key)
 	new, err2 := x.atNew(x.rules.Get(x.now(), key))
 	return err1 == nil && err2 == nil && old != nil && string(bytesOf(old)) == string(bytesOf(new))

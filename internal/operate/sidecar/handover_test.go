@@ -168,6 +168,20 @@ func TestHandoverCommands(t *testing.T) {
 	assert.Equal(t, "new", h.new.Value("data"))
 }
 
+// A GETSET at stage both has put the service's text over another one on New too, where it is no token and has no end. It goes with the text on Old.
+func TestHandoverLeavesNoText(t *testing.T) {
+	h := newHouses(t)
+	conn := h.client(h.sidecar("one", true))
+	h.move(stages.Both)
+	h.new.Do("SET", "lock:a", "5")
+	says(t, conn, "5", "GETSET", "lock:a", "x y")
+	require.Equal(t, "old new", h.where("lock:a"))
+	h.move(stages.Old)
+	says(t, conn, "x y", "GETSET", "lock:a", ends(20*time.Second))
+	says(t, conn, "1", "DEL", "lock:a")
+	require.Equal(t, "nowhere", h.where("lock:a"))
+}
+
 // TestHandoverFaults cuts a sidecar off from either server within a command, at stage both. The service hears an error or "held", nobody enters beside another, and what
 // was taken ends with its lease.
 func TestHandoverFaults(t *testing.T) {

@@ -304,7 +304,7 @@ func (w *twoServers) alike(r *run, h *house) (behind [2]view) {
 		if !same(b, v) && h.stage != stages.New && b.kind == "none" && r.ends(v.value) { // of a lock that ended by D1 at stage new
 			r.differ("D1")
 		}
-		if !same(b, v) && v.what == "token" && r.guarded { // another service acted on it at stage old
+		if (r.lost || !same(b, v)) && v.what == "token" && r.guarded { // another service acted on it at stage old
 			r.differ("D10")
 		}
 	}
