@@ -86,20 +86,10 @@ func (w *twoServers) sites(t *testing.T) (all []*house) {
 		}
 		h := &house{site: site{world: w.world, name: "house-" + name, dialect: d, fleet: fleet}, stage: stages.Old}
 		for i := range h.services {
-			one, err := sidecar.New(t.Context(), sidecar.Options{
-				Pool: w.new.server.Pool(), Old: w.server.Pool(), DataOld: i == 0, Namespace: "to-b", Name: fmt.Sprint(name, "-s", i),
-				MemberLease: 10_000 * time.Hour, Lease: 10_000 * time.Second, Clock: w.now, Hold: -1, ReplyTimeout: 30 * time.Second,
+			h.sidecars[i], h.services[i] = w.service(t, name, sidecar.Options{
+				Pool: w.new.server.Pool(), Old: w.server.Pool(), DataOld: i == 0, Namespace: "to-b", Name: fmt.Sprint(name, "-s", i), ReplyTimeout: 30 * time.Second,
 			})
-			require.NoError(t, err)
-			ctx, cancel := context.WithCancel(t.Context())
-			ended := make(chan error, 1)
-			go func() { ended <- one.Run(ctx) }()
-			require.NoError(t, one.Joined(t.Context()))
-			cancel()
-			<-ended
-			h.services[i], err = one.Rewriter(name)
-			require.NoError(t, err)
-			h.sidecars[i], h.owners[i] = one, fmt.Sprintf("to-b/%s-s%d", name, i)
+			h.owners[i] = fmt.Sprintf("to-b/%s-s%d", name, i)
 		}
 		h.commands = h.services[0].Commands()
 		h.load(w.world, w.new)
@@ -160,7 +150,7 @@ func (w *twoServers) play(t *testing.T, h *house, p *program) {
 		var got [2][]string
 		sent := s.commands
 		for _, c := range s.commands {
-			if !w.send(r, s.client, r.words(c, true)) {
+			if !r.send(r.conns[1][s.client], s.client, r.words(c, true)) {
 				r.differ("D17")
 				return
 			}
@@ -229,42 +219,6 @@ func (w *twoServers) change(ctx context.Context, h *house, g *rand.Rand, tell fu
 		s.Follow(to)
 	}
 	tell("  stage %v", to)
-}
-
-// send sends a command of a client behind its sidecar. It is false where that cuts the connection.
-func (w *twoServers) send(r *run, client int, words []string) bool {
-	service, conn, c := r.site.services[r.services[client]], r.conns[1][client], r.clients[client]
-	keys, known := r.site.commands[strings.ToUpper(words[0])]
-	args := make([][]byte, len(words))
-	covered := keys == proxy.Keys{}
-	for i, word := range words {
-		args[i] = []byte(word)
-	}
-	for i := keys.First; known && !covered && i > 0 && i < len(words); i++ {
-		covered = service.Covers(args[i])
-	}
-	if !known || !covered {
-		conn.send(words...)
-		return true
-	}
-	c.Alone = false
-	verdict, out := service.Rewrite(c, args, nil)
-	if verdict == proxy.Apart {
-		c.Alone = true // nothing else of this client is under way
-		verdict, out = service.Rewrite(c, args, nil)
-		c.Alone = false
-	}
-	switch verdict {
-	case proxy.Replace:
-		conn.out = append(conn.out, out...)
-	case proxy.Refuse:
-		conn.send("EVAL", "return redis.error_reply(ARGV[1])", "0", string(out))
-	case proxy.Cut:
-		return false
-	default:
-		conn.send(words...)
-	}
-	return true
 }
 
 // on are what stands on the keys behind, on one of the servers.

@@ -97,11 +97,11 @@ func (r *run) words(c []string, behind bool) []string {
 	return words
 }
 
-// send sends a command of a client on a connection behind its sidecar.
-func (r *run) send(conn *wireConn, client int, words []string) {
-	service := r.site.services[r.services[client]]
+// send sends a command of a client on a connection behind its sidecar. It is false where that cuts the connection.
+func (r *run) send(conn *wireConn, client int, words []string) bool {
+	service, c := r.site.services[r.services[client]], r.clients[client]
 	if plant := r.site.plant; plant != nil && plant(r, conn, client, words) {
-		return
+		return true
 	}
 	keys, known := r.site.commands[strings.ToUpper(words[0])]
 	args := make([][]byte, len(words))
@@ -114,16 +114,25 @@ func (r *run) send(conn *wireConn, client int, words []string) {
 	}
 	if !known || !covered {
 		conn.send(words...)
-		return
+		return true
 	}
-	switch verdict, out := service.Rewrite(r.clients[client], args, nil); verdict {
+	verdict, out := service.Rewrite(c, args, nil)
+	if verdict == proxy.Apart {
+		c.Alone = true // nothing else of this client is under way
+		verdict, out = service.Rewrite(c, args, nil)
+		c.Alone = false
+	}
+	switch verdict {
 	case proxy.Replace:
 		conn.out = append(conn.out, out...)
 	case proxy.Refuse:
 		conn.send("EVAL", "return redis.error_reply(ARGV[1])", "0", string(out))
+	case proxy.Cut:
+		return false
 	default:
 		conn.send(words...)
 	}
+	return true
 }
 
 var locks = []string{"K", "L"}

@@ -109,18 +109,7 @@ func (w *world) sites(t *testing.T, only string) (all []*site) {
 			store := &stages.Store{Pool: w.server.Pool(), Namespace: namespace, ReplyTimeout: time.Minute}
 			require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: namespace, Stage: stage, Patterns: []string{namespace + ":*"}, Dialect: fleet, Shortest: time.Second}))
 			for i := range s.services {
-				one, err := sidecar.New(t.Context(), sidecar.Options{
-					Pool: w.server.Pool(), Namespace: namespace, Name: fmt.Sprint("s", i), MemberLease: 10_000 * time.Hour, Lease: 10_000 * time.Second, Clock: w.now, Hold: -1,
-				})
-				require.NoError(t, err)
-				ctx, cancel := context.WithCancel(t.Context())
-				ended := make(chan error, 1)
-				go func() { ended <- one.Run(ctx) }()
-				require.NoError(t, one.Joined(t.Context()))
-				cancel() // it is a member for ten thousand hours: its keeper would only disturb
-				<-ended
-				s.services[i], err = one.Rewriter(strings.Fields(name)[0])
-				require.NoError(t, err)
+				_, s.services[i] = w.service(t, strings.Fields(name)[0], sidecar.Options{Pool: w.server.Pool(), Namespace: namespace, Name: fmt.Sprint("s", i)})
 				s.owners[i] = fmt.Sprintf("%s/s%d", namespace, i)
 			}
 			s.commands = s.services[0].Commands()
@@ -129,6 +118,22 @@ func (w *world) sites(t *testing.T, only string) (all []*site) {
 		}
 	}
 	return all
+}
+
+// service is the sidecar of a service: a member for ten thousand hours, whose keeper would only disturb.
+func (w *world) service(t *testing.T, dialect string, opts sidecar.Options) (*sidecar.Sidecar, proxy.Rewriter) {
+	opts.MemberLease, opts.Lease, opts.Clock, opts.Hold = 10_000*time.Hour, 10_000*time.Second, w.now, -1
+	one, err := sidecar.New(t.Context(), opts)
+	require.NoError(t, err)
+	ctx, cancel := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- one.Run(ctx) }()
+	require.NoError(t, one.Joined(t.Context()))
+	cancel()
+	<-ended
+	r, err := one.Rewriter(dialect)
+	require.NoError(t, err)
+	return one, r
 }
 
 // load has the scripts of the programs loaded.
