@@ -1,12 +1,9 @@
 package modern_test
 
 import (
-	"bytes"
 	"context"
-	"io"
 	"net"
 	"slices"
-	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -20,70 +17,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
-
-// wire is a way to lose commands and replies on connections that are dialled with it.
-type wire struct {
-	s *redistest.Server
-
-	mu    sync.Mutex
-	fates []fate
-}
-
-// fate is what happens to the next write that contains a text.
-type fate struct {
-	text  string
-	loses redistest.Fate
-}
-
-func (w *wire) next(f ...fate) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	w.fates = f
-}
-
-func (w *wire) pool(t *testing.T) *redis.Pool {
-	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", w.s.Addr, redis.DialContextFunc(func(ctx context.Context, network, addr string) (net.Conn, error) {
-			conn, err := (&net.Dialer{}).DialContext(ctx, network, addr)
-			return &wiredConn{Conn: conn, wire: w}, err
-		}))
-	}}
-	t.Cleanup(func() { _ = pool.Close() })
-	return pool
-}
-
-type wiredConn struct {
-	net.Conn
-	wire    *wire
-	swallow atomic.Bool
-}
-
-func (c *wiredConn) Write(p []byte) (int, error) {
-	c.wire.mu.Lock()
-	var loses redistest.Fate
-	if f := c.wire.fates; len(f) > 0 && bytes.Contains(p, []byte(f[0].text)) {
-		loses = f[0].loses
-		c.wire.fates = f[1:]
-	}
-	c.wire.mu.Unlock()
-	switch loses {
-	case redistest.LosesReply:
-		c.swallow.Store(true)
-	case redistest.LosesCommand:
-		_ = c.Conn.Close()
-		return len(p), nil
-	}
-	return c.Conn.Write(p)
-}
-
-func (c *wiredConn) Read(p []byte) (int, error) {
-	n, err := c.Conn.Read(p)
-	if c.swallow.Load() { // the reply has come, so the command has run
-		_ = c.Conn.Close()
-		return 0, io.EOF
-	}
-	return n, err
-}
 
 // Fault 4: a reply that is lost after SET leaves an orphan for a whole TTL. Here it is settled while the
 // caller still wants the lock, cleaned up by token when it does not (TestLifecycle), and reported as unknown, with the
