@@ -19,7 +19,7 @@ func TestCompanionKeysLieInTheirKeysSlot(t *testing.T) {
 	keys = append(keys, braced()...)
 	names := map[string]string{}
 	for _, key := range keys {
-		for _, name := range []string{GuardKey(key), FenceKey(key)} {
+		for _, name := range CompanionNames(key) {
 			assert.True(t, Slot(name) == Slot(key), "%q lies in slot %d, its key %q in %d", name, Slot(name), key, Slot(key))
 			if other, taken := names[name]; taken && other != key {
 				t.Errorf("%q belongs to %q and to %q", name, other, key)
