@@ -212,47 +212,6 @@ func TestNextSaysHowOldItsFiguresAre(t *testing.T) {
 	}
 }
 
-// A record that was lost, or never written, beside reserved keys: that is said, and the name is not offered for itself.
-func TestReservedWithoutARecord(t *testing.T) {
-	s := redistest.Real(t)
-	t.Chdir(t.TempDir())
-	o := operator{t, s.URL()}
-	o.creates("orders", "lock:*")
-	s.Do("DEL", stages.RecordKey("orders"))
-	for _, args := range [][]string{{"stage", "--namespace", "orders"}, {"stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute"}} {
-		_, stderr := o.runs(exitFailed, args...)
-		assert.Contains(t, stderr, "its keys are reserved: a stage init or stage delete was stopped, or the record was lost")
-		assert.NotContains(t, stderr, "did you mean")
-	}
-	stdout, _ := o.runs(exitDone, "next", "--namespace", "orders")
-	assert.Contains(t, strings.Join(strings.Fields(stdout), " "), "there is no record, and its keys are reserved: a stage init or stage delete was stopped, or the record was lost")
-	s.Do("HSET", stages.RecordKey("orders"), "epoch", "many")
-	_, stderr := o.runs(exitFailed, "next", "--namespace", "orders")
-	assert.Contains(t, stderr, "namespace orders: the record cannot be read")
-}
-
-// At stage bridge a member that has not changed over yet is waited for: verify would see it at once, and look for a day in vain.
-func TestNextWaitsForMembersOfTheStageBefore(t *testing.T) {
-	s := redistest.Real(t)
-	t.Chdir(t.TempDir())
-	o := operator{t, s.URL()}
-	o.bridges("orders", "lock:*")
-	next := func(lowest int) string {
-		s.Do("EVAL", `local now = redis.call("TIME")[1] * 1000
-			redis.call("HSET", KEYS[1], "pay-7", cjson.encode({seq=1, epoch=2, stage=1, lo=tonumber(ARGV[1]), hi=1, seen=now, ends=now+60000, longest=1000, skew=0, info="{}"}))`,
-			1, stages.MembersKey("orders"), lowest)
-		stdout, _ := o.runs(exitDone, "next", "--namespace", "orders")
-		return strings.Join(strings.Fields(stdout), " ")
-	}
-	assert.Contains(t, next(0), "wait: 1 member may still run stage legacy, or hold its locks (pay-7)")
-	assert.Contains(t, next(1), "lockmigrate verify --namespace orders --longest-silence HOW-LONG")
-	o.runs(exitUsage, "verify", "--namespace", "orders", "--longest-silence", "HOW-LONG", "--for", "LONGER") // the hole is no value
-	s.Do("DEL", stages.MembersKey("orders"))
-	o.runs(exitDone, "stage", "set", "--namespace", "orders", "--longest-silence", "25h", "--execute")
-	stdout, _ := o.runs(exitDone, "next", "--namespace", "orders")
-	assert.Contains(t, stdout, "lockmigrate verify --namespace orders --for 26h15m --monitor") // the operator has stated it
-}
-
 // TestALookHasOneSize: what a look keeps of a million legacy values is how many of each kind, and the first of them by name.
 func TestALookHasOneSize(t *testing.T) {
 	t.Parallel()

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"net"
 	"strings"
 	"sync"
 	"testing"
@@ -58,30 +57,6 @@ func surroundings(out, diagnostics io.Writer, terminal bool) *environment {
 		now:        time.Now,
 		sample:     10 * time.Millisecond,
 	}
-}
-
-func TestReadOnlyServer(t *testing.T) {
-	master := redistest.Real(t)
-	var replica *redistest.Server
-	{
-		host, port, _ := net.SplitHostPort(master.Addr)
-		replica = redistest.Real(t, "--replicaof", host+" "+port)
-	}
-	stdout, stderr := expect(t, exitFailed, "demo", "--redis", replica.URL())
-	assert.Empty(t, stdout)
-	assert.Equal(t, "lockmigrate: the server is a read-only replica: name the master in the URL, or use redis+sentinel://\n", stderr)
-
-	_, stderr = expect(t, exitDone, "scan", "--redis", replica.URL())
-	assert.Empty(t, stderr)
-}
-
-func TestScanWithoutTheRight(t *testing.T) {
-	s := redistest.Real(t)
-	s.Do("ACL", "SETUSER", "joe", "on", ">hunter2", "~*", "+@all", "-scan")
-	s.Do("SET", "k", "v")
-	stdout, stderr := expect(t, exitFailed, "scan", "--redis", "redis://joe:hunter2@"+s.Addr)
-	assert.Empty(t, stdout)
-	assert.Regexp(t, `^lockmigrate: this user may not run a command there \(NOPERM .*scan.*\): lockmigrate scan needs ACL SETUSER NAME .*~KEY .*\+scan .*\+pttl \+getrange .*\(SECURITY.md, "The least rights", .*\)\n$`, stderr)
 }
 
 // TestScanOfADyingServer: what was found is printed, and what is missing is said.

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"flag"
 	"fmt"
 	"os"
@@ -16,6 +17,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -71,7 +73,7 @@ func TestScript(t *testing.T) {
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits":          exits,
+			"exits":          exits(runProgram),
 			"redis":          sendRedis,
 			"server-says":    serverSays,
 			"server-wants":   serverWants,
@@ -81,24 +83,97 @@ func TestScript(t *testing.T) {
 	})
 }
 
+// TestScriptOnARealServer runs testdata/real/*.txtar: what the embedded server cannot show. Each has a Redis server of its own, which is
+// also the one of its command lines. These run within the test, in its folder: a script names its own by $WORK. Beside exits and redis there are
+//
+//	member NAMESPACE USER NAME TTL   starts a Go member, and waits until it may act
+//	locks NAME KEY                   it takes a lock and gives it back
+//	works NAMESPACE KEY              starts a Go member that locks a key again and again
+//	reported N                       waits until the namespace orders has so many members, which all run its record
+func TestScriptOnARealServer(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/real",
+		Setup: func(env *testscript.Env) error {
+			server := redistest.Real(env.T().(testing.TB))
+			env.Values[stageKey{}] = &realStage{operator{env.T().(testing.TB), server.URL()}, server.Addr, map[string]compat.Locker{}}
+			env.Setenv("SERVER", server.Addr)
+			env.Setenv("LOCKMIGRATE_REDIS", server.URL())
+			return nil
+		},
+		Cmds: map[string]func(*testscript.TestScript, bool, []string){
+			"exits": exits(runWithin), "redis": sendRedis,
+			"member": func(ts *testscript.TestScript, _ bool, args []string) {
+				on := stageOf(ts)
+				ttl, err := time.ParseDuration(args[3])
+				ts.Check(err)
+				on.members[args[2]] = service(on.t, as(on.t, on.addr, args[1]), func(o *compat.Options) { o.Namespace, o.Member, o.TTL = args[0], args[2], ttl })
+			},
+			"locks": func(ts *testscript.TestScript, _ bool, args []string) {
+				ts.Check(stageOf(ts).members[args[0]].Do(context.Background(), args[1], func(context.Context) error { return nil }))
+			},
+			"works": func(ts *testscript.TestScript, _ bool, args []string) {
+				on := stageOf(ts)
+				working(on.t, as(on.t, on.addr, "default"), args[0], args[1])
+			},
+			"reported": func(ts *testscript.TestScript, _ bool, args []string) {
+				members, err := strconv.Atoi(args[0])
+				ts.Check(err)
+				stageOf(ts).reported(members)
+			},
+		},
+	})
+}
+
+type stageKey struct{}
+
+// realStage is what a script on a real server works with.
+type realStage struct {
+	operator
+	addr    string
+	members map[string]compat.Locker
+}
+
+func stageOf(ts *testscript.TestScript) *realStage { return ts.Value(stageKey{}).(*realStage) }
+
 // exits runs a command and compares its exit code; stdout and stderr are then there to match.
-func exits(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 {
-		ts.Fatalf("usage: exits CODE command...")
-	}
-	want, err := strconv.Atoi(args[0])
-	ts.Check(err)
-	got := 0
-	if err := ts.Exec(args[1], args[2:]...); err != nil {
-		status, ok := err.(interface{ ExitCode() int })
-		if !ok {
-			ts.Fatalf("run %q: %v", args[1:], err)
+func exits(run func(ts *testscript.TestScript, words []string) (code int)) func(*testscript.TestScript, bool, []string) {
+	return func(ts *testscript.TestScript, neg bool, args []string) {
+		if neg || len(args) < 2 {
+			ts.Fatalf("usage: exits CODE command...")
 		}
-		got = status.ExitCode()
+		want, err := strconv.Atoi(args[0])
+		ts.Check(err)
+		if got := run(ts, args[1:]); got != want {
+			ts.Fatalf("%q exits %d, want %d", args[1:], got, want)
+		}
 	}
-	if got != want {
-		ts.Fatalf("%q exits %d, want %d", args[1:], got, want)
+}
+
+// runProgram runs a command as a process of its own.
+func runProgram(ts *testscript.TestScript, words []string) int {
+	err := ts.Exec(words[0], words[1:]...)
+	if err == nil {
+		return 0
 	}
+	status, ok := err.(interface{ ExitCode() int })
+	if !ok {
+		ts.Fatalf("run %q: %v", words, err)
+	}
+	return status.ExitCode()
+}
+
+// runWithin runs a command line within the test.
+func runWithin(ts *testscript.TestScript, words []string) int {
+	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+	defer cancel()
+	var stdout, stderr buffer
+	env := surroundings(&stdout, &stderr, false)
+	env.getenv = ts.Getenv
+	code := run(ctx, env, words[1:])
+	fmt.Fprint(ts.Stdout(), stdout.String())
+	fmt.Fprint(ts.Stderr(), stderr.String())
+	return code
 }
 
 type serverKey struct{}
@@ -112,7 +187,7 @@ func sendRedis(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: redis COMMAND word...")
 	}
-	conn, err := redis.Dial("tcp", serverOf(ts).Addr())
+	conn, err := redis.Dial("tcp", ts.Getenv("SERVER"))
 	ts.Check(err)
 	defer conn.Close()
 	var words []any

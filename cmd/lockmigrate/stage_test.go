@@ -24,7 +24,7 @@ import (
 
 // operator runs command lines on one server.
 type operator struct {
-	t   *testing.T
+	t   testing.TB
 	url string
 }
 
@@ -62,7 +62,7 @@ func (o operator) says(code int, args ...string) string {
 }
 
 // service is a Go member of a namespace.
-func service(t *testing.T, pool lockmigrate.Pool, change ...func(*compat.Options)) compat.Locker {
+func service(t testing.TB, pool lockmigrate.Pool, change ...func(*compat.Options)) compat.Locker {
 	t.Helper()
 	opts := compat.Options{
 		Namespace: "orders", TTL: time.Second, Lease: 2 * time.Second, ClockLag: 50 * time.Millisecond, CommandDelay: 100 * time.Millisecond,
@@ -92,10 +92,10 @@ func (o operator) reported(members int) {
 }
 
 // as is a pool for connections of a user.
-func as(t *testing.T, s *redistest.Server, user string) *redis.Pool {
+func as(t testing.TB, addr, user string) *redis.Pool {
 	t.Helper()
 	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
+		return redis.DialContext(ctx, "tcp", addr, redis.DialUsername(user), redis.DialPassword("pw"))
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
@@ -112,7 +112,7 @@ func TestRollbackUnderAFence(t *testing.T) {
 		s.Do("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
 	}
 	o.creates("orders", "lock.order.*")
-	l := service(t, as(t, s, "app"))
+	l := service(t, as(t, s.Addr, "app"))
 	o.reported(1)
 	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
 
@@ -144,69 +144,6 @@ func TestRollbackUnderAFence(t *testing.T) {
 	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--force", "it is night", "--execute")
 	stdout, _ = o.runs(exitDone, "stage", "--namespace", "orders")
 	assert.Contains(t, stdout, "forced: it is night")
-}
-
-// TestAFenceStopsNoMember: a fence denies its commands on every key, so it would stop the members of another namespace that is at stage
-// legacy. The plan says what it takes and from whom, and is refused.
-func TestAFenceStopsNoMember(t *testing.T) {
-	s := redistest.Real(t)
-	o := operator{t, s.URL()}
-	for _, user := range []string{"app", "old"} {
-		s.Do("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
-	}
-	o.creates("bills", "lock.bill.*")
-	o.bridges("orders", "lock.order.*")
-	l := service(t, as(t, s, "app"), func(opts *compat.Options) { opts.Namespace, opts.Member = "bills", "bills-1" })
-	journal := filepath.Join(t.TempDir(), "fence.jsonl")
-	for _, more := range [][]string{nil, {"--execute", "--journal", journal}} {
-		stdout, stderr := o.runs(exitUnsafe, append([]string{"fence", "--user", "app", "--lock", "lock.order.*"}, more...)...)
-		assert.Contains(t, stdout, "takes      SETNX, GETSET on EVERY key, not only on locks: no other key is kept")
-		assert.Contains(t, stdout, "from       user app: ")
-		assert.Regexp(t, `a second   SETNX \S+ \(mean \S+\), GETSET `, stdout)
-		assert.Contains(t, stdout, "nothing was written; --execute would be refused")
-		assert.Regexp(t, `the fence would stop 1 member at stage legacy: bills-1\S* of namespace bills \(user app\): move that namespace to bridge first`, stderr)
-	}
-	assert.NoFileExists(t, journal)
-	require.NoError(t, l.Do(t.Context(), "lock.bill.1", func(context.Context) error { return nil }))
-
-	o.runs(exitDone, "fence", "--user", "old", "--lock", "lock.order.*") // nobody's member
-	o.runs(exitDone, "fence", "--user", "app", "--lock", "lock.order.*", "--keep", "lock.bill.*", "--execute", "--journal", journal)
-	require.NoError(t, l.Do(t.Context(), "lock.bill.1", func(context.Context) error { return nil }))
-	stdout, _ := o.runs(exitDone, "fence", "--remove", journal)
-	assert.Contains(t, stdout, "would run  ACL SETUSER app -@all +@all clearselectors")
-	assert.Contains(t, stdout, "nothing was written; add --execute to do it")
-	o.runs(exitDone, "fence", "--remove", journal, "--execute")
-	assert.Equal(t, "OK", s.Do("ACL", "DRYRUN", "app", "SETNX", "lock.order.1", "1"))
-	_, stderr := o.runs(exitUsage, "fence", "--remove", journal, "--lock", "x")
-	assert.Contains(t, stderr, "--remove takes away whatever the fence denied")
-	_, stderr = o.runs(exitUsage, "fence", "--user", "app", "--lock", "x", "--execute", "--dry-run")
-	assert.Contains(t, stderr, "--dry-run writes nothing, and --execute writes: choose one")
-}
-
-// TestAfterAMove: who changes over and for how long at most is no failure, and --wait returns when all have.
-func TestAfterAMove(t *testing.T) {
-	t.Parallel()
-	s := redistest.Real(t)
-	o := operator{t, s.URL()}
-	o.creates("orders", "lock.order.*")
-	slow := func(name string) func(*compat.Options) {
-		return func(c *compat.Options) { c.Member, c.TTL = name, 4*time.Second }
-	}
-	service(t, s.Pool(), slow("pay"))
-	service(t, s.Pool(), slow("ship"))
-	o.reported(2)
-	stdout, _ := o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--execute")
-	assert.Contains(t, stdout, "2 of 2 members change over with their next report, within ")
-	assert.NotContains(t, stdout, "will wait")
-	_, stderr := o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
-	assert.Contains(t, stderr, "is at bridge already")
-	stdout, _ = o.runs(exitDone, "stage", "--namespace", "orders")
-	assert.NotContains(t, stdout, "change over")
-	assert.Equal(t, 2, strings.Count(stdout, "  bridge  "), stdout)
-
-	_, stderr = o.runs(exitInconclusive, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--wait=1ms", "--execute")
-	assert.Contains(t, stderr, "namespace orders is at legacy")
-	assert.Contains(t, stderr, "the move is made")
 }
 
 // TestGhostsAtTheDoorOfModern: on every master, live and dead ones, with the line that removes the dead.
@@ -259,21 +196,6 @@ func TestGhostsAtTheDoorOfModern(t *testing.T) {
 	})
 }
 
-// TestPatternsOfAnyBytesOnTheCommandLine: as bytes, and written as \xHH.
-func TestPatternsOfAnyBytesOnTheCommandLine(t *testing.T) {
-	s := redistest.Real(t)
-	o := operator{t, s.URL()}
-	o.creates("orders", `lock\xff\xfe*`)
-	l := service(t, s.Pool())
-	require.NoError(t, l.Do(t.Context(), "lock\xff\xfe1", func(context.Context) error { return nil }))
-	_, stderr := o.runs(exitUnsafe, "stage", "init", "--namespace", "other", "--match", "lock\xff*", "--dialect", "jedis-ms", "--shortest-lease", "2s")
-	assert.Contains(t, stderr, "keys of two namespaces")
-	stdout, _ := o.runs(exitDone, "stage", "list")
-	assert.Contains(t, stdout, `lock\xff\xfe*`)
-	stdout, _ = o.runs(exitDone, "stage", "--namespace", "orders", "--json")
-	assert.Contains(t, stdout, `lock\\xff\\xfe*`)
-}
-
 // TestTheDemosLinesWorkAsPrinted: the demo prints what an operator would type, and typing it does it.
 func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
 	t.Parallel()
@@ -302,26 +224,6 @@ func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
 	}}, "redis://"+server.Addr())
 	require.NoError(t, err)
 	assert.Len(t, lines, 8)
-}
-
-// TestRollbackWhereRulesCannotBeRead: an operator without rights, and members that cannot tell their user, are no
-// reason to stay at night, but the plan says what it could not see.
-func TestRollbackWhereRulesCannotBeRead(t *testing.T) {
-	s := redistest.Real(t)
-	s.Do("ACL", "SETUSER", "app", "on", ">pw", "~*", "&*", "+@all")
-	s.Do("ACL", "SETUSER", "mute", "on", ">pw", "~*", "&*", "+@all", "-acl")
-	o := operator{t, s.URL()}
-	o.bridges("orders", "lock.order.*")
-	service(t, as(t, s, "app"))
-	service(t, as(t, s, "mute"))
-	o.reported(2)
-	_, stderr := o.runs(exitDone, "stage", "rollback", "--namespace", "orders")
-	assert.Contains(t, stderr, "the user of 1 member is not known")
-	assert.NotContains(t, stderr, "cannot be read")
-	weak := operator{t, "redis://mute:pw@" + s.Addr + "/0"}
-	_, stderr = weak.runs(exitDone, "stage", "rollback", "--namespace", "orders")
-	assert.Contains(t, stderr, "the rules of user app on "+s.Addr+" cannot be read")
-	assert.Contains(t, stderr, "lockmigrate fence --remove FILE --execute")
 }
 
 // TestPatternsOfSpecialCharacters: a namespace's pattern names every character, and means the same keys for its members, for the tools and for

@@ -49,7 +49,7 @@ func (v verified) open() (ids []string) {
 func live(s *redistest.Server, key string) { s.Do("SET", key, "token", "PX", 600_000) }
 
 // working is a Go service of a namespace, which locks a key again and again until the test ends.
-func working(t *testing.T, pool lockmigrate.Pool, namespace, key string) {
+func working(t testing.TB, pool lockmigrate.Pool, namespace, key string) {
 	t.Helper()
 	locker := service(t, pool, func(o *compat.Options) { o.Namespace = namespace })
 	ctx, stop := context.WithCancel(context.Background())
@@ -210,33 +210,6 @@ func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
 		require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(written), change[0], change[1])), 0o600))
 		assert.Contains(t, o.says(exitUnsafe, advance...), `obligation "window" is not discharged`)
 	}
-}
-
-// TestTheRecordKnowsTheLongestSilence: verify takes the record's figure where nothing is said, and no smaller one.
-func TestTheRecordKnowsTheLongestSilence(t *testing.T) {
-	s := redistest.Real(t)
-	t.Chdir(t.TempDir())
-	o := operator{t, s.URL()}
-	create := []string{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "1s", "--stage", "bridge", "--execute"}
-	_, stderr := o.runs(exitUsage, append(create, "--longest-silence", "900ms")...)
-	assert.Contains(t, stderr, "--longest-silence 900ms is less than the shortest lease of 1s")
-	o.runs(exitDone, append(create, "--longest-silence", "1500ms")...)
-	working(t, s.Pool(), "orders", "lock:1")
-	look := []string{"verify", "--namespace", "orders", "--monitor", "--out", "c.json"}
-	_, stderr = o.runs(exitUsage, append(look, "--for", "1s")...)
-	assert.Contains(t, stderr, "the window of 1s is shorter than the longest silence of 1.5s, which the record says")
-	_, stderr = o.runs(exitUsage, append(look, "--for", "2s", "--ignore-db", "5", "--ignore-db", "0")...)
-	assert.Contains(t, stderr, "database 0 is the one of the locks")
-	_, stderr = o.runs(exitUsage, append(look, "--for", "2s", "--longest-silence", "1200ms")...)
-	assert.Contains(t, stderr, "the longest silence of 1.2s is less than the 1.5s that the record knows of")
-	stdout, _ := o.runs(exitDone, append(look, "--for", "1600ms")...)
-	assert.Regexp(t, `which\s+the\s+record\s+of\s+namespace\s+orders\s+says\s+is\s+1.5s`, stdout)
-	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--certificate", "c.json") // the plan
-	stdout, _ = o.runs(exitDone, append(look, "--for", "2s", "--longest-silence", "1700ms")...)
-	assert.Regexp(t, `said\s+to\s+be\s+1.7s`, stdout)
-	o.runs(exitDone, "stage", "set", "--namespace", "orders", "--longest-silence", "30s", "--execute")
-	_, stderr = o.runs(exitUsage, append(look, "--for", "20s")...)
-	assert.Equal(t, "lockmigrate: the window of 20s is shorter than the longest silence of 30s, which the record says: give a longer --for\n", stderr, "docs/operator.md")
 }
 
 func addrOf(t *testing.T, conn redis.Conn) string {
