@@ -48,7 +48,8 @@ func TestServerReadsExpiriesAsTheMachinesDo(t *testing.T) {
 			expired := 0
 			for i := range 120 {
 				s.Do("DEL", take.Key, take.Guard)
-				value, _ := d.Expiry(began.Add(time.Duration(rng.Int64N(int64(2*time.Hour)))-time.Hour), time.Second, owner)
+				span := []time.Duration{time.Hour, 10 * time.Second}[i/2%2] // far from now, or near
+				value, _ := d.Expiry(began.Add(time.Duration(rng.Int64N(int64(2*span)))-span), time.Second, owner)
 				if i%3 == 1 {
 					value = mutated(rng, value)
 				}
