@@ -114,73 +114,32 @@ func TestLocksOnAClusterThatReshards(t *testing.T) {
 	}
 }
 
-// refusing is a connection to a master that answers some commands with an error, in the place that their replies have among others.
-type refusing struct {
-	redis.Conn
-	refuse func(name string, args []any) string
-}
-
-func (r refusing) asked(name string, args []any) (string, []any) {
-	if why := r.refuse(name, args); why != "" {
-		return "EVAL", []any{"return redis.error_reply(ARGV[1])", 0, why}
-	}
-	return name, args
-}
-
-func (r refusing) Do(name string, args ...any) (any, error) {
-	name, args = r.asked(name, args)
-	return r.Conn.Do(name, args...)
-}
-
-func (r refusing) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
-	name, args = r.asked(name, args)
-	return redis.DoWithTimeout(r.Conn, timeout, name, args...)
-}
-
-func (r refusing) DoContext(ctx context.Context, name string, args ...any) (any, error) {
-	name, args = r.asked(name, args)
-	return redis.DoContext(r.Conn, ctx, name, args...)
-}
-
-func (r refusing) Send(name string, args ...any) error {
-	name, args = r.asked(name, args)
-	return r.Conn.Send(name, args...)
-}
-
-func (r refusing) ReceiveWithTimeout(timeout time.Duration) (any, error) {
-	return redis.ReceiveWithTimeout(r.Conn, timeout)
-}
-
-func (r refusing) ReceiveContext(ctx context.Context) (any, error) {
-	return redis.ReceiveContext(r.Conn, ctx)
-}
-
 // While a slot moves, two masters may each name the other. Nobody hears of it, however often a command goes to and fro.
 func TestMastersThatNameEachOther(t *testing.T) {
 	c := redistest.NewCluster(t, 3, 0)
 	var asked, refused [3]atomic.Int64
-	pool, err := New(Options{Addrs: c.Addrs(), Dial: func(ctx context.Context, addr string) (redis.Conn, error) {
-		conn, err := redis.DialContext(ctx, "tcp", addr)
-		if err != nil {
-			return nil, err
-		}
-		return refusing{conn, func(name string, args []any) string {
-			at, keyed := map[string]int{"SETNX": 0, "SET": 0, "GET": 0, "GETSET": 0, "WATCH": 0, "DEL": 0, "EXISTS": 0, "EVAL": 2, "EVALSHA": 2}[name]
-			if !keyed || len(args) <= at {
-				return ""
+	proxies := map[string]*redistest.Link{}
+	for i, master := range c.Masters {
+		proxies[master.Addr] = redistest.NewProxy(t, master)
+		proxies[master.Addr].Rewrite(func(words []string) []string {
+			at, keyed := map[string]int{"SETNX": 1, "SET": 1, "GET": 1, "GETSET": 1, "WATCH": 1, "DEL": 1, "EXISTS": 1, "EVAL": 3, "EVALSHA": 3}[words[0]]
+			if !keyed || len(words) <= at {
+				return words
 			}
-			slot := protocol.Slot(fmt.Sprint(args[at]))
-			i := slot * 3 / redistest.Slots
-			if addr != c.Masters[i].Addr {
-				return "" // MOVED, by itself
+			slot := protocol.Slot(words[at])
+			if slot*3/redistest.Slots != i {
+				return words // MOVED, by itself
 			}
 			// Ever more turns, beyond what is followed without a pause.
 			if n := asked[i].Add(1); n%30 < (n/30)%30 {
 				refused[i].Add(1)
-				return fmt.Sprintf("MOVED %d %s", slot, c.Masters[(i+1)%3].Addr)
+				return []string{"EVAL", "return redis.error_reply(ARGV[1])", "0", fmt.Sprintf("MOVED %d %s", slot, c.Masters[(i+1)%3].Addr)}
 			}
-			return ""
-		}}, nil
+			return words
+		})
+	}
+	pool, err := New(Options{Addrs: c.Addrs(), Dial: func(ctx context.Context, addr string) (redis.Conn, error) {
+		return redis.DialContext(ctx, "tcp", proxies[addr].Addr)
 	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, pool.Close()) })
