@@ -56,24 +56,9 @@ func TestAClosedDriverRunsOnItsCallers(t *testing.T) {
 	assert.Equal(t, protocol.Acquired, out.Step.Verdict)
 }
 
-func newConn(t *testing.T, s *redistest.Server, change func(*SharedOptions)) *Shared {
-	t.Helper()
-	o := SharedOptions{
-		Dial:         s.Dial,
-		Now:          func() protocol.Instant { return protocol.InstantOf(time.Now()) },
-		ReplyTimeout: 5 * time.Second,
-	}
-	if change != nil {
-		change(&o)
-	}
-	l := NewShared(o)
-	t.Cleanup(func() { l.Close(); l.Wait() })
-	return l
-}
-
 func TestRefusalIsOneCallersOwn(t *testing.T) {
 	s := redistest.Mini(t)
-	l := newConn(t, s, nil)
+	l := open(t, s.Dial, nil)
 	s.Do("HSET", "h", "f", "v")
 	reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.Get, Key: "h"})
 	assert.Error(t, err)
@@ -86,7 +71,7 @@ func TestRefusalIsOneCallersOwn(t *testing.T) {
 
 func TestClosedLine(t *testing.T) {
 	s := redistest.Mini(t)
-	l := newConn(t, s, nil)
+	l := open(t, s.Dial, nil)
 	require.NoError(t, l.Connect(t.Context(), ""))
 	l.Close()
 	_, err := l.Request(t.Context(), wire.Request{Name: "PING"})

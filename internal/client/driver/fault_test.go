@@ -3,7 +3,6 @@ package driver
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"strings"
 	"sync"
@@ -19,27 +18,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
-
-func TestForgottenScriptsUnderLoad(t *testing.T) {
-	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
-		l := open(t, s.Dial, nil)
-		for range 3 {
-			s.Do("SCRIPT", "FLUSH")
-			var all sync.WaitGroup
-			for g := range 16 {
-				all.Go(func() {
-					key := fmt.Sprint("k", g)
-					_, err := l.Request(t.Context(), wire.Plain("SET", key, "token"))
-					assert.NoError(t, err)
-					reply, err := l.Do(t.Context(), protocol.Command{Op: protocol.CompareDel, Key: key, Value: "token"})
-					assert.NoError(t, err)
-					assert.EqualValues(t, 1, reply.Int)
-				})
-			}
-			all.Wait()
-		}
-	})
-}
 
 // busyWriter returns a connection whose writer is stuck in the write of the first command.
 func busyWriter(t *testing.T) (f *fake, l *Shared, first <-chan error) {
