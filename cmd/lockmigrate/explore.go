@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"fmt"
-	"runtime"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -13,6 +12,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 func newExploreCommand(env *environment) *cobra.Command {
@@ -68,13 +68,16 @@ func runExplore(ctx context.Context, env *environment, wanted []string) error {
 	defer status.Clear()
 	start := env.now()
 	found := make([]explore.Finding, len(claims))
-	done := searchAll(ctx, env, claims, found)
-	for i := range claims {
-		status.Update("explore %s %d of %d claims: %s", terminal.Bar(float64(i)/float64(len(claims))), i, len(claims), claims[i].ID)
-		<-done[i]
-		if err := ctx.Err(); err != nil {
-			return err
-		}
+	var done atomic.Int64
+	sim.Each(ctx, 0, len(claims), func(_ *sim.World, i int) { // the searches know nothing of each other: their findings are the same in any order
+		status.Update("explore %s %d of %d claims: %s", terminal.Bar(float64(done.Load())/float64(len(claims))), done.Load(), len(claims), claims[i].ID)
+		began := env.now()
+		found[i] = explore.Check(ctx, claims[i], explore.DefaultStates)
+		found[i].Took = env.now().Sub(began)
+		done.Add(1)
+	})
+	if err := ctx.Err(); err != nil {
+		return err
 	}
 	wall := env.now().Sub(start)
 	status.Clear()
@@ -82,31 +85,6 @@ func runExplore(ctx context.Context, env *environment, wanted []string) error {
 		return err
 	}
 	return judgeFindings(found)
-}
-
-// searchAll searches the claims on all cores; done[i] is closed when found[i] is there. The searches
-// know nothing of each other, so their findings are the same in any order.
-func searchAll(ctx context.Context, env *environment, claims []explore.Claim, found []explore.Finding) []chan struct{} {
-	done := make([]chan struct{}, len(claims))
-	for i := range done {
-		done[i] = make(chan struct{})
-	}
-	var next atomic.Int64
-	for range runtime.GOMAXPROCS(0) {
-		go func() {
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(claims) {
-					return
-				}
-				start := env.now()
-				found[i] = explore.Check(ctx, claims[i], explore.Limits{})
-				found[i].Took = env.now().Sub(start)
-				close(done[i])
-			}
-		}()
-	}
-	return done
 }
 
 func judgeFindings(found []explore.Finding) error {

@@ -238,9 +238,8 @@ func (m *Model) follow(c *Client, a *actor, step protocol.Step, tick Ticks) {
 		a.wake = tick + int((step.Sleep+m.Tick-1)/m.Tick)
 	case protocol.Done:
 		switch {
-		case step.Verdict == protocol.Unsure && a.session.Ended == model.Acquiring,
-			step.Verdict == protocol.Displaced && a.session.Ended == model.Renewing:
-			if undo, ok := a.session.Abandon(m.reading(c, a, tick)); ok {
+		case !a.session.Holds():
+			if undo, ok := a.session.Undo(m.reading(c, a, tick)); ok {
 				m.follow(c, a, undo, tick)
 			}
 		case step.Verdict == protocol.Acquired, step.Verdict == protocol.Renewed, step.Verdict == protocol.Repaired:

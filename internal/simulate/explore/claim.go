@@ -39,8 +39,8 @@ func (f *Finding) AsExpected() bool {
 }
 
 // Check explores one claim.
-func Check(ctx context.Context, c Claim, limits Limits) Finding {
-	o := Search(ctx, c.Model, limits)
+func Check(ctx context.Context, c Claim, states int) Finding {
+	o := Search(ctx, c.Model, states)
 	f := Finding{Claim: c, Outcome: o, Verdict: Incomplete}
 	switch {
 	case o.Violated:

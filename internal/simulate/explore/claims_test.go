@@ -45,7 +45,7 @@ func TestClaims(t *testing.T) {
 		seen[c.ID] = true
 		t.Run(c.ID, func(t *testing.T) {
 			parallel(t)
-			f := Check(context.Background(), c, Limits{States: searchLimit})
+			f := Check(context.Background(), c, searchLimit)
 			if f.Verdict == Incomplete && searchLimit < DefaultStates {
 				t.Skipf("left out: more than %d states; `make test` proves it (LOCKMIGRATE_SUITES=proofs)", searchLimit)
 			}
@@ -73,7 +73,7 @@ func TestAClaimStandsAlone(t *testing.T) {
 // left out, since no shorter run breaks the claim.
 func TestCanonicalCounterexample(t *testing.T) {
 	c := claimNamed("LL-ahead")
-	f := Check(context.Background(), c, Limits{})
+	f := Check(context.Background(), c, DefaultStates)
 	require.Len(t, c.Model.Clients, 2)
 	require.Equal(t, 4, Commands(f.Trace))
 	require.Equal(t, []int{0, 1}, f.Trace[len(f.Trace)-1].Inside)
@@ -81,18 +81,18 @@ func TestCanonicalCounterexample(t *testing.T) {
 
 func TestSearchStopsAtItsLimit(t *testing.T) {
 	c := Claims()[0]
-	f := Check(context.Background(), c, Limits{States: 1000})
+	f := Check(context.Background(), c, 1000)
 	require.Equal(t, Incomplete, f.Verdict)
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
-	require.Equal(t, Incomplete, Check(cancelled, c, Limits{}).Verdict)
+	require.Equal(t, Incomplete, Check(cancelled, c, DefaultStates).Verdict)
 }
 
 // BenchmarkStates searches a claim of three clients to its end: distinct states a second.
 func BenchmarkStates(b *testing.B) {
 	states, m := 0, claimNamed("LBB-stale-del").Model
 	for b.Loop() {
-		states += Search(context.Background(), m, Limits{}).States
+		states += Search(context.Background(), m, DefaultStates).States
 	}
 	b.ReportMetric(float64(states)/b.Elapsed().Seconds(), "states/s")
 }
@@ -193,7 +193,7 @@ func TestGrantsAreMet(t *testing.T) {
 			}
 			return next
 		})(c.Model)
-		Search(ctx, c.Model, Limits{States: searchLimit})
+		Search(ctx, c.Model, searchLimit)
 		met()
 		t.Logf("%s: %d states of clients believed a grant, %d doubted one, %d gave one back, %d to the next", c.ID, believed, doubted, gaveBack, passedOn)
 		require.Positive(t, believed, c.ID)

@@ -71,17 +71,17 @@ type Client struct {
 	Turns int   // how often it may want the lock
 	From  Ticks // it does not want it before
 
-	Delay      Ticks   // the longest time between computing a command and its running
-	DelayOf    []Delay // ... of single commands
-	ReplyLate  Ticks   // the longest time between a command's running and its reply
-	Overrun    Ticks   // how long after the lease a holder may still begin its release; negative: before its end
-	StaleDel   bool    // the commands of a release may run after the lease, whatever Delay says
-	Crash      bool    // it may die while it holds the lock
-	DiesInLine bool    // it may die while it waits
-	Cancels    bool    // it may give its wait up
-	Restless   bool    // anything may wake it, as client tracking does
-	Punctual   bool    // it wakes up in the tick in which a sleep is over; otherwise whenever it likes after that
-	StepBy     Ticks   // its wall clock may be stepped once, by so much
+	Delay      Ticks                 // the longest time between computing a command and its running
+	DelayOf    map[protocol.Op]Ticks // ... of single commands
+	ReplyLate  Ticks                 // the longest time between a command's running and its reply
+	Overrun    Ticks                 // how long after the lease a holder may still begin its release; negative: before its end
+	StaleDel   bool                  // the commands of a release may run after the lease, whatever Delay says
+	Crash      bool                  // it may die while it holds the lock
+	DiesInLine bool                  // it may die while it waits
+	Cancels    bool                  // it may give its wait up
+	Restless   bool                  // anything may wake it, as client tracking does
+	Punctual   bool                  // it wakes up in the tick in which a sleep is over; otherwise whenever it likes after that
+	StepBy     Ticks                 // its wall clock may be stepped once, by so much
 
 	New       *model.Member // the lock that it is to have in place of Member, which is its Old, in a Handover
 	Unchecked bool          // of a Handover: what was acquired is handed out whatever the record and the lease are by then (an ablation)
@@ -95,12 +95,6 @@ type Client struct {
 	Hasty     bool          // it says that it runs the correction while an attempt from before is under way (an ablation)
 	After     bool          // it does not want the lock before the correction is in effect
 	Before    bool          // ... after the correction, which is not made while it may be at work
-}
-
-// Delay is the longest delay of one command.
-type Delay struct {
-	Op protocol.Op
-	By Ticks
 }
 
 // Property is what must never be seen.
@@ -124,23 +118,12 @@ type Property struct {
 type Pair [2]model.Scheme
 
 func (p *Property) covers(a, b model.Scheme) bool {
-	return len(p.Pairs) == 0 || among(p.Pairs, a, b)
-}
-
-func among(pairs []Pair, a, b model.Scheme) bool {
-	for _, pair := range pairs {
-		if pair == (Pair{a, b}) || pair == (Pair{b, a}) {
-			return true
-		}
-	}
-	return false
+	return len(p.Pairs) == 0 || slices.Contains(p.Pairs, Pair{a, b}) || slices.Contains(p.Pairs, Pair{b, a})
 }
 
 func (c *Client) delay(op protocol.Op) Ticks {
-	for _, d := range c.DelayOf {
-		if d.Op == op {
-			return d.By
-		}
+	if by, single := c.DelayOf[op]; single {
+		return by
 	}
 	return c.Delay
 }

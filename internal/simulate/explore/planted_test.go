@@ -37,7 +37,7 @@ func TestPlanted(t *testing.T) {
 			parallel(t)
 			m := bug.world.make()
 			bug.plant(m)
-			found := Search(context.Background(), m, Limits{States: searchLimit})
+			found := Search(context.Background(), m, searchLimit)
 			if !found.Violated && !found.Complete && searchLimit < DefaultStates {
 				t.Skipf("left out: more than %d states; `make test` catches it (LOCKMIGRATE_SUITES=proofs)", searchLimit)
 			}
@@ -51,7 +51,7 @@ func TestPlanted(t *testing.T) {
 			if limit < DefaultStates {
 				limit = min(limit, 2*found.States)
 			}
-			sound := Search(context.Background(), bug.world.make(), Limits{States: limit})
+			sound := Search(context.Background(), bug.world.make(), limit)
 			require.False(t, sound.Violated, "broken without the bug:\n%s", tell(bug.world.make(), sound.Trace))
 			require.True(t, sound.Complete || searchLimit < DefaultStates)
 			if sound.Complete {

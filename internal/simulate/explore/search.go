@@ -39,20 +39,12 @@ type Outcome struct {
 	Trace    []Step // a shortest run to the violation
 }
 
-// Limits bound a search.
-type Limits struct {
-	States int // 0 is DefaultStates
-}
-
 // DefaultStates keeps a search within a few hundred megabytes.
 const DefaultStates = 20_000_000
 
-// Search explores a model until it finds a violation, has seen everything, or meets a limit.
-func Search(ctx context.Context, m *Model, limits Limits) Outcome {
-	if limits.States == 0 {
-		limits.States = DefaultStates
-	}
-	s := newSearch(m, limits.States)
+// Search explores a model until it finds a violation, has seen everything, or meets more than that many states.
+func Search(ctx context.Context, m *Model, states int) Outcome {
+	s := newSearch(m, states)
 	return s.run(ctx)
 }
 
@@ -303,17 +295,14 @@ func (s *search) failover(at int, n node, tick Ticks) {
 }
 
 // violates tells whether two clients are inside that must exclude each other.
-func (s *search) violates(n *node) bool { return s.overlaps(n, s.model.Property.covers) }
-
-// overlaps tells whether two clients are inside whose schemes are of interest.
-func (s *search) overlaps(n *node, interest func(a, b model.Scheme) bool) bool {
+func (s *search) violates(n *node) bool {
 	m := s.model
 	for i := range m.Clients {
 		if !s.inside(n, i) {
 			continue
 		}
 		for j := i + 1; j < len(m.Clients); j++ {
-			if s.inside(n, j) && interest(m.Clients[i].Scheme, m.Clients[j].Scheme) {
+			if s.inside(n, j) && m.Property.covers(m.Clients[i].Scheme, m.Clients[j].Scheme) {
 				return true
 			}
 		}

@@ -162,7 +162,7 @@ func clientOf(words []string) Client {
 			Name: words[0], Dialect: protocol.JedisMS, Key: key, Owner: owner(words[0]),
 			Lease: ticks(3), Poll: ticks(1), Patience: time.Hour,
 		},
-		Turns: 1,
+		Turns: 1, DelayOf: map[protocol.Op]Ticks{},
 	}
 	switch words[1] {
 	case "handover":
@@ -196,7 +196,7 @@ func clientOf(words []string) Client {
 // fields are the options of a client, by name.
 func (c *Client) fields() map[string]any {
 	late := func(op protocol.Op) func(Ticks) {
-		return func(n Ticks) { c.DelayOf = append(c.DelayOf, Delay{op, n}) }
+		return func(n Ticks) { c.DelayOf[op] = n }
 	}
 	return map[string]any{
 		"turns": &c.Turns, "from": &c.From, "ahead": &c.Ahead, "step-by": &c.StepBy,

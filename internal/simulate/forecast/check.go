@@ -32,19 +32,15 @@ func (o *Options) check(f *fleet, groups []group, tried []outcome) *Check {
 	const checks = 2 << 20 // beside the numbers of the stages, and of their failovers
 	c := &Check{Seconds: f.profile.Window.Seconds}
 	r := rand.New(rand.NewPCG(o.Seed, checks))
-	means, variances := make([]float64, o.Draws), make([]float64, o.Draws)
+	all := o.counts()
 	for i := range groups {
 		g, made := &groups[i], tried[i]
 		if g.drifts() {
 			made = o.try(g, checks|uint64(i), f.back)
 		}
-		keys := g.times * f.profile.Window.Seconds
-		for n, rate := range made.likely(r) {
-			means[n] += keys * rate
-			variances[n] += keys * rate * made.spread
-		}
+		all.expect(&made, g.times*f.profile.Window.Seconds, r)
 	}
-	c.Expected = predict(means, variances, 0.99, r)
+	c.Expected = all.predict(0.99, r)
 	for _, family := range f.profile.Families {
 		for _, n := range family.Overlaps {
 			c.Recorded += n

@@ -153,33 +153,30 @@ func (o *Options) losses(groups []group, number uint64, all *sums) *Lost {
 	r := rand.New(rand.NewPCG(o.Seed, ^number))
 	times := o.Span.Seconds() / o.Failovers.Every.Seconds() // of one master
 	lost := &Lost{}
-	each, chained := make([]float64, o.Draws), make([]float64, o.Draws) // double holds where every master fails once
+	each := o.counts() // double holds where every master fails once
 	for i := range groups {
 		g := &groups[i]
 		made := o.overthrown(g, 1<<20|number<<12|uint64(i))
 		keys := g.times
-		for n, x := range made.likely(r) {
-			each[n] += keys * x
-			chained[n] += keys * x * made.spread
-		}
+		each.expect(&made, keys, r)
 		all.add(g, &made, keys*times)
 		lost.Told += made.told * keys * times
 		lost.Count.Mean += sum(made.causes[:]) * keys * times
 	}
 	masters := float64(all.fleet.masters)
 	lost.Each, lost.Untold = lost.Count.Mean/times/masters, max(lost.Count.Mean-lost.Told, 0)
-	means, variances := make([]float64, o.Draws), make([]float64, o.Draws)
+	found := o.counts()
 	for n := range each { // all keys of a master lose at once
 		often := times
 		if o.Failovers.Remembered {
 			seen := float64(all.fleet.profile.Failovers.Seen)
 			often *= gamma(seen, r) / seen
 		}
-		means[n], variances[n] = often*each[n], often*(chained[n]+each[n]*each[n]/masters)
-		all.means[n] += means[n]
-		all.variances[n] += variances[n]
+		found[n].mean, found[n].variance = often*each[n].mean, often*(each[n].variance+each[n].mean*each[n].mean/masters)
+		all.counts[n].mean += found[n].mean
+		all.counts[n].variance += found[n].variance
 	}
-	made := predict(means, variances, 0.9, r)
+	made := found.predict(0.9, r)
 	lost.Count.Low, lost.Count.High = made.Low, made.High
 	return lost
 }

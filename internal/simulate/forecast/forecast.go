@@ -183,8 +183,8 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 
 // sums add up what the groups of a stage come to.
 type sums struct {
-	fleet              *fleet
-	means, variances   []float64 // of each draw's count
+	fleet *fleet
+	counts
 	byCause            [sim.Causes]float64
 	byClient, byFamily map[string]float64
 }
@@ -208,17 +208,14 @@ const theServer = "(the server)"
 func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	out := Stage{}
 	span := o.Span.Seconds()
-	all := &sums{fleet: f, means: make([]float64, o.Draws), variances: make([]float64, o.Draws), byClient: map[string]float64{}, byFamily: map[string]float64{}}
+	all := &sums{fleet: f, counts: o.counts(), byClient: map[string]float64{}, byFamily: map[string]float64{}}
 	r := rand.New(rand.NewPCG(o.Seed, number))
 	for i := range groups {
 		g := &groups[i]
 		made := o.try(g, number<<12|uint64(i), o.ahead)
 		out.tried = append(out.tried, made)
 		keys := g.times * span
-		for n, rate := range made.likely(r) {
-			all.means[n] += keys * rate
-			all.variances[n] += keys * rate * made.spread
-		}
+		all.expect(&made, keys, r)
 		all.add(g, &made, keys)
 		for _, a := range g.actors {
 			out.Acquisitions += a.shared * keys
@@ -231,10 +228,10 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 	if o.Failovers.Every > 0 {
 		out.Failovers = o.losses(groups, number, all)
 	}
-	out.Count = predict(all.means, all.variances, 0.9, r)
+	out.Count = all.predict(0.9, r)
 	out.Count.Mean = sum(all.byCause[:])
 	half := o.Draws / 2
-	one, other := predict(all.means[:half], all.variances[:half], 0.9, r), predict(all.means[half:], all.variances[half:], 0.9, r)
+	one, other := all.counts[:half].predict(0.9, r), all.counts[half:].predict(0.9, r)
 	out.Moves = max(math.Abs(one.Low-other.Low), math.Abs(one.High-other.High)) / 2 // of half as many draws each
 	hours := o.Span.Hours()
 	out.PerHour = Interval{out.Count.Mean / hours, out.Count.Low / hours, out.Count.High / hours}
@@ -287,19 +284,34 @@ func shrunk(rates []rate) []float64 {
 	return out
 }
 
+// counts are what each draw of the figures expects in the span.
+type counts []struct{ mean, variance float64 }
+
+func (o *Options) counts() counts { return make(counts, o.Draws) }
+
+// expect adds so many times what the runs of a group came to.
+func (c counts) expect(made *outcome, times float64, r *rand.Rand) {
+	for n, rate := range made.likely(r) {
+		c[n].mean += times * rate
+		c[n].variance += times * rate * made.spread
+	}
+}
+
 // predict draws counts: for each draw of the figures, some of that mean and variance. The interval is the one in which a count lies with
 // that chance.
-func predict(means, variances []float64, chance float64, r *rand.Rand) Interval {
+func (c counts) predict(chance float64, r *rand.Rand) Interval {
 	const each = 100
-	var counts []float64
-	for n, mean := range means {
+	var drawn []float64
+	sum := 0.0
+	for _, d := range c {
+		sum += d.mean
 		for range each {
-			counts = append(counts, count(mean, variances[n], r))
+			drawn = append(drawn, count(d.mean, d.variance, r))
 		}
 	}
-	slices.Sort(counts)
-	at := func(share float64) float64 { return counts[int(share*float64(len(counts))+0.5)] }
-	return Interval{Mean: sum(means) / float64(len(means)), Low: at((1 - chance) / 2), High: at((1 + chance) / 2)}
+	slices.Sort(drawn)
+	at := func(share float64) float64 { return drawn[int(share*float64(len(drawn))+0.5)] }
+	return Interval{Mean: sum / float64(len(c)), Low: at((1 - chance) / 2), High: at((1 + chance) / 2)}
 }
 
 // count draws from the negative binomial distribution of that mean and variance.

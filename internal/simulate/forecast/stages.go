@@ -1,6 +1,7 @@
 package forecast
 
 import (
+	"cmp"
 	"slices"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -48,15 +49,7 @@ func (s stage) of(f *fleet, worst []Share) []group {
 		}
 		return 0
 	}
-	slices.SortStableFunc(old, func(a, b int) int {
-		switch x, y := blamed(a), blamed(b); {
-		case x > y:
-			return -1
-		case x < y:
-			return 1
-		}
-		return a - b
-	})
+	slices.SortStableFunc(old, func(a, b int) int { return cmp.Or(cmp.Compare(blamed(b), blamed(a)), a-b) })
 	changed := old[:int(float64(len(old))*s.share+0.5)]
 	var groups []group
 	for _, g := range f.groups {

@@ -8,8 +8,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// This file says which machine does what for which scheme. A case for each: no table, since the
-// machines are values of different types, and values are what makes a session copyable.
+// This file says which machine does what for which scheme. The machines are values of different types: values are what makes a session copyable.
 
 // machine is what runs. The explorer tells two of them apart by what AppendState writes.
 type machine interface {
@@ -17,32 +16,21 @@ type machine interface {
 	AppendState(b []byte) []byte
 }
 
-func (s *Session) machine() machine {
-	switch s.running {
-	case runsLegacyAcquire:
-		return &s.legacyAcquire
-	case runsLegacyRenew:
-		return &s.legacyRenew
-	case runsLegacyRelease:
-		return &s.legacyRelease
-	case runsBridgeAcquire:
-		return &s.bridgeAcquire
-	case runsBridgeRenew:
-		return &s.bridgeRenew
-	case runsBridgeRelease:
-		return &s.bridgeRelease
-	case runsModernAcquire:
-		return &s.modernAcquire
-	case runsModernQueue:
-		return &s.modernQueue
-	case runsModernRenew:
-		return &s.modernRenew
-	case runsSidecarKeep:
-		return &s.keeper
-	default:
-		return &s.modernRelease
-	}
+var machines = [...]func(*Session) machine{
+	runsLegacyAcquire: func(s *Session) machine { return &s.legacyAcquire },
+	runsLegacyRenew:   func(s *Session) machine { return &s.legacyRenew },
+	runsLegacyRelease: func(s *Session) machine { return &s.legacyRelease },
+	runsBridgeAcquire: func(s *Session) machine { return &s.bridgeAcquire },
+	runsBridgeRenew:   func(s *Session) machine { return &s.bridgeRenew },
+	runsBridgeRelease: func(s *Session) machine { return &s.bridgeRelease },
+	runsModernAcquire: func(s *Session) machine { return &s.modernAcquire },
+	runsModernQueue:   func(s *Session) machine { return &s.modernQueue },
+	runsModernRenew:   func(s *Session) machine { return &s.modernRenew },
+	runsModernRelease: func(s *Session) machine { return &s.modernRelease },
+	runsSidecarKeep:   func(s *Session) machine { return &s.keeper },
 }
+
+func (s *Session) machine() machine { return machines[s.running](s) }
 
 func (s *Session) beginAcquire() {
 	switch s.Scheme {

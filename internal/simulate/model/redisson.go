@@ -27,19 +27,19 @@ func redissonTake(c *call) protocol.Reply {
 
 // redissonExtend is modern_redisson_extend.lua.
 func redissonExtend(c *call) protocol.Reply {
-	i := c.find(c.command.Key)
-	switch {
-	case i >= 0 && c.entries[i].Kind != Hash:
-		return fault(wrongType)
-	case i < 0 || c.count(i, c.command.Value) < 0:
-		return integer(0)
-	}
-	c.expire(c.command.Key, c.command.TTL)
-	return integer(1)
+	return redissonHeld(c, func() { c.expire(c.command.Key, c.command.TTL) })
 }
 
 // redissonRelease is modern_redisson_release.lua.
 func redissonRelease(c *call) protocol.Reply {
+	return redissonHeld(c, func() {
+		c.remove(c.command.Key)
+		c.publish(c.command.Channel, "0")
+	})
+}
+
+// redissonHeld does something with a lock that the caller holds, and says whether it does.
+func redissonHeld(c *call, do func()) protocol.Reply {
 	i := c.find(c.command.Key)
 	switch {
 	case i >= 0 && c.entries[i].Kind != Hash:
@@ -47,8 +47,7 @@ func redissonRelease(c *call) protocol.Reply {
 	case i < 0 || c.count(i, c.command.Value) < 0:
 		return integer(0)
 	}
-	c.remove(c.command.Key)
-	c.publish(c.command.Channel, "0")
+	do()
 	return integer(1)
 }
 

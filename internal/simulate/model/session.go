@@ -52,6 +52,9 @@ type Session struct {
 	Fence int64
 
 	Ended Phase // the phase that the last verdict ended
+	// owes: something of ours may still stand on the server, after an acquisition whose outcome is unknown, and after a renewal that found
+	// another's value on the key and our guard beside it.
+	owes bool
 
 	asked   protocol.Instant // monotonic, before the command under way was sent
 	began   protocol.Instant // monotonic, before the first command of the renewal under way
@@ -131,8 +134,8 @@ func (s *Session) On(key, fence string) {
 func (s *Session) Acquire(now Reading) protocol.Step {
 	s.Phase = Acquiring
 	s.Turn++
-	s.Value, s.Expiry, s.Deadline, s.Fence, s.entryLeft = "", 0, 0, 0, false
-	s.pending, s.pendingExpiry, s.doubled = "", 0, false
+	s.forget()
+	s.doubled = false
 	s.beginAcquire()
 	return s.Next(now, protocol.Reply{})
 }
@@ -151,10 +154,11 @@ func (s *Session) Release(now Reading) protocol.Step {
 	return s.Next(now, protocol.Reply{})
 }
 
-// Abandon gives back what may be left of an acquisition that ended Unsure, or of a displaced lock,
-// where the value proves what is ours.
-func (s *Session) Abandon(now Reading) (protocol.Step, bool) {
-	if s.Scheme.Old() || s.Value == "" {
+// Undo gives back what may be left of an acquisition that ended Unsure, or of a displaced lock, where the value proves what is ours. It is
+// asked when a machine is done.
+func (s *Session) Undo(now Reading) (protocol.Step, bool) {
+	owes := s.owes && !s.Scheme.Old() && s.Value != ""
+	if s.owes = false; !owes {
 		s.forget()
 		return protocol.Step{}, false
 	}
@@ -272,15 +276,10 @@ func (s *Session) finish(now Reading, verdict protocol.Verdict) {
 	default:
 		s.Phase = Idle
 	}
-	if s.Phase == Idle && !s.mustUndo(verdict) {
+	s.owes = s.Ended == Acquiring && verdict == protocol.Unsure || s.Ended == Renewing && verdict == protocol.Displaced
+	if s.Phase == Idle && !s.owes {
 		s.forget()
 	}
-}
-
-// mustUndo tells that something of ours may still stand on the server: after an acquisition whose
-// outcome is unknown, and after a renewal that found another's value on the key and our guard beside it.
-func (s *Session) mustUndo(verdict protocol.Verdict) bool {
-	return s.Ended == Acquiring && verdict == protocol.Unsure || verdict == protocol.Displaced && s.Ended == Renewing
 }
 
 // forget makes an idle client remember nothing.

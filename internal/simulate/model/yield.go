@@ -73,15 +73,12 @@ func (g *gaps) remember(ms int64) {
 	g.c.write(g.c.command.Yield, string(text), ms)
 }
 
-// setnx is how often the server has run SETNX; false where it does not say.
-func (g *gaps) setnx() (n int64, known bool) { return g.c.SetNX, !g.c.NoStats }
-
-// stated is the same, -1 where the server does not say.
+// stated is how often the server has run SETNX, -1 where it does not say.
 func (g *gaps) stated() int64 {
-	if n, known := g.setnx(); known {
-		return n
+	if g.c.NoStats {
+		return -1
 	}
-	return -1
+	return g.c.SetNX
 }
 
 func (g *gaps) earn(held, queued int64) {
@@ -94,8 +91,8 @@ func (g *gaps) needed() bool {
 	if g.count != uncounted && 4*since < 3*g.gap {
 		return g.waiting > 0
 	}
-	n, known := g.setnx()
-	known = known && g.count != unknown
+	n := g.stated()
+	known := n >= 0 && g.count != unknown
 	if known && (g.count == uncounted || since > 25*g.gap) {
 		g.count, g.noted, g.waiting = n, g.c.ms, 0
 		return false

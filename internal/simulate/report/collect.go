@@ -53,7 +53,7 @@ func Collect(table sim.Grid, outcomes []sim.Outcome, seed uint64) *Report {
 // row sums a scheme up. Its break is looked for where lease and hold time are the grid's own.
 func row(table sim.Grid, outcomes []sim.Outcome, scheme string) Row {
 	r := Row{Scheme: scheme}
-	var found, closed edges
+	var own []*sim.Outcome
 	for i := range outcomes {
 		o := &outcomes[i]
 		if o.Scheme != scheme {
@@ -66,52 +66,36 @@ func row(table sim.Grid, outcomes []sim.Outcome, scheme string) Row {
 			r.Broken++
 		}
 		if o.Lease == table.Lease && o.Hold == table.Hold {
-			found.note(o.Skew, o.Broken > 0)
-			closed.note(o.Skew, o.Predict() == sim.Breaks)
+			own = append(own, o)
 		}
 	}
-	r.Breaks, r.Predicted = found.String(), closed.String()
+	r.Breaks = edges(own, func(o *sim.Outcome) bool { return o.Broken > 0 })
+	r.Predicted = edges(own, func(o *sim.Outcome) bool { return o.Predict() == sim.Breaks })
 	return r
 }
 
-// edges are the least skews on either side of zero at which a scheme breaks.
-type edges struct {
-	ahead, behind              time.Duration
-	hasAhead, hasBehind, tried bool
-}
-
-// What edges say without a skew: no cell broke, or the sweep has no cell of that lease and hold time.
-const (
-	nowhere  = "nowhere"
-	notTried = "not tried"
-)
-
-func (e *edges) note(skew time.Duration, breaks bool) {
-	e.tried = true
-	switch {
-	case !breaks:
-	case skew >= 0 && (!e.hasAhead || skew < e.ahead):
-		e.ahead, e.hasAhead = skew, true
-	case skew < 0 && (!e.hasBehind || skew > e.behind):
-		e.behind, e.hasBehind = skew, true
+// edges are the least skews on either side of zero at which some cells break.
+func edges(cells []*sim.Outcome, breaks func(*sim.Outcome) bool) string {
+	if len(cells) == 0 {
+		return "not tried"
 	}
-}
-
-func (e *edges) String() string {
-	switch {
-	case e.hasAhead && e.ahead == 0:
+	sides := map[bool]*sim.Outcome{} // ahead, or behind
+	for _, o := range cells {
+		if least := sides[o.Skew >= 0]; breaks(o) && (least == nil || o.Skew.Abs() < least.Skew.Abs()) {
+			sides[o.Skew >= 0] = o
+		}
+	}
+	switch behind, ahead := sides[false], sides[true]; {
+	case ahead != nil && ahead.Skew == 0:
 		return "any skew"
-	case e.hasAhead && e.hasBehind:
-		return signedSeconds(e.behind) + ", " + signedSeconds(e.ahead)
-	case e.hasAhead:
-		return signedSeconds(e.ahead)
-	case e.hasBehind:
-		return signedSeconds(e.behind)
-	case e.tried:
-		return nowhere
-	default:
-		return notTried
+	case ahead != nil && behind != nil:
+		return signedSeconds(behind.Skew) + ", " + signedSeconds(ahead.Skew)
+	case ahead != nil:
+		return signedSeconds(ahead.Skew)
+	case behind != nil:
+		return signedSeconds(behind.Skew)
 	}
+	return "nowhere"
 }
 
 // PlayCommand is the command line that plays a cell's first broken run again.

@@ -29,17 +29,12 @@ func (s *Scenario) client(n int, words []string) error {
 		},
 		Hold: sim.Fixed(time.Second),
 	}
-	c.Member.Release = c.Dialect.Release
-	if scheme == model.GoLegacy {
-		c.Member.Release = protocol.ReleaseCompare
-	}
+	release := func() { c.Member.Release = usualRelease(&c) }
 	count, groups := 1, 1
 	fields := slices.Concat(lasting(&c), habits(&c), []field{{"count", &count}, {"groups", &groups},
 		{"lease", &c.Lease}, {"ttl", &c.Lease}, {"poll", &c.Poll}, {"patience", &c.Patience}, {"key", &c.Key},
 		{"dialect", func(name string) (err error) {
-			if c.Dialect, err = dialect(n, name); err == nil && (scheme == model.Legacy || scheme == model.Sidecar) {
-				c.Member.Release = c.Dialect.Release
-			}
+			c.Dialect, err = dialect(n, name)
 			return err
 		}},
 		{"release", func(name string) error {
@@ -47,7 +42,7 @@ func (s *Scenario) client(n int, words []string) error {
 			if i < 0 {
 				return unknown(n, name, protocol.Releases, "no release is named %q", name)
 			}
-			c.Member.Release = protocol.Release(i)
+			release = func() { c.Member.Release = protocol.Release(i) }
 			return nil
 		}},
 		{"keys", func(value string) error {
@@ -62,6 +57,7 @@ func (s *Scenario) client(n int, words []string) error {
 	if err := options(n, words[2:], "a client", fields); err != nil {
 		return err
 	}
+	release()
 	if c.Tracks && scheme.Old() {
 		return fail(n, "a client of scheme %s tracks no keys: leave out tracks", scheme)
 	}

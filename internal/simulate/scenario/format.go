@@ -145,12 +145,10 @@ func (s *Scenario) name(client int) string {
 	return s.Fleet.Clients[client].Name
 }
 
+// usualRelease is how a client releases where its line does not say.
 func usualRelease(c *sim.Client) protocol.Release {
 	if c.Scheme == model.GoLegacy {
 		return protocol.ReleaseCompare
 	}
-	if c.Scheme == model.Legacy || c.Scheme == model.Sidecar {
-		return c.Dialect.Release
-	}
-	return c.Member.Release
+	return c.Dialect.Release
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"time"
@@ -12,7 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
-// Schemes are the fleets that a sweep compares, by the share of bridge clients among legacy ones.
+// Schemes are the fleets that a sweep compares, by the share of bridge clients among legacy ones. The last is tokens alone.
 var Schemes = []string{"legacy", "mixed-25", "mixed-50", "mixed-75", "bridge", "modern"}
 
 // Cell is one point of the grid: a fleet.
@@ -50,20 +51,8 @@ func StandardSetting() *Setting {
 
 // old returns how many of the clients are legacy ones.
 func (c *Cell) old() (legacy int, ok bool) {
-	n := c.Setting.Clients
-	switch c.Scheme {
-	case "legacy":
-		return n, true
-	case "mixed-25":
-		return n - n/4, true
-	case "mixed-50":
-		return n - n/2, true
-	case "mixed-75":
-		return n - 3*n/4, true
-	case "bridge", "modern":
-		return 0, true
-	}
-	return 0, false
+	quarters := slices.Index(Schemes, c.Scheme)
+	return c.Setting.Clients - min(quarters, 4)*c.Setting.Clients/4, quarters >= 0
 }
 
 // Validate checks a cell's scheme and sizes.

@@ -18,13 +18,6 @@ type keyspace struct {
 	sets     map[string]span // of each set's rooms, by its prefix
 	habits   []habit         // of each client
 	channels map[string][]int32
-	masters  map[string]masters // of each set's keys, by its prefix; kept from run to run
-}
-
-// masters are the masters of the keys of a set in a cluster of so many.
-type masters struct {
-	cluster int
-	each    []uint16
 }
 
 // room is one lock: its key, the keys beside it on the server, and who is inside. Commands never touch two locks, so each
@@ -95,7 +88,6 @@ func (h *habit) spread(think, hold time.Duration) time.Duration {
 // layOut makes the rooms of one master and shows each client to its own.
 func (w *World) layOut(fleet *Fleet, master int) {
 	if w.byName == nil {
-		w.masters = map[string]masters{}
 		w.byName, w.sets, w.channels = map[string]int32{}, map[string]span{}, map[string][]int32{}
 	}
 	clear(w.byName)
@@ -152,32 +144,14 @@ func (w *World) roomsOf(fleet *Fleet, master int, set KeySet) span {
 		return s
 	}
 	s := span{first: int32(len(w.rooms))}
-	each := w.mastersOf(fleet, set)
 	for n := range set.Count {
-		if each == nil || int(each[n]) == master {
-			w.open(set.Prefix + strconv.Itoa(n))
+		if key := set.Prefix + strconv.Itoa(n); masterOf(fleet, key) == master {
+			w.open(key)
 		}
 	}
 	s.count = int32(len(w.rooms)) - s.first
 	w.sets[set.Prefix] = s
 	return s
-}
-
-// mastersOf tells on which master each key of a set is; nil is all on one. It is worked out once: a run of many masters
-// asks for each of them.
-func (w *World) mastersOf(fleet *Fleet, set KeySet) []uint16 {
-	if fleet.Masters <= 1 {
-		return nil
-	}
-	if known := w.masters[set.Prefix]; known.cluster == fleet.Masters && len(known.each) == set.Count {
-		return known.each
-	}
-	each := make([]uint16, set.Count)
-	for n := range each {
-		each[n] = uint16(masterOf(fleet, set.Prefix+strconv.Itoa(n)))
-	}
-	w.masters[set.Prefix] = masters{fleet.Masters, each}
-	return each
 }
 
 func masterOf(fleet *Fleet, key string) int {

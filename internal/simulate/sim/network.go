@@ -37,11 +37,17 @@ func (w *World) send(m *member, command *protocol.Command) {
 		w.schedule(event{at: w.now.Add(d.Request), client: m.number, kind: arrives, flight: n})
 	}
 	if timeout := w.fleet.Network.Timeout; d.Fate == RequestLost || d.Fate == ReplyLost || timeout > 0 && d.Request+d.Reply > timeout {
-		f.legs++
 		f.back = -1
-		f.reply = protocol.Reply{Kind: protocol.Silence}
-		w.schedule(event{at: w.now.Add(timeout), client: m.number, kind: answers, flight: n, stamp: m.process})
+		w.answer(n, protocol.Reply{Kind: protocol.Silence}, timeout)
 	}
+}
+
+// answer has a flight's client hear a reply after some time.
+func (w *World) answer(n int32, reply protocol.Reply, after time.Duration) {
+	f := &w.flights[n]
+	f.legs++
+	f.reply = reply
+	w.schedule(event{at: w.now.Add(after), client: f.client, kind: answers, flight: n, stamp: f.process})
 }
 
 // decide draws a command's fate, or looks it up in the plan.
@@ -57,16 +63,10 @@ func (w *World) decide(m *member) Delay {
 	}
 	n, g := &w.fleet.Network, &m.random
 	d := Delay{Client: int(m.number), Nth: m.commands, Request: n.Request.Draw(g), Reply: n.Reply.Draw(g)}
-	if n.LoseRequest|n.LoseReply|n.Repeat|n.RepeatReply != 0 {
-		switch {
-		case n.LoseRequest.Hits(g):
-			d.Fate = RequestLost
-		case n.LoseReply.Hits(g):
-			d.Fate = ReplyLost
-		case n.Repeat.Hits(g):
-			d.Fate = Repeated
-		case n.RepeatReply.Hits(g):
-			d.Fate = ReplyRepeated
+	for fate, chance := range [...]PPM{RequestLost: n.LoseRequest, ReplyLost: n.LoseReply, Repeated: n.Repeat, ReplyRepeated: n.RepeatReply} {
+		if chance.Hits(g) {
+			d.Fate = Fate(fate)
+			break
 		}
 	}
 	if w.Recorded != nil {
@@ -81,9 +81,7 @@ func (w *World) execute(e event) {
 	again := f.fate == Repeated && e.stamp == repeats
 	if w.now < w.down { // nobody is there; the client waits for as long as it waits for a reply that is lost
 		if f.back >= 0 && !again {
-			f.legs++
-			f.reply = protocol.Reply{Kind: protocol.Silence}
-			w.schedule(event{at: w.now.Add(w.fleet.Network.Timeout), client: f.client, kind: answers, flight: e.flight, stamp: f.process})
+			w.answer(e.flight, protocol.Reply{Kind: protocol.Silence}, w.fleet.Network.Timeout)
 		}
 		w.land(e.flight)
 		return
@@ -108,12 +106,9 @@ func (w *World) execute(e event) {
 		w.schedule(event{at: w.now.Add(f.back + 1), client: f.client, kind: arrives, flight: e.flight, stamp: repeats})
 	}
 	if f.back >= 0 && !again {
-		f.reply = reply
-		f.legs++
-		w.schedule(event{at: w.now.Add(f.back), client: f.client, kind: answers, flight: e.flight, stamp: f.process})
+		w.answer(e.flight, reply, f.back)
 		if f.fate == ReplyRepeated {
-			f.legs++
-			w.schedule(event{at: w.now.Add(2*f.back + 1), client: f.client, kind: answers, flight: e.flight, stamp: f.process})
+			w.answer(e.flight, reply, 2*f.back+1)
 		}
 	}
 	w.land(e.flight)

@@ -108,17 +108,18 @@ func (w *World) conclude(m *member, verdict protocol.Verdict) {
 	switch {
 	case verdict == protocol.Acquired:
 		w.startWork(m)
-	case m.session.Ended == model.Renewing:
+		return
+	case m.session.Holds():
 		w.renewed(m, verdict)
-	case m.session.Ended == model.Acquiring && verdict == protocol.Unsure:
-		if step, ok := m.session.Abandon(m.clock.Read(w.now)); ok {
-			w.follow(m, step)
-			return
-		}
-		w.nextTurn(m)
-	default:
-		w.nextTurn(m)
+		return
+	case m.session.Ended == model.Renewing:
+		m.held++
 	}
+	if step, ok := m.session.Undo(m.clock.Read(w.now)); ok {
+		w.follow(m, step)
+		return
+	}
+	w.nextTurn(m)
 }
 
 func (w *World) startWork(m *member) {
@@ -151,17 +152,8 @@ func (w *World) expectRenewal(m *member, in time.Duration) {
 	}
 }
 
-// renewed goes on with the work, or stops it, after a renewal.
+// renewed goes on with the work after a renewal.
 func (w *World) renewed(m *member, verdict protocol.Verdict) {
-	if !m.session.Holds() {
-		m.held++
-		if step, ok := m.session.Abandon(m.clock.Read(w.now)); verdict == protocol.Displaced && ok {
-			w.follow(m, step)
-			return
-		}
-		w.nextTurn(m)
-		return
-	}
 	if m.workOver {
 		w.release(m)
 		return
@@ -180,7 +172,12 @@ func (w *World) finishWork(m *member) {
 		w.after(m, m.workEnds.Sub(w.now), workEnds)
 		return
 	}
-	w.referee.leaves(w, m, false)
+	w.leave(m, false)
+}
+
+// leave ends the work, because it is done or because the holder's time is up.
+func (w *World) leave(m *member, told bool) {
+	w.referee.leaves(w, m, told)
 	if m.session.Phase == model.Renewing {
 		m.workOver = true
 		return
@@ -198,12 +195,7 @@ func (w *World) doubt(m *member) {
 			w.after(m, max(m.clock.Lasting(left), 1), beliefEnds)
 		}
 	default:
-		w.referee.leaves(w, m, true)
-		if m.session.Phase == model.Renewing {
-			m.workOver = true
-			return
-		}
-		w.release(m)
+		w.leave(m, true)
 	}
 }
 
