@@ -120,9 +120,25 @@ type lease struct {
 type Clocks struct {
 	lease  map[writer]lease // direct is unset
 	family map[string]lease
-	offset map[*client]time.Duration
-	off    map[*client]time.Duration // the error bar
-	n      map[*client]int64         // leads
+	of     map[*client]clock
+}
+
+// clock is what is known of one client's.
+type clock struct {
+	leads       int64
+	known       bool
+	offset, off time.Duration // off is the error bar
+}
+
+// clock is a client's own, as it was solved last.
+func (c *client) clock() clock { return c.o.clocks.of[c] }
+
+// leaseOf is the lease of a client on a family of keys: where it is not known, that of the family.
+func (c *Clocks) leaseOf(of *client, family string) (l lease, known bool) {
+	if l, known = c.lease[writer{of, family, false}]; !known {
+		l, known = c.family[family]
+	}
+	return l, known
 }
 
 // solve tells offset and lease apart: only their sum is seen. Clients that lock keys of one family as a rule
@@ -142,9 +158,9 @@ type Clocks struct {
 // Where clients write whole seconds, some languages cut the clock and some round it, which moves the sum by
 // half a second. The fleet tells which, as it tells the lease; an error bar is never below half a step.
 func solve(all map[writer]*leads, families map[string]*family, given time.Duration) *Clocks {
-	c := &Clocks{map[writer]lease{}, map[string]lease{}, map[*client]time.Duration{}, map[*client]time.Duration{}, map[*client]int64{}}
+	c := &Clocks{map[writer]lease{}, map[string]lease{}, map[*client]clock{}}
 	for w, s := range all {
-		c.n[w.client] += s.n
+		c.of[w.client] = clock{leads: c.of[w.client].leads + s.n}
 	}
 	direct, indirect := map[string][]*host{}, map[string][]*host{}
 	for _, h := range hosts(all) {
@@ -297,8 +313,8 @@ func (c *Clocks) offsets(fleet []*host, leases []lease) {
 		}
 		for _, m := range h.members {
 			// Of several families the one with the smallest error bar speaks.
-			if before, seen := c.off[m]; !seen || off < before || off == before && offset < c.offset[m] {
-				c.offset[m], c.off[m] = offset, off
+			if before := c.of[m]; !before.known || off < before.off || off == before.off && offset < before.offset {
+				c.of[m] = clock{before.leads, true, offset, off}
 			}
 		}
 	}

@@ -99,7 +99,7 @@ func (o *Observer) wins(c *client, at *attempt, lk *lock, s form, l *traffic.Com
 	lease, known := o.lease(c, lk.family)
 	now := s.expires.Add(-extraOf(s.of) - lease.likely)
 	if lease.varies {
-		now = l.At.Add(o.clocks.offset[c])
+		now = l.At.Add(c.clock().offset)
 	}
 	switch {
 	case !known:
@@ -161,7 +161,7 @@ func (o *Observer) superseded(lk *lock, before, after *hold) {
 		if q := before.form.quantum; q > time.Millisecond {
 			slack += q
 		}
-		poll := max(after.c.poll.at(0.5), 100*time.Millisecond)
+		poll := max(time.Duration(spread(&after.c.poll).At(0.5)*float64(time.Millisecond)), 100*time.Millisecond)
 		switch {
 		case over < -slack:
 			o.hazard(event{At: after.at, Hazard: "early-takeover", Key: lk.id, By: after.c, Victim: before.c,

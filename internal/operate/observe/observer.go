@@ -279,14 +279,10 @@ func (o *Observer) lock(id traffic.Key) *lock {
 // lease returns what is known by now of a client's lease on a family of keys.
 func (o *Observer) lease(c *client, family string) (l lease, known bool) {
 	o.solve(false)
-	l, known = o.clocks.lease[writer{c, family, false}]
-	if !known {
+	if _, known = o.clocks.lease[writer{c, family, false}]; !known {
 		o.solve(true)
-		l, known = o.clocks.lease[writer{c, family, false}]
 	}
-	if !known {
-		l, known = o.clocks.family[family]
-	}
+	l, known = o.clocks.leaseOf(c, family)
 	if !known {
 		l.likely, known = o.opts.Lease, o.opts.Lease > 0
 	}
@@ -297,7 +293,7 @@ func (o *Observer) lease(c *client, family string) (l lease, known bool) {
 func (o *Observer) leaseOf(h *hold, lk *lock) (time.Duration, bool) {
 	l, known := o.lease(h.c, lk.family)
 	if l.varies && h.form.timed() && h.ttl == 0 {
-		return h.form.expires.Sub(h.at) - h.c.extra(h.form.of) - o.clocks.offset[h.c], true
+		return h.form.expires.Sub(h.at) - h.c.extra(h.form.of) - h.c.clock().offset, true
 	}
 	return l.likely, known
 }

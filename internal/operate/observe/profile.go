@@ -59,7 +59,7 @@ func (all observers) profile(live *window) profile.Profile {
 // profiled is one row of the report for a profile. A service behind a sidecar is played as a member at stage bridge: it locks with the same
 // tokens, whatever its own clock says.
 func (row *clientRow) profiled() profile.Client {
-	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Or: row.DialectOr, Doubt: row.DialectDoubt, Connections: row.Connections, AtOnce: atOnce(row.members)}
+	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Or: row.DialectOr, Doubt: row.DialectDoubt, Connections: row.Connections, AtOnce: atOnce(row.members), Poll: row.poll, Pause: row.pause}
 	if c.Kind == Sidecar {
 		c.Kind = Bridge
 	}
@@ -69,17 +69,8 @@ func (row *clientRow) profiled() profile.Client {
 	if row.SkewMS != nil {
 		c.SkewKnown, c.SkewMS, c.SkewErrorMS, c.Clock = true, *row.SkewMS, *row.SkewErrorMS, row.readings()
 	}
-	var poll, pause []*samples
-	uses := map[string][]*use{}
-	for _, m := range row.members {
-		poll, pause = append(poll, &m.poll), append(pause, &m.pause)
-		for family, u := range m.uses {
-			uses[family] = append(uses[family], u)
-		}
-	}
-	c.Poll, c.Pause = spread(poll), spread(pause)
-	for _, family := range slices.Sorted(maps.Keys(uses)) {
-		u := joined(uses[family])
+	for _, family := range slices.Sorted(maps.Keys(row.uses)) {
+		u := joined(row.uses[family])
 		u.Family = family
 		var l lease
 		if row.Kind == Legacy {
@@ -108,7 +99,7 @@ func joined(all []*use) (u profile.Use) {
 		u.Crashed += x.crashed
 		hold, wait, think = append(hold, &x.hold), append(wait, &x.wait), append(think, &x.think)
 	}
-	u.Hold, u.Wait, u.Think = spread(hold), spread(wait), spread(think)
+	u.Hold, u.Wait, u.Think = spread(hold...), spread(wait...), spread(think...)
 	return u
 }
 
@@ -131,22 +122,6 @@ func atOnce(members []*client) int {
 		most = max(most, now)
 	}
 	return most
-}
-
-// spread puts the samples of several connections together.
-func spread(all []*samples) profile.Spread {
-	var out profile.Spread
-	var kept []time.Duration // of those that were not thinned: each sample weighs the same
-	var n int64
-	var most time.Duration
-	for _, s := range all {
-		if s.stride > 1 {
-			out = out.And(profile.SpreadOf(s.kept, s.n, s.most))
-			continue
-		}
-		kept, n, most = append(kept, s.kept...), n+s.n, max(most, s.most)
-	}
-	return out.And(profile.SpreadOf(kept, n, most))
 }
 
 // crashes writes down the holds that nobody has ended, and nobody will.

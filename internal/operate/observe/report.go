@@ -94,7 +94,7 @@ type Row struct {
 	LeaseVaries  bool     `json:"lease_varies,omitempty"`
 	LeaseDoubt   string   `json:"lease_doubt,omitempty"` // why it may be another; empty where it is known
 	PollMS       *float64 `json:"poll_ms"`
-	PollSamples  int      `json:"poll_samples"`
+	PollSamples  int64    `json:"poll_samples"`
 	SkewMS       *float64 `json:"skew_ms"`
 	SkewErrorMS  *float64 `json:"skew_error_ms"`
 	Samples      int64    `json:"samples"`
@@ -260,12 +260,7 @@ func (c *client) other() (dialect, why string) {
 
 // ttlTells that the TTL which follows SETNX is what its value says, less the second that redis-objects adds.
 func (c *client) ttlTells() bool {
-	f := c.family()
-	l, known := lease{}, false
-	if c.o.clocks != nil {
-		l, known = c.o.clocks.lease[writer{c, f, false}]
-	}
-	return known && l.from == "ttl"
+	return c.o.clocks != nil && c.o.clocks.lease[writer{c, c.family(), false}].from == "ttl"
 }
 
 // expires tells that an EXPIRE follows its SETNX. One that has won nothing does as those do that have.

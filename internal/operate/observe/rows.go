@@ -115,8 +115,10 @@ func (all observers) groups() map[group][]*client {
 // clientRow is a row and the connections that make it.
 type clientRow struct {
 	Row
-	members []*client
-	clock   *client // the one of them that tells the clock best, nil for none
+	members     []*client
+	clock       *client           // the one of them that tells the clock best, nil for none
+	uses        map[string][]*use // by family
+	poll, pause profile.Spread
 }
 
 // rows are those of all clients, in the order of a report.
@@ -142,13 +144,13 @@ func newRow(id group, members []*client) clientRow {
 		}
 	}
 	peer := lead.o.names[lead.addr]
-	row := clientRow{members: members, Row: Row{
+	row := clientRow{members: members, uses: map[string][]*use{}, Row: Row{
 		Addr: id.name, Server: id.server, Host: hostOf(lead.addr), Name: peer.Name, User: peer.User, Lib: peer.Lib, Connections: len(members),
 		Kind: cmp.Or(id.kind, Unknown), Dialect: id.dialect, Sidecar: lead.sidecar, Sent: map[string]int64{},
 	}}
 	row.DialectOr, row.DialectDoubt = lead.other()
 	families := map[string]int64{}
-	var poll, pause, hold, wait samples
+	var poll, pause, hold, wait []*samples
 	for _, c := range members {
 		row.Tries += c.tries
 		row.Databases = append(row.Databases, c.databases...)
@@ -157,26 +159,25 @@ func newRow(id group, members []*client) clientRow {
 		for word, n := range c.sent {
 			row.Sent[word] += n
 		}
-		row.Pauses += c.pause.n
-		row.PauseMaxMS = max(row.PauseMaxMS, ms(c.pause.most))
-		pause.kept = append(pause.kept, c.pause.kept...)
+		poll, pause = append(poll, &c.poll), append(pause, &c.pause)
 		for f, u := range c.uses {
 			families[f] += u.n
-			hold.kept = append(hold.kept, u.hold.kept...)
-			wait.kept = append(wait.kept, u.wait.kept...)
+			row.uses[f] = append(row.uses[f], u)
+			hold, wait = append(hold, &u.hold), append(wait, &u.wait)
 		}
-		poll.kept = append(poll.kept, c.poll.kept...)
-		if off, ok := c.o.clocks.off[c]; ok && (row.clock == nil || off < row.clock.o.clocks.off[row.clock]) {
+		if own := c.clock(); own.known && (row.clock == nil || own.off < row.clock.clock().off) {
 			row.clock = c
 		}
 	}
-	row.HoldP50MS, row.HoldP95MS = ms(hold.at(0.5)), ms(hold.at(0.95))
-	row.WaitP50MS, row.WaitP95MS = ms(wait.at(0.5)), ms(wait.at(0.95))
-	row.PauseP50MS = ms(pause.at(0.5))
-	if len(poll.kept) > 0 {
+	held, waited := spread(hold...), spread(wait...)
+	row.HoldP50MS, row.HoldP95MS = held.At(0.5), held.At(0.95)
+	row.WaitP50MS, row.WaitP95MS = waited.At(0.5), waited.At(0.95)
+	row.poll, row.pause = spread(poll...), spread(pause...)
+	row.Pauses, row.PauseP50MS, row.PauseMaxMS = row.pause.N, row.pause.At(0.5), row.pause.Most()
+	if row.poll.N > 0 {
 		// A sleep is often longer than asked for, never shorter; only a first command that was held up on its
 		// way makes an interval look shorter. So it is the low end, but not the lowest.
-		row.PollMS, row.PollSamples = ref(math.Round(ms(poll.at(0.3)))), len(poll.kept)
+		row.PollMS, row.PollSamples = ref(math.Round(row.poll.At(0.3))), row.poll.N
 	}
 	slices.Sort(row.Databases)
 	row.Databases = slices.Compact(row.Databases)
@@ -197,10 +198,7 @@ func newRow(id group, members []*client) clientRow {
 // leaseOf is the lease of a family by what the servers of these clients have seen: where some are sure, by those. Its bounds are those of all.
 func leaseOf(members []*client, family string) (all lease) {
 	for _, c := range members {
-		l, known := c.o.clocks.lease[writer{c, family, false}]
-		if !known {
-			l, known = c.o.clocks.family[family]
-		}
+		l, known := c.o.clocks.leaseOf(c, family)
 		switch better := all.doubt != "" && l.doubt == ""; {
 		case !known:
 		case all.likely == 0 || better:
@@ -239,12 +237,11 @@ func (r *Row) leases(l lease) {
 // skew writes down the clock of a row. One host is expected to have one clock: connections that disagree widen the bar. On several
 // servers each is against the clock of its own one.
 func (r *clientRow) skew() {
-	clocks := r.clock.o.clocks
-	offset := clocks.offset[r.clock]
-	r.SkewMS, r.SkewErrorMS, r.Samples = ref(round1(ms(offset))), ref(round1(ms(clocks.off[r.clock]))), clocks.n[r.clock]
+	own := r.clock.clock()
+	r.SkewMS, r.SkewErrorMS, r.Samples = ref(round1(ms(own.offset))), ref(round1(ms(own.off))), own.leads
 	for _, c := range r.members {
-		if other, ok := c.o.clocks.offset[c]; ok {
-			*r.SkewErrorMS = max(*r.SkewErrorMS, round1(ms((other-offset).Abs()-c.o.clocks.off[c])))
+		if other := c.clock(); other.known {
+			*r.SkewErrorMS = max(*r.SkewErrorMS, round1(ms((other.offset-own.offset).Abs()-other.off)))
 		}
 	}
 }

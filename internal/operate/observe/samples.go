@@ -1,8 +1,9 @@
 package observe
 
 import (
-	"slices"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
 
 // thinned keeps a bounded choice of what it is given, each of a stride of it.
@@ -43,11 +44,18 @@ func (s *samples) add(d time.Duration) {
 	s.keep(d, maxSamples)
 }
 
-// at returns the value below which a share of the samples lies, 0 for none.
-func (s *samples) at(share float64) time.Duration {
-	if len(s.kept) == 0 {
-		return 0
+// spread is how the samples of several connections lie.
+func spread(all ...*samples) profile.Spread {
+	var out profile.Spread
+	var kept []time.Duration // of those that were not thinned: each sample weighs the same
+	var n int64
+	var most time.Duration
+	for _, s := range all {
+		if s.stride > 1 {
+			out = out.And(profile.SpreadOf(s.kept, s.n, s.most))
+			continue
+		}
+		kept, n, most = append(kept, s.kept...), n+s.n, max(most, s.most)
 	}
-	sorted := slices.Sorted(slices.Values(s.kept))
-	return sorted[min(int(share*float64(len(sorted))), len(sorted)-1)]
+	return out.And(profile.SpreadOf(kept, n, most))
 }
