@@ -49,7 +49,7 @@ func ReadCapture(ctx context.Context, in io.Reader, port uint16, keys *Keys, tak
 	if err != nil {
 		return nil, err
 	}
-	c := &capture{dialogues: newDialogues(keys, take), decoder: newDecoder(linkType), port: port, conns: map[netip.AddrPort]*tcpConn{}}
+	c := &capture{dialogues: newDialogues(keys, take), link: linkType, port: port, conns: map[netip.AddrPort]*tcpConn{}}
 	c.assembler = reassembly.NewAssembler(reassembly.NewStreamPool(c))
 	c.assembler.MaxBufferedPagesPerConnection = mostPages
 	for n := 0; ; n++ {
@@ -99,7 +99,7 @@ func packets(in io.Reader) (gopacket.ZeroCopyPacketDataSource, layers.LinkType, 
 // capture is the reading of one file.
 type capture struct {
 	*dialogues
-	decoder   *decoder
+	link      layers.LinkType
 	port      uint16
 	assembler *reassembly.Assembler
 	conns     map[netip.AddrPort]*tcpConn // by the client's address
@@ -120,39 +120,9 @@ type tcpConn struct {
 	next, seen map[bool]uint32
 }
 
-// decoder takes the TCP segment out of a packet.
-type decoder struct {
-	link   layers.LinkType
-	parser *gopacket.DecodingLayerParser // makes nothing new for a packet
-	found  []gopacket.LayerType
-	ip4    layers.IPv4
-	ip6    layers.IPv6
-	tcp    layers.TCP
-}
-
-// usualLinks are those of an interface, of tcpdump -i any, and of a loopback.
-var usualLinks = map[layers.LinkType]gopacket.LayerType{
-	layers.LinkTypeEthernet: layers.LayerTypeEthernet, layers.LinkTypeLinuxSLL: layers.LayerTypeLinuxSLL, layers.LinkTypeLinuxSLL2: layers.LayerTypeLinuxSLL2,
-	layers.LinkTypeNull: layers.LayerTypeLoopback, layers.LinkTypeLoop: layers.LayerTypeLoopback,
-}
-
-func newDecoder(link layers.LinkType) *decoder {
-	d := &decoder{link: link}
-	d.parser = gopacket.NewDecodingLayerParser(usualLinks[link], &layers.Ethernet{}, &layers.Dot1Q{}, &layers.LinuxSLL{}, &layers.LinuxSLL2{}, &layers.Loopback{},
-		&d.ip4, &d.ip6, &d.tcp)
-	d.parser.IgnoreUnsupported = true
-	return d
-}
-
-// segment returns the segment of a packet and its addresses, nil where there is none. It is valid until the next packet.
-func (d *decoder) segment(data []byte) (tcp *layers.TCP, from, to []byte) {
-	if d.parser.DecodeLayers(data, &d.found) == nil && len(d.found) >= 2 && d.found[len(d.found)-1] == layers.LayerTypeTCP {
-		if d.found[len(d.found)-2] == layers.LayerTypeIPv4 {
-			return &d.tcp, d.ip4.SrcIP, d.ip4.DstIP
-		}
-		return &d.tcp, d.ip6.SrcIP, d.ip6.DstIP
-	}
-	packet := gopacket.NewPacket(data, d.link, gopacket.DecodeOptions{Lazy: true, NoCopy: true}) // an unusual one
+// segmentOf returns the segment of a packet and its addresses, nil where there is none. It is valid until the next packet.
+func (c *capture) segmentOf(data []byte) (tcp *layers.TCP, from, to []byte) {
+	packet := gopacket.NewPacket(data, c.link, gopacket.DecodeOptions{Lazy: true, NoCopy: true})
 	tcp, _ = packet.Layer(layers.LayerTypeTCP).(*layers.TCP)
 	network := packet.NetworkLayer()
 	if tcp == nil || network == nil {
@@ -163,7 +133,7 @@ func (d *decoder) segment(data []byte) (tcp *layers.TCP, from, to []byte) {
 
 // packet takes in one packet.
 func (c *capture) packet(data []byte, info gopacket.CaptureInfo) {
-	tcp, from, to := c.decoder.segment(data)
+	tcp, from, to := c.segmentOf(data)
 	if tcp == nil || uint16(tcp.SrcPort) != c.port && uint16(tcp.DstPort) != c.port || len(tcp.Payload) == 0 && !tcp.SYN && !tcp.FIN && !tcp.RST {
 		return
 	}
