@@ -133,16 +133,17 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 	if flags.pcap != "" {
 		const how = "capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port: --pcap PORT=FILE"
 		var seen *traffic.Captured
-		if seen, err = observe.ReadCapture(ctx, in, flags.port, o); seen == nil {
+		if seen, err = traffic.ReadCapture(ctx, in, flags.port, o.Keys, o.Take); seen == nil {
 			return failedError(how, "%s: %w", flags.pcap, err)
 		}
 		if holes = seen.NotSeen(); seen.Commands == 0 && err == nil {
 			return failedError(how, "%s: %d packets, %d connections to port %d, no command that was answered; %s",
 				flags.pcap, seen.Packets, seen.Connections, flags.port, strings.Join(append(holes, "nothing else is wrong")[:max(1, len(holes))], "; "))
 		}
-	} else if err = observe.ReadFile(ctx, in, o); o.Commands() == 0 && err == nil {
+	} else if err = traffic.ReadFile(ctx, in, o.Take, o.Garbled); o.Commands() == 0 && err == nil {
 		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
 	}
+	o.Finish()
 	found := findings{o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes}
 	if printErr := newObserveOutput(env, flags).final(found, err); printErr != nil {
 		return printErr

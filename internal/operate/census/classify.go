@@ -82,17 +82,12 @@ func (j Judge) Classify(k *Look) Finding {
 	return Finding{Format: UnknownFormat, State: UnknownState, Confidence: Low, Note: "a text without TTL that no lock is known to write"}
 }
 
+// names are those of dialects that are alike. The slice is shared: there may be many keys.
 func names(dialects []*protocol.Dialect) []string {
 	if len(dialects) == 0 {
 		return nil
 	}
-	all := writers[Format(dialects[0].Format)]
-	for i, n := range all {
-		if n == dialects[0].Name && len(all)-i >= len(dialects) { // they are listed in the same order
-			return all[i : i+len(dialects)]
-		}
-	}
-	return []string{dialects[0].Name}
+	return alikeNames[dialects[0]][:len(dialects)]
 }
 
 // number is a number on a lock's key that is no expiry.

@@ -73,8 +73,9 @@ func readCapture(t *testing.T, file, addr string, opts observe.Options) (observe
 	_, err = fmt.Sscan(port, &number)
 	require.NoError(t, err)
 	o := observe.New(opts)
-	seen, err := observe.ReadCapture(context.Background(), in, number, o)
+	seen, err := traffic.ReadCapture(context.Background(), in, number, o.Keys, o.Take)
 	require.NoError(t, err)
+	o.Finish()
 	return o.Report(), seen
 }
 
@@ -172,8 +173,9 @@ func events(t *testing.T, data []byte) (all []string, report observe.Report, see
 	o := observe.New(observe.Options{Match: func(key string) bool { return strings.HasPrefix(key, "lock:") }, Lease: 30 * time.Second, Emit: func(row observe.EventRow) {
 		all = append(all, strings.TrimSpace(row.What+row.Hazard+" "+row.Key+" "+row.By.Addr))
 	}})
-	seen, err := observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o)
+	seen, err := traffic.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o.Keys, o.Take)
 	require.NoError(t, err)
+	o.Finish()
 	return all, o.Report(), seen
 }
 
@@ -255,7 +257,7 @@ func FuzzCapture(f *testing.F) {
 	f.Add([]byte("\xd4\xc3\xb2\xa1"))
 	f.Fuzz(func(t *testing.T, data []byte) {
 		o := observe.New(observe.Options{})
-		_, _ = observe.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o)
+		_, _ = traffic.ReadCapture(context.Background(), bytes.NewReader(data), 6379, o.Keys, o.Take)
 		_ = o.Report()
 	})
 }

@@ -7,7 +7,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -26,11 +25,11 @@ type Masters struct {
 	ctx    context.Context // of the window
 	cancel context.CancelFunc
 	group  sync.WaitGroup
+
+	mu sync.Mutex
 	// peers are the addresses of the servers. A server that has just been demoted shows in its MONITOR what
 	// the new master sends it, from that one's address.
-	peers atomic.Pointer[map[string]bool]
-
-	mu      sync.Mutex
+	peers   map[string]bool
 	watches []*watch // in the order in which they began
 	holes   []string
 	window  window
@@ -55,7 +54,7 @@ func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, lim
 	if err != nil {
 		return nil, err
 	}
-	m := &Masters{end: end, opts: opts, limits: limits}
+	m := &Masters{end: end, opts: opts, limits: limits, peers: map[string]bool{}}
 	m.ctx, m.cancel = context.WithCancel(ctx)
 	m.know(nodes)
 	addrs := mastersAmong(nodes)
@@ -93,23 +92,25 @@ func mastersAmong(nodes []endpoint.Node) (addrs []string) {
 
 // know notes the servers' addresses.
 func (m *Masters) know(nodes []endpoint.Node) {
-	all := map[string]bool{}
-	if old := m.peers.Load(); old != nil {
-		for addr := range *old {
-			all[addr] = true
-		}
-	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
 	for _, n := range nodes {
-		all[n.Addr] = true
+		m.peers[n.Addr] = true
 	}
-	m.peers.Store(&all)
+}
+
+// isPeer tells the address of a server.
+func (m *Masters) isPeer(addr string) bool {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.peers[addr]
 }
 
 // start begins to watch one master.
 func (m *Masters) start(addr string, limits Limits) (*watch, error) {
 	opts := m.opts
 	if m.several() {
-		opts.Ignore = func(client string) bool { return (*m.peers.Load())[client] }
+		opts.Ignore = m.isPeer
 	}
 	return newWatch(m.ctx, m.end, addr, opts, limits)
 }

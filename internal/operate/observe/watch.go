@@ -262,21 +262,3 @@ func (w *watch) rename(ctx context.Context) {
 	}
 	clear(w.unnamed)
 }
-
-// ReadFile takes in a recorded stream of MONITOR lines, as redis-cli monitor prints them.
-func ReadFile(ctx context.Context, in io.Reader, o *Observer) error {
-	err := traffic.ReadFile(ctx, in, o.Take, o.Garbled)
-	if err == nil {
-		o.Finish()
-	}
-	return err
-}
-
-// ReadCapture takes in what tcpdump wrote of the connections to a port.
-func ReadCapture(ctx context.Context, in io.Reader, port uint16, o *Observer) (*traffic.Captured, error) {
-	seen, err := traffic.ReadCapture(ctx, in, port, o.Keys, o.Take)
-	if err == nil {
-		o.Finish()
-	}
-	return seen, err
-}

@@ -79,7 +79,6 @@ type Keys struct {
 	db       int
 	scanning bool // a SCAN is under way
 	m        map[Key]entry
-	dropped  int64
 	effects  []Effect
 }
 
@@ -122,9 +121,6 @@ func (k *Keys) LearnAbsent(db int, name string) { k.put(Key{db, name}, entry{kin
 
 // LearnThere takes in that a key of another type exists.
 func (k *Keys) LearnThere(db int, name string) { k.put(Key{db, name}, entry{kind: there}, true) }
-
-// Forget says that a script may have done anything to a key.
-func (k *Keys) Forget(db int, name string) { k.forget(Key{db, name}) }
 
 // LearnTTL takes in the reply of PTTL.
 func (k *Keys) LearnTTL(db int, name string, now protocol.Instant, ms int64) {
@@ -190,7 +186,6 @@ func (k *Keys) put(id Key, e entry, lock bool) {
 		return
 	case len(k.m) >= k.Limit:
 		k.complete, k.scanning = false, false // from here on what is missing is unknown
-		k.dropped++
 		return
 	}
 	k.m[id] = e

@@ -55,7 +55,7 @@ func (c *dialogues) script(l *Command, v respValue) {
 	s := byName[call.Name]
 	if s == nil || call.keys == 0 {
 		for _, name := range call.Keys() {
-			c.keys.Forget(l.DB, name)
+			c.keys.forget(Key{l.DB, name})
 		}
 		return
 	}
