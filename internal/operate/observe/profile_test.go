@@ -43,25 +43,3 @@ func TestProfileOfDrift(t *testing.T) {
 		assert.Less(t, off, 150.0)
 	}
 }
-
-// TestProfileOfAHostsClocks: the stretches of two connections of one host overlap, and the readings of its clock are in order.
-func TestProfileOfAHostsClocks(t *testing.T) {
-	tp := newTape(Options{Group: ByHost, Lease: 10 * time.Second})
-	for at := time.Duration(0); at < 12*time.Second; at += 100 * time.Millisecond {
-		for n, begins := range []time.Duration{0, 3 * time.Second} {
-			if at < begins {
-				continue
-			}
-			off := -3 * time.Millisecond
-			if at == []time.Duration{5 * time.Second, 7900 * time.Millisecond}[n] { // the largest sample of its stretch
-				off = 0
-			}
-			tp.turn(at+20*time.Millisecond*time.Duration(n), 0, off, fmt.Sprintf("10.0.0.1:%d", n), fmt.Sprint("lock:", n))
-		}
-	}
-	tp.report()
-	p := tp.o.Profile()
-	require.NoError(t, p.Validate())
-	require.Len(t, p.Clients, 1)
-	assert.GreaterOrEqual(t, len(p.Clients[0].Clock), 2)
-}

@@ -278,6 +278,9 @@ func (p *player) profiled(b *strings.Builder, some func(string, any)) {
 	for _, c := range made.Clients {
 		fmt.Fprintf(b, "%s %s connections %d at once %d", c.Name, c.Dialect, c.Connections, c.AtOnce)
 		some("takeover pauses", c.Pause.N)
+		if len(c.Clock) > 1 {
+			some("readings of its clock", len(c.Clock))
+		}
 		b.WriteString("\n")
 		for _, u := range c.Uses {
 			fmt.Fprintf(b, "  %s", u.Family)
@@ -289,10 +292,15 @@ func (p *player) profiled(b *strings.Builder, some func(string, any)) {
 			}
 			some("crashed", u.Crashed)
 			some("left", u.Left)
-			some("own keys", u.Own.Keys)
+			if u.Own.Keys > 0 {
+				some("own keys", fmt.Sprint(u.Own.Keys, " acquired ", u.Own.Acquired))
+			}
 			some("once", u.Own.Once)
 			b.WriteString("\n")
 		}
+	}
+	if keys, clients := made.Unsure(); keys > 0 {
+		fmt.Fprintf(b, "%d keys only once, by %d clients\n", keys, clients)
 	}
 	for _, f := range made.Families {
 		fmt.Fprintf(b, "%s keys %d", f.Name, f.Keys)

@@ -72,35 +72,6 @@ func TestLeasesThatDiffer(t *testing.T) {
 	}
 }
 
-// Threads that share a connection interleave: the try of one comes between the GET and the GETSET of another, which has found the lease
-// over long ago. Who waited is not known then.
-func TestThreadsOnOneConnection(t *testing.T) {
-	for name, between := range map[string]bool{"one after the other": false, "a try between": true} {
-		tp := newTape(Options{})
-		tp.run("10.0.0.1:1", "SETNX", "lock:a", tp.ms(30*time.Second))
-		for range 5 {
-			tp.wait(100 * time.Millisecond)
-			tp.run("10.0.0.2:1", "SETNX", "lock:a", tp.ms(30*time.Second))
-			tp.run("10.0.0.2:1", "GET", "lock:a")
-		}
-		tp.wait(40 * time.Second)
-		first := tp.ms(30 * time.Second)
-		tp.run("10.0.0.2:1", "SETNX", "lock:a", first)
-		tp.run("10.0.0.2:1", "GET", "lock:a")
-		if between {
-			tp.run("10.0.0.2:1", "SETNX", "lock:a", tp.ms(30*time.Second+2*time.Millisecond))
-			tp.run("10.0.0.2:1", "GET", "lock:a")
-		}
-		tp.run("10.0.0.2:1", "GETSET", "lock:a", first)
-		tp.report()
-		for w, s := range tp.o.leads {
-			if w.client.addr == "10.0.0.2:1" {
-				assert.Equal(t, between, s.clock.low == -forever, "%s: %+v", name, s.clock)
-			}
-		}
-	}
-}
-
 // TestLeasesByWaitersAtRandom: what waiters did bounds a lease that nobody writes down. The truth lies within, whatever leases, clocks, delays and holds are: also where
 // all clocks are ahead alike. So it is where nobody overruns, and with a pool that looks over one connection and takes over by another.
 func TestLeasesByWaitersAtRandom(t *testing.T) {

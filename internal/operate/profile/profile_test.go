@@ -67,37 +67,6 @@ func key(by ...int64) map[int]int64 {
 	return k
 }
 
-// Five clients that never share a key are not five clients on one key.
-func TestSharing(t *testing.T) {
-	apart, one := fleet(5), fleet(5)
-	apart = share(apart, key(9), key(0, 9), key(0, 0, 9), key(0, 0, 0, 9), key(0, 0, 0, 0, 9))
-	one = share(one, key(9, 9, 9, 9, 9))
-	assert.Empty(t, apart.Families[0].Groups)
-	assert.EqualValues(t, 5, apart.Families[0].Keys)
-	for _, c := range apart.Clients {
-		assert.Equal(t, int64(1), c.Uses[0].Own.Keys)
-		assert.Equal(t, int64(9), c.Uses[0].Own.Acquired)
-	}
-	require.Len(t, one.Families[0].Groups, 1)
-	assert.Equal(t, []int{0, 1, 2, 3, 4}, one.Families[0].Groups[0].Clients)
-	assert.Equal(t, []int64{9, 9, 9, 9, 9}, one.Families[0].Groups[0].Acquired)
-
-	// A key that was acquired once tells nothing about who else may come.
-	once := fleet(2)
-	once = share(once, key(1), key(0, 1), key(2))
-	assert.Equal(t, profile.Own{Keys: 1, Acquired: 2, Once: 1}, once.Clients[0].Uses[0].Own)
-	keys, clients := once.Unsure()
-	assert.EqualValues(t, 2, keys)
-	assert.Equal(t, 2, clients)
-
-	// A busy key and a quiet one of the same clients do not stand together.
-	mixed := fleet(2)
-	mixed = share(mixed, key(1000, 1000), key(1, 1), key(1, 1))
-	require.Len(t, mixed.Families[0].Groups, 2)
-	assert.EqualValues(t, 1, mixed.Families[0].Groups[0].Keys)
-	assert.EqualValues(t, 2, mixed.Families[0].Groups[1].Keys)
-}
-
 // 100,000 keys of 200 clients, each key shared by two to four of them, stay small, and say how many clients share a key.
 func TestManyKeysStaySmall(t *testing.T) {
 	p := fleet(200)
