@@ -84,7 +84,8 @@ func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol
 	until := l.conns.Clock.At(began.Add(p.Terms.longest()))
 	if v == protocol.Acquired {
 		release := func() bool {
-			given := lockers.Confirmed(l.finish(context.Background(), l.runner(m.Dialect), l.timed(lockers.Undone(m)), protocol.Reply{}))
+			out := l.finish(context.Background(), l.runner(m.Dialect), l.timed(lockers.Undone(m)), protocol.Reply{})
+			given := lockers.Confirmed(out.Step.Verdict)
 			if given {
 				p.Leave()
 			}

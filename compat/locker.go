@@ -122,7 +122,7 @@ func (l *locker) RaiseFence(ctx context.Context, key string, least int64) (int64
 
 // TryAcquire implements Locker.
 func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	if err := lockers.CheckContext(ctx, key); err != nil {
+	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	began := l.conns.Clock.Now()
@@ -131,9 +131,6 @@ func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, 
 }
 
 func (l *locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
-	if key == "" {
-		return nil, failed(key, lifetime.ErrEmptyKey)
-	}
 	k := l.newLock(ctx, key)
 	if err := l.enter(ctx, k, false); err != nil {
 		return nil, l.refused(ctx, key, err)
@@ -146,7 +143,7 @@ func (l *locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
 
 // Acquire implements Locker.
 func (l *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	if err := lockers.CheckContext(ctx, key); err != nil {
+	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	began := l.conns.Clock.Now()
@@ -155,9 +152,6 @@ func (l *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 }
 
 func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bool, err error) {
-	if key == "" {
-		return nil, false, failed(key, lifetime.ErrEmptyKey)
-	}
 	if l.opts.Wait > 0 {
 		bounded, cancel := context.WithTimeoutCause(ctx, l.opts.Wait, lifetime.ErrWaitOver)
 		defer cancel()

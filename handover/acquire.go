@@ -31,11 +31,8 @@ func (l *locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 type take func(half lockmigrate.Locker, ctx context.Context, key string) (lockmigrate.Lock, error)
 
 func (l *locker) acquire(ctx context.Context, key string, by take, patient bool) (lockmigrate.Lock, error) {
-	if err := lockers.CheckContext(ctx, key); err != nil {
+	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
-	}
-	if key == "" {
-		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
 	}
 	if !l.background.Begin() {
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}

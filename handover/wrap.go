@@ -90,7 +90,7 @@ func (w *wrapped[H]) TryAcquire(ctx context.Context, key string) (lockmigrate.Lo
 }
 
 func (w *wrapped[H]) acquire(ctx context.Context, key string, by func(context.Context, string) (H, error)) (lockmigrate.Lock, error) {
-	if err := lockers.CheckContext(ctx, key); err != nil {
+	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	began := time.Now()

@@ -82,7 +82,7 @@ func (l *locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 
 // observed acquires and tells the observer what came of it.
 func (l *locker) observed(ctx context.Context, key string, patience time.Duration) (lockmigrate.Lock, error) {
-	if err := lockers.CheckContext(ctx, key); err != nil {
+	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	start := l.conns.Clock.Now()
@@ -96,9 +96,6 @@ func (l *locker) observed(ctx context.Context, key string, patience time.Duratio
 }
 
 func (l *locker) acquire(ctx context.Context, key string, patience time.Duration) (*lock, error) {
-	if key == "" {
-		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
-	}
 	if err := l.sync(ctx); err != nil {
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: l.cancelled(ctx), Cause: err}
 	}
@@ -221,7 +218,7 @@ func (l *locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
 		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
 		defer cancel()
 		outcome, err := l.advance(ctx, lockers.Undone(m), protocol.Reply{}, func(driver.Outcome) {})
-		return err == nil && lockers.Confirmed(outcome), errors.Join(err, outcome.Err)
+		return err == nil && lockers.Confirmed(outcome.Step.Verdict), errors.Join(err, outcome.Err)
 	}
 	if given, cause := release(); !given {
 		l.conns.Background.Again(time.Now().Add(l.opts.Lease), func() bool {

@@ -104,7 +104,7 @@ func (q *locker) Close() error { return q.conns.Close() }
 
 // TryAcquire implements lockmigrate.Locker.
 func (q *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	if err := lockers.CheckContext(ctx, key); err != nil {
+	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	start := q.conns.Clock.Now()
@@ -114,7 +114,7 @@ func (q *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, 
 
 // Acquire implements lockmigrate.Locker.
 func (q *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	if err := lockers.CheckContext(ctx, key); err != nil {
+	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	start := q.conns.Clock.Now()
@@ -141,7 +141,7 @@ func (q *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 // worthAnother tells whether a wait goes on after an attempt: while another has the lock, and while too few servers answer.
 // What the servers refuse, they will refuse again.
 func (q *locker) worthAnother(err error) bool {
-	return !q.conns.Closed() && !errors.Is(err, lifetime.ErrEmptyKey) && !errors.Is(err, errRefused)
+	return !q.conns.Closed() && !errors.Is(err, errRefused)
 }
 
 // errRefused is matched by the error of an attempt that so many servers refused that there can be no majority.
@@ -167,15 +167,11 @@ func (q *locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 
 // concluded is the last step of every acquisition.
 func (q *locker) concluded(key string, k *lock, err error, start protocol.Instant, waited bool) (lockmigrate.Lock, error) {
-	e := lockmigrate.Event{Key: key, Err: err}
-	if err == nil {
-		e.How = lockers.How(waited, false)
-	}
 	if err != nil {
-		q.conns.Concluded(e, start)
+		q.conns.Concluded(lockmigrate.Event{Key: key, Err: err}, start)
 		return nil, err
 	}
-	k.Watched(func() { q.conns.Concluded(e, start) })
+	k.Watched(func() { q.conns.Concluded(lockmigrate.Event{Key: key, How: lockers.How(waited, false)}, start) })
 	return k.AsLock(), nil
 }
 
@@ -187,9 +183,6 @@ type ballot struct {
 
 // attempt asks every server, counts, and undoes what is not a majority.
 func (q *locker) attempt(ctx context.Context, key string) (*lock, error) {
-	if key == "" {
-		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
-	}
 	if err := context.Cause(ctx); err != nil {
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: err}
 	}
@@ -325,7 +318,7 @@ func (q *locker) undo(k *lock) {
 	all.Wait()
 	var causes []error
 	for i, o := range outcomes {
-		if !dropped(o.Step.Verdict) {
+		if !lockers.Confirmed(o.Step.Verdict) {
 			k.again(i)
 			causes = append(causes, o.Err)
 		}
@@ -370,17 +363,14 @@ func (k *lock) release(server int) (before <-chan struct{}, done func(protocol.V
 	return before, func(v protocol.Verdict) {
 		next(v)
 		k.order.Lock()
-		k.keeps[server] = !dropped(v)
+		k.keeps[server] = !lockers.Confirmed(v)
 		gone := k.gone
 		k.order.Unlock()
-		if gone && !dropped(v) {
+		if gone && !lockers.Confirmed(v) {
 			k.again(server)
 		}
 	}
 }
-
-// dropped tells that a release has left nothing of ours on a server.
-func dropped(v protocol.Verdict) bool { return v == protocol.Released || v == protocol.NotOurs }
 
 // drop removes the token from one server.
 func (k *lock) drop(server int) driver.Outcome {
@@ -393,7 +383,7 @@ func (k *lock) drop(server int) driver.Outcome {
 // again asks a server once more, and so on until the key's TTL is over: a minority that keeps the key makes one server less that may
 // fail.
 func (k *lock) again(server int) {
-	k.quorum.conns.Background.Again(time.Now().Add(k.quorum.TTL), func() bool { return dropped(k.drop(server).Step.Verdict) })
+	k.quorum.conns.Background.Again(time.Now().Add(k.quorum.TTL), func() bool { return lockers.Confirmed(k.drop(server).Step.Verdict) })
 }
 
 // Gone implements lifetime.Kind: a majority has given the key back.

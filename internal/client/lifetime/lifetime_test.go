@@ -262,14 +262,14 @@ func TestRenewals(t *testing.T) {
 // TestADeadlineSaysWhatFailedLast, and no failure before a renewal that came through.
 func TestADeadlineSaysWhatFailedLast(t *testing.T) {
 	b := newBench(t)
-	b.NotRenewed(io.ErrUnexpectedEOF)
+	b.RenewalFailed(io.ErrUnexpectedEOF)
 	require.NoError(t, b.renew(protocol.Renewed, nil))
 	b.Lost(Deadline)
 	assert.NotErrorIs(t, context.Cause(b.Life.Context()), io.ErrUnexpectedEOF)
 
 	b = newBench(t)
-	b.NotRenewed(io.ErrUnexpectedEOF)
-	b.NotRenewed(io.EOF)
+	b.RenewalFailed(io.ErrUnexpectedEOF)
+	b.RenewalFailed(io.EOF)
 	b.Lost(Deadline)
 	b.Lost(Taken) // too late: the first cause counts
 	cause := context.Cause(b.Life.Context())

@@ -135,12 +135,8 @@ func (l *Life) RenewedAs(v protocol.Verdict, took time.Duration) {
 }
 
 // RenewalFailed implements Held.
-func (l *Life) RenewalFailed(cause error) { l.NotRenewed(cause) }
-
-// NotRenewed tells of a renewal of the watch's that failed, and returns its error.
-func (l *Life) NotRenewed(cause error) *lockmigrate.Error {
+func (l *Life) RenewalFailed(cause error) {
 	l.note(cause)
 	e := l.notRenewed(driver.Ended(protocol.Failed, cause))
 	l.observe(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "renew", Err: e})
-	return e
 }

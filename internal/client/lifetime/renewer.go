@@ -85,14 +85,6 @@ const (
 	TooLate              // it had been closed before the lease was added
 )
 
-// String says it in a few words.
-func (l Loss) String() string {
-	return [...]string{
-		"no renewal came through before the deadline", "held for longer than MaxHold", "the key is not ours any more",
-		"the Locker was closed; the key stays until its TTL is over", "the Locker is closed",
-	}[l]
-}
-
 // Batcher sends commands together and hands out their replies: a driver.Shared, or Pooled.
 type Batcher interface {
 	// At names the server that serves a key, where there are several: each has a queue of its own.
@@ -119,7 +111,7 @@ type Renewer struct {
 	opts RenewerOptions
 
 	mu      sync.Mutex
-	heap    []*Lease
+	heap    deeds
 	running bool
 	closed  bool
 	every   time.Duration    // between two renewals at most; 0: as each lease says
@@ -467,5 +459,3 @@ func (r *Renewer) answer(s *Lease, v *round, answer Answer, err error) {
 		r.mu.Unlock()
 	}
 }
-
-// The heap, smallest at first. The caller holds mu.

@@ -239,21 +239,13 @@ func (c *Client) Ask(ctx context.Context, over waiting.Runner, m protocol.Machin
 	return outcome, err
 }
 
-// CheckContext refuses a nil context.
-func CheckContext(ctx context.Context, key string) error {
-	if ctx == nil {
-		return &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrNoContext}
-	}
-	return nil
-}
-
-// Check refuses the empty key, and every key of a closed Locker.
-func (c *Client) Check(key string) error {
+// CheckCall refuses a nil context and the empty key. That is a fault of the calling code, and the observer is not told of it.
+func CheckCall(ctx context.Context, key string) error {
 	switch {
+	case ctx == nil:
+		return &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrNoContext}
 	case key == "":
 		return &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrEmptyKey}
-	case c.closed.Load():
-		return &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 	}
 	return nil
 }

@@ -113,8 +113,7 @@ func (h *Hold) giveBack(queued bool) (confirmed bool, cause error) {
 	ctx, cancel := context.WithTimeout(context.Background(), 4*h.locker.ReplyTimeout)
 	defer cancel()
 	outcome, _ := h.Commands().Advance(ctx, h.kind.GivingBack(queued), protocol.Reply{}, func(driver.Outcome) {})
-	v := outcome.Step.Verdict
-	if confirmed = v == protocol.Released || v == protocol.NotOurs; confirmed {
+	if confirmed = Confirmed(outcome.Step.Verdict); confirmed {
 		h.Gone()
 	}
 	return confirmed, outcome.Err

@@ -32,7 +32,7 @@ type Locker struct {
 
 // TryAcquire makes one attempt.
 func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	if err := CheckContext(ctx, key); err != nil {
+	if err := CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	if again := l.reenter(ctx, key); again != nil {
@@ -45,7 +45,7 @@ func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, 
 
 // Acquire waits until the lock is ours, Wait is over or ctx ends.
 func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	if err := CheckContext(ctx, key); err != nil {
+	if err := CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
 	if again := l.reenter(ctx, key); again != nil {
@@ -73,8 +73,8 @@ func (l *Locker) Do(ctx context.Context, key string, work func(ctx context.Conte
 }
 
 func (l *Locker) attempt(ctx context.Context, key string) (*Hold, error) {
-	if err := l.Check(key); err != nil {
-		return nil, err
+	if l.Closed() {
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 	}
 	h := l.New(ctx, key)
 	return h, h.kind.Attempt(ctx)
@@ -82,9 +82,6 @@ func (l *Locker) attempt(ctx context.Context, key string) (*Hold, error) {
 
 // wait stands in the process's queue, and when it is the front, waits for the key in the way of its kind.
 func (l *Locker) wait(ctx context.Context, key string) (*Hold, error) {
-	if err := l.Check(key); err != nil {
-		return nil, err
-	}
 	if !l.Background.Begin() { // to the end of the wait: Close finds it over, and its place given up
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 	}

@@ -4,7 +4,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -73,9 +72,7 @@ func Undone(m *protocol.LegacyAcquire) *protocol.LegacyRelease {
 }
 
 // Confirmed tells that a release has run, or had nothing to remove.
-func Confirmed(o driver.Outcome) bool {
-	return o.Step.Verdict == protocol.Released || o.Step.Verdict == protocol.NotOurs
-}
+func Confirmed(v protocol.Verdict) bool { return v == protocol.Released || v == protocol.NotOurs }
 
 // Runner is what a dialect's machines run over: the shared connection, or one of the pool where the dialect needs it to itself.
 func (s *Server) Runner(d *protocol.Dialect) waiting.Runner {
