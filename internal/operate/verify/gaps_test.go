@@ -3,6 +3,7 @@ package verify_test
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -30,6 +31,12 @@ func TestWindows(t *testing.T) {
 			case "restart":
 				s.Kill()
 				s.Start()
+			case "times": // a command
+				n, err := strconv.Atoi(words[1])
+				require.NoError(t, err)
+				for range n {
+					s.Do(words[2], redis.Args{}.AddFlat(words[3:])...)
+				}
 			default:
 				s.Do(words[0], redis.Args{}.AddFlat(words[1:])...)
 			}
@@ -53,6 +60,14 @@ func TestWindows(t *testing.T) {
 			assert.Equal(t, 1, warned, "it is said at the start")
 		}
 	}
+}
+
+// TestOneNodeOfACluster: the other nodes have the other keys.
+func TestOneNodeOfACluster(t *testing.T) {
+	s := redistest.Real(t, "--cluster-enabled", "yes")
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	assert.Equal(t, []string{"keys", "masters"}, open(within(t, end, verify.Options{Match: []string{"lock.*"}}, func() {})))
 }
 
 // TestHeldBack has old clients whose commands wait at the server at the end of the window, and a pause within it.
