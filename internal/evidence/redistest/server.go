@@ -253,6 +253,17 @@ func Each(t *testing.T, test func(t *testing.T, s *Server)) {
 	t.Run("real", func(t *testing.T) { test(t, Real(t)) })
 }
 
+// EachVersion runs a test on the server on the PATH and, where the run asks for servers of other versions, on these.
+func EachVersion(t *testing.T, names []string, test func(t *testing.T, s *Server)) {
+	t.Helper()
+	t.Run("redis-server", func(t *testing.T) { test(t, Real(t)) })
+	if Wanted(Servers) {
+		for _, name := range names {
+			t.Run(name, func(t *testing.T) { test(t, Of(t, name)) })
+		}
+	}
+}
+
 // Start starts a real server that is down, on the same address and folder, and waits until it answers.
 func (s *Server) Start() {
 	s.t.Helper()

@@ -14,16 +14,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 )
 
-// onEach runs a test on the default server, and where the run asks for servers of other versions on each of these
-// that has ACL DRYRUN.
+// onEach runs a test on each server that has ACL DRYRUN.
 func onEach(t *testing.T, test func(t *testing.T, s *redistest.Server)) {
-	t.Run("default", func(t *testing.T) { test(t, redistest.Real(t)) })
-	if !redistest.Wanted(redistest.Servers) {
-		return
-	}
-	for _, name := range []string{"redis-8.10.2", "valkey-8.1.8", "valkey-9.0.0"} {
-		t.Run(name, func(t *testing.T) { test(t, redistest.Of(t, name)) })
-	}
+	redistest.EachVersion(t, []string{"redis-8.10.2", "valkey-8.1.8", "valkey-9.0.0"}, test)
 }
 
 // TestExcluded asks the server which commands no user may run on a lock's key, for rules of many forms.
@@ -93,43 +86,6 @@ func excluded(t *testing.T, s *redistest.Server) {
 		assert.Equal(t, all, ask(lock), "%s: the user is off", c.what)
 		_, err = redis.Int(conn.Do("ACL", "DELUSER", "second"))
 		require.NoError(t, err)
-	}
-}
-
-// TestFenceWithSet denies every command that can take a lock, keeps the others' keys, and gives all back.
-func TestFenceWithSet(t *testing.T) { onEach(t, fenceWithSet) }
-
-func fenceWithSet(t *testing.T, s *redistest.Server) {
-	s.Do("ACL", "SETUSER", "default", "resetkeys", "~none")
-	for name, words := range map[string][]any{
-		"all rights":             {"~*", "&*", "+@all"},
-		"a selector":             {"~*", "+@read", "(~* +@write)"},
-		"one of the commands":    {"~*", "+@all", "-setex"},
-		"a fence of SETNX alone": {"~*", "+@all", "-setnx"},
-	} {
-		t.Run(name, func(t *testing.T) {
-			s.Do("ACL", append([]any{"SETUSER", "old", "reset", "on", ">pw"}, words...)...)
-			before, could := rules(t, s, "old"), abilities(t, s, "old")
-			g := newGate(t, s)
-			if name == "all rights" { // first the smaller one, then the larger one over it
-				assert.Equal(t, fence.Partly, g.up(fence.Options{}).Verdict)
-			}
-			up := g.up(fence.Options{All: true})
-			assert.Equal(t, fence.Fenced, up.Verdict, up.Obligations)
-			for _, command := range [][]any{{"SET", "lock:1", "1", "NX"}, {"SETEX", "lock:1", "9", "1"}, {"RENAMENX", "other", "lock:1"}, {"MSETNX", "other", "1", "lock:1", "1"}, {"GETSET", "lock:1", "1"}} {
-				said, err := redis.String(s.Do("ACL", append([]any{"DRYRUN", "old"}, command...)...), nil)
-				require.NoError(t, err)
-				assert.NotEqual(t, "OK", said, command)
-			}
-			said, _ := redis.String(s.Do("ACL", "DRYRUN", "old", "DEL", "lock:1"), nil)
-			assert.Equal(t, "OK", said)
-			assert.Contains(t, g.up(fence.Options{All: true}).Note, "fenced already")
-			down := g.down() // both of them
-			assert.Equal(t, could, abilities(t, s, "old"), down.Command)
-			if name != "a selector" { // some versions write the same rights in other words there
-				assert.Equal(t, before, rules(t, s, "old"))
-			}
-		})
 	}
 }
 

@@ -21,21 +21,11 @@ import (
 // TestEveryWrite takes each server's own COMMAND table and sends every command that it says writes: with a lock's key at every place where
 // COMMAND GETKEYS finds a key, alone, in MULTI, in a script, and from another database. With MONITOR and by the counters alone, none of
 // them leaves none-seen. With other keys, MONITOR and the counters agree, and the verdict is none-seen.
-func TestEveryWrite(t *testing.T) { onEach(t, everyWrite) }
-
-// onEach runs a test on the default server, and where the run asks for servers of other versions on each of them.
-func onEach(t *testing.T, test func(*testing.T, *redistest.Server)) {
-	t.Run("redis-server", func(t *testing.T) { test(t, redistest.Real(t)) })
-	if redistest.Wanted(redistest.Servers) {
-		for _, name := range []string{"redis-2.8.19", "redis-3.2.6", "redis-5.0.6", "redis-6.0.16", "redis-6.2.11", "redis-8.10.2", "valkey-8.1.8", "valkey-9.0.0"} {
-			t.Run(name, func(t *testing.T) { test(t, redistest.Of(t, name)) })
-		}
-	}
-}
+func TestEveryWrite(t *testing.T) { redistest.EachVersion(t, redistest.Names(), everyWrite) }
 
 // TestQueueWorkers has clients that wait for work, as servers are full of. One that takes work from a queue is accounted for, whenever its server
 // counts it; one that moves it to a key that nobody saw is not.
-func TestQueueWorkers(t *testing.T) { onEach(t, queueWorkers) }
+func TestQueueWorkers(t *testing.T) { redistest.EachVersion(t, redistest.Names(), queueWorkers) }
 
 func queueWorkers(t *testing.T, s *redistest.Server) {
 	wait := func(conn redis.Conn, words ...any) {

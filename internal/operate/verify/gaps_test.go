@@ -72,12 +72,7 @@ func TestOneNodeOfACluster(t *testing.T) {
 
 // TestHeldBack has old clients whose commands wait at the server at the end of the window, and a pause within it.
 func TestHeldBack(t *testing.T) {
-	t.Run("redis-server", func(t *testing.T) { heldBack(t, redistest.Real(t)) })
-	if redistest.Wanted(redistest.Servers) {
-		for _, name := range []string{"redis-8.10.2", "valkey-9.0.0"} {
-			t.Run(name, func(t *testing.T) { heldBack(t, redistest.Of(t, name)) })
-		}
-	}
+	redistest.EachVersion(t, []string{"redis-8.10.2", "valkey-9.0.0"}, heldBack)
 }
 
 func heldBack(t *testing.T, s *redistest.Server) {

@@ -255,12 +255,7 @@ func open(c verify.Certificate) (ids []string) {
 // TestServicesAreExplained has Go services of every kind that wait for a key, give up, and hand it on, and every key is a lock key. Some of
 // their scripts ask the server whether they may, by a SET NX that sets nothing.
 func TestServicesAreExplained(t *testing.T) {
-	t.Run("redis-server", func(t *testing.T) { servicesAreExplained(t, redistest.Real(t)) })
-	if redistest.Wanted(redistest.Servers) {
-		for _, name := range []string{"redis-6.2.11", "redis-8.10.2", "valkey-9.0.0"} {
-			t.Run(name, func(t *testing.T) { servicesAreExplained(t, redistest.Of(t, name)) })
-		}
-	}
+	redistest.EachVersion(t, []string{"redis-6.2.11", "redis-8.10.2", "valkey-9.0.0"}, servicesAreExplained)
 }
 
 func servicesAreExplained(t *testing.T, s *redistest.Server) {
