@@ -10,7 +10,6 @@ import (
 	"strconv"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -21,9 +20,8 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	work "github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m, redistest.Redis) }
@@ -132,7 +130,6 @@ type counted struct {
 // run is the fleet at a stage.
 func (h habits) run(t *testing.T, stage string, runFor time.Duration) (got counted) {
 	b := &bench{t: t, s: redistest.Real(t)}
-	turns := make([]func(key string, hold time.Duration), h.clients)
 	at, members := map[string]lockmigrate.Stage{"bridge": lockmigrate.StageBridge, "modern": lockmigrate.StageModern}[stage]
 	name := ""
 	if members {
@@ -140,35 +137,37 @@ func (h habits) run(t *testing.T, stage string, runFor time.Duration) (got count
 		name, err = redistest.InStage(b.s.Pool(), at, "jedis-ms", lease)
 		require.NoError(t, err)
 	}
-	for i := range turns {
-		if !members {
-			conn := b.s.Conn()
-			turns[i] = func(key string, hold time.Duration) { oldTurn(t, conn, i, key, hold) }
-			continue
+	referee, workers := work.NewReferee(), make([]*work.Worker, h.clients)
+	for i := range workers {
+		w := &work.Worker{
+			Name: fmt.Sprint("client-", i), Key: func() string { return fmt.Sprint("key-", rand.IntN(h.keys)) },
+			Hold:  func() time.Duration { return h.holdFor/2 + rand.N(h.holdFor) },
+			Think: func() time.Duration { return h.thinkFor/2 + rand.N(h.thinkFor) },
 		}
-		l := b.member(name)
-		turns[i] = func(key string, hold time.Duration) { turnOf(t, l, key, hold) }
-		defer func() { assert.NoError(t, l.Close()) }()
-	}
-	var acquired atomic.Int64
-	var stop atomic.Bool
-	var group sync.WaitGroup
-	for _, turn := range turns {
-		group.Go(func() {
-			for !stop.Load() {
-				turn(fmt.Sprint("key-", rand.IntN(h.keys)), h.holdFor/2+rand.N(h.holdFor))
-				acquired.Add(1)
-				time.Sleep(h.thinkFor/2 + rand.N(h.thinkFor)) // it does other things
-			}
-		})
+		if members {
+			l := b.member(name)
+			w.Take, w.Close = work.Of(l.Acquire), func() { assert.NoError(t, l.Close()) }
+		} else { // one connection each
+			old := &work.Old{Pool: b.s.Pool(), Dialect: protocol.JedisMS, Release: protocol.JedisMS.Release, Lease: lease, Poll: 100 * time.Millisecond}
+			w.Take = old.Acquire
+		}
+		w.Start(t.Context(), referee, 0)
+		workers[i] = w
 	}
 	time.Sleep(time.Second) // until all is under way
-	before, seconds := acquired.Load(), 0.0
-	got.commands, got.cpu, seconds = b.between(runFor)
-	got.acquired = float64(acquired.Load()-before) / seconds
+	overlaps := referee.Since().Overlaps
+	commands, cpu, seconds := b.between(runFor)
+	counted := referee.Since()
+	got.commands, got.cpu, got.acquired = commands, cpu, float64(counted.Turns)/seconds
 	got.connections, got.memory = int(b.number("connected_clients"))-1, b.number("used_memory")
-	stop.Store(true)
-	group.Wait()
+	for _, w := range workers {
+		w.Stop()
+	}
+	for _, w := range workers {
+		assert.NoError(t, w.Wait(t.Context()))
+	}
+	assert.NoError(t, referee.Last())
+	assert.Zero(t, overlaps+counted.Overlaps+referee.Since().Overlaps, redistest.Violated)
 	return got
 }
 
@@ -207,35 +206,4 @@ func turnOf(t *testing.T, l compat.Locker, key string, hold time.Duration) {
 		time.Sleep(hold) // the work
 		assert.NoError(t, lock.Release(context.Background()))
 	}
-}
-
-// oldTurn is a turn of the old code: the machine that the simulator runs, over a connection of its own.
-func oldTurn(t *testing.T, conn redis.Conn, i int, key string, hold time.Duration) {
-	m := model.Member{
-		Name: fmt.Sprint("client-", i), Dialect: protocol.JedisMS, Owner: fmt.Sprint("owner-", i),
-		Lease: lease, Poll: 100 * time.Millisecond, Patience: time.Hour, Release: protocol.JedisMS.Release,
-	}
-	s := model.NewSession(i, &m)
-	s.On(key, "")
-	start := time.Now()
-	read := func() model.Reading {
-		return model.Reading{Wall: protocol.Instant(time.Now().UnixNano()), Mono: protocol.Instant(time.Since(start))}
-	}
-	follow := func(step protocol.Step) {
-		for step.Kind != protocol.Done {
-			reply := protocol.Reply{Kind: protocol.Woke}
-			if step.Kind == protocol.Sleep {
-				time.Sleep(step.Sleep) // its poll
-			} else {
-				var err error
-				reply, err = wire.Do(conn, time.Minute, step.Command)
-				assert.NoError(t, err)
-			}
-			step = s.Next(read(), reply)
-		}
-	}
-	follow(s.Acquire(read()))
-	assert.True(t, s.Holds())
-	time.Sleep(hold) // the work
-	follow(s.Release(read()))
 }

@@ -11,7 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -22,6 +21,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/browser"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	work "github.com/lockmigrate/lockmigrate/internal/operate/fleet"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m) }
@@ -99,45 +100,35 @@ func TestPictures(t *testing.T) {
 func fleet(ctx context.Context, t *testing.T, s *redistest.Server, run func(args ...string)) {
 	t.Helper()
 	run("stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "30s", "--execute")
-	key := func(i int) string { return fmt.Sprintf("lock.order.%d", 1+i%2) }
-	var clients sync.WaitGroup
-	ctx, cancel := context.WithCancel(ctx)
-	t.Cleanup(func() { cancel(); clients.Wait() })
+	referee := work.NewReferee()
+	pool := func(name string) *redis.Pool {
+		p := &redis.Pool{MaxIdle: 5, DialContext: func(ctx context.Context) (redis.Conn, error) {
+			return redis.DialContext(ctx, "tcp", s.Addr, redis.DialClientName(name))
+		}}
+		t.Cleanup(func() { _ = p.Close() })
+		return p
+	}
+	takesTurns := func(name string, think time.Duration, take work.Take) {
+		turn := 0
+		w := &work.Worker{
+			Name: name, Take: take, Hold: func() time.Duration { return 15 * time.Millisecond }, Think: func() time.Duration { return think },
+			Key: func() string { turn++; return fmt.Sprintf("lock.order.%d", 1+turn%2) },
+		}
+		w.Start(ctx, referee, 0)
+		t.Cleanup(func() { w.Stop(); _ = w.Wait(context.Background()) })
+	}
 	for i, ahead := range []time.Duration{0, 2300 * time.Millisecond, -40 * time.Millisecond} {
-		conn := s.Conn()
-		_, err := conn.Do("CLIENT", "SETNAME", fmt.Sprintf("billing-%d", i+1))
-		require.NoError(t, err)
-		clients.Go(func() {
-			for turn := 0; ctx.Err() == nil; turn++ {
-				won, err := redis.Int(conn.Do("SETNX", key(turn), time.Now().Add(ahead).Add(30*time.Second).UnixMilli()+1))
-				if err != nil {
-					return
-				}
-				if won == 1 {
-					time.Sleep(15 * time.Millisecond) // its work
-					_, _ = conn.Do("DEL", key(turn))
-				}
-				time.Sleep(35 * time.Millisecond)
-			}
-		})
+		name := fmt.Sprintf("billing-%d", i+1)
+		old := &work.Old{Pool: pool(name), Dialect: protocol.JedisMS, Release: protocol.JedisMS.Release, Lease: 30 * time.Second, Poll: 35 * time.Millisecond, Offset: ahead}
+		takesTurns(name, 35*time.Millisecond, old.Acquire)
 	}
 	for i := range 2 {
-		pool := &redis.Pool{MaxActive: 20, MaxIdle: 5, Wait: true, DialContext: func(ctx context.Context) (redis.Conn, error) {
-			return redis.DialContext(ctx, "tcp", s.Addr, redis.DialClientName(fmt.Sprintf("orders-%d", i+1)))
-		}}
-		locker, err := compat.New(pool, compat.Options{Namespace: "orders", Member: fmt.Sprintf("orders-%d", i+1)})
+		name := fmt.Sprintf("orders-%d", i+1)
+		locker, err := compat.New(pool(name), compat.Options{Namespace: "orders", Member: name})
 		require.NoError(t, err)
 		require.NoError(t, locker.Ready(ctx))
-		t.Cleanup(func() { _, _ = locker.Close(), pool.Close() })
-		clients.Go(func() {
-			for turn := 0; ctx.Err() == nil; turn++ {
-				_ = locker.Do(ctx, key(turn), func(context.Context) error {
-					time.Sleep(15 * time.Millisecond) // its work
-					return nil
-				})
-				time.Sleep(25 * time.Millisecond)
-			}
-		})
+		t.Cleanup(func() { _ = locker.Close() })
+		takesTurns(name, 25*time.Millisecond, work.Of(locker.Acquire))
 	}
 	run("stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
 }

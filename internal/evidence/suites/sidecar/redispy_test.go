@@ -31,8 +31,15 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// files are those of the suite that speak to one server without modules or TLS. The asyncio client sends the same commands: RESP2 is enough.
-var files = map[string][]string{"2": append(blocking, "test_asyncio/test_commands.py", "test_asyncio/test_pubsub.py", "test_asyncio/test_pipeline.py"), "3": blocking}
+// parts are run beside each other, each on servers of its own. Their files are those of the suite that speak to one server without modules
+// or TLS. The asyncio client sends the same commands: RESP2 is enough.
+var parts = []struct {
+	name, protocol string
+	files          []string
+}{
+	{"RESP2", "2", blocking}, {"RESP3", "3", blocking},
+	{"RESP2, asyncio", "2", []string{"test_asyncio/test_commands.py", "test_asyncio/test_pubsub.py", "test_asyncio/test_pipeline.py"}},
+}
 
 var blocking = []string{
 	"test_commands.py", "test_pipeline.py", "test_pubsub.py", "test_scripting.py", "test_lock.py", "test_monitor.py", "test_connection_pool.py",
@@ -152,25 +159,25 @@ func bothWays(direct, through string, suite func(addr string) outcomes) (want, g
 // TestTheSameResultsAsDirect wants for each test of redis-py's suite the outcome that it has on a server without a sidecar. A test that
 // differs is run again, both ways: some of them depend on time.
 func TestTheSameResultsAsDirect(t *testing.T) {
-	for protocol, names := range files {
-		t.Run("RESP"+protocol, func(t *testing.T) {
+	for _, part := range parts {
+		t.Run(part.name, func(t *testing.T) {
 			t.Parallel()
 			var tests []string
-			for _, f := range names {
+			for _, f := range part.files {
 				tests = append(tests, "tests/"+f)
 			}
 			direct, through := redistest.Real(t, "--enable-debug-command", "yes").Addr, behind(t, stages.Bridge)
-			want, got := bothWays(direct, through, func(addr string) outcomes { return pytest(t, addr, protocol, tests) })
+			want, got := bothWays(direct, through, func(addr string) outcomes { return pytest(t, addr, part.protocol, tests) })
 			differ := func() []string { return want.differ(got) }
 			require.Len(t, got, len(want))
 			require.Greater(t, len(want), 700)
 			for round := 0; len(differ()) > 0 && round < 2; round++ {
 				again := differ()
 				t.Logf("run again: %s", strings.Join(again, ", "))
-				maps.Copy(want, pytest(t, direct, protocol, again))
-				maps.Copy(got, pytest(t, through, protocol, again))
+				maps.Copy(want, pytest(t, direct, part.protocol, again))
+				maps.Copy(got, pytest(t, through, part.protocol, again))
 			}
-			fmt.Printf("redis-py's suite, RESP%s, through a sidecar: %v\n", protocol, got)
+			fmt.Printf("redis-py's suite, %s, through a sidecar: %v\n", part.name, got)
 			for _, id := range differ() {
 				t.Errorf("%s: %s directly, %s through the sidecar", id, want[id], got[id])
 			}

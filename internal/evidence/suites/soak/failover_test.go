@@ -3,6 +3,7 @@ package soak
 import (
 	"fmt"
 	"slices"
+	"sync"
 	"testing"
 	"time"
 
@@ -23,10 +24,18 @@ func mixed(t *testing.T, site *site, withRedisson bool, wanted ...string) []*soa
 			all = append(all, r)
 		}
 	}
-	for _, r := range all {
-		r.everyWaiterResumes("the beginning")
-	}
+	resume(all, "the beginning")
 	return all
+}
+
+// resume waits until every member of each fleet has had a turn from now on.
+func resume(all []*soaking, after string) {
+	all[0].t.Helper()
+	var waiting sync.WaitGroup
+	for _, r := range all {
+		waiting.Go(func() { r.everyWaiterResumes(after) })
+	}
+	waiting.Wait()
 }
 
 // through lets a fault happen to all fleets and waits until every member of each has had a turn after it.
@@ -37,9 +46,7 @@ func through(all []*soaking, f fault) {
 	began := time.Now()
 	all[0].let(f)
 	all[0].t.Logf("%s took %v", f.name, time.Since(began).Round(time.Millisecond))
-	for _, r := range all {
-		r.everyWaiterResumes(f.name)
-	}
+	resume(all, f.name)
 }
 
 func verdicts(t *testing.T, all []*soaking) {

@@ -140,12 +140,12 @@ func (sum totals) String() string {
 }
 
 // The soak is worth nothing if it finds nothing: a member that does not renew, and deletes what may be
-// another's, must be found in every fleet and as a process of its own, and the failure must leave a
+// another's, must be found in every fleet that is judged in a way of its own, and the failure must leave a
 // scenario that the simulator can read.
 func TestSoakFindsAPlantedBug(t *testing.T) {
 	for n, fleet := range fleetsOnce() {
-		if fleet == fleetBehind {
-			continue // its members leave the same lines in the book as those of fleetTokens
+		if fleet == fleetBehind || fleet == fleetPython {
+			continue // their members leave the same lines in the book as those of fleetTokens and of fleetJava
 		}
 		t.Run(fleet, func(t *testing.T) {
 			t.Parallel()
