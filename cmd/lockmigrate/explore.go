@@ -203,7 +203,7 @@ func claimTable(env *environment, found []explore.Finding) string {
 	for i := range found {
 		f := &found[i]
 		commands := ""
-		if f.Violated {
+		if f.Verdict == explore.Violated {
 			commands = fmt.Sprint(explore.Commands(f.Trace))
 		}
 		t.Row(verdictWords(f, ink), f.ID, f.Clients, f.Assumptions, thousands(int64(f.States)), fmt.Sprint(f.Depth), commands)
@@ -262,7 +262,7 @@ func findingsJSON(found []explore.Finding) any {
 	for i := range found {
 		f := &found[i]
 		claims[i] = claimJSON{
-			f.ID, f.Clients, f.Assumptions, f.Verdict, f.Expected, f.Complete, f.States, f.Depth,
+			f.ID, f.Clients, f.Assumptions, f.Verdict, f.Expected, f.Verdict != explore.Incomplete, f.States, f.Depth,
 			explore.Commands(f.Trace), perSecond(int64(f.States), f.Took), []string{},
 		}
 		for j := range f.Trace {

@@ -29,7 +29,7 @@ func screenEnvironment(columns int, variables map[string]string) (*environment, 
 func foundAsKnown() []explore.Finding {
 	var found []explore.Finding
 	for _, c := range explore.Claims() {
-		found = append(found, explore.Finding{Claim: c, Verdict: c.Expected})
+		found = append(found, explore.Finding{Claim: c, Outcome: explore.Outcome{Verdict: c.Expected}})
 	}
 	return found
 }

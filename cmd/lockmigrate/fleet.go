@@ -118,11 +118,10 @@ func printFleet(env *environment, s *scenario.Scenario, sum *sim.Sum, blamed []o
 			fmt.Fprintf(out, "failovers    %s: %s of the holders at that moment lost their value\n", thousands(t.Failovers), thousands(t.Hazards[sim.LostUpdate]))
 		}
 		var hazards []string
-		for h, n := range t.Hazards {
-			if n > 0 {
-				hazards = append(hazards, sim.Hazard(h).String()+" "+thousands(n))
-			}
+		for name, n := range doc.Hazards {
+			hazards = append(hazards, name+" "+thousands(n))
 		}
+		slices.Sort(hazards)
 		fmt.Fprintf(out, "hazards      %s\n", cmp.Or(strings.Join(hazards, ", "), "none"))
 		overlaps := env.ink().Good("none")
 		if t.Overlaps > 0 {

@@ -145,21 +145,18 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 		failoverText(out, env, f)
 	}
 	first := f.Stages[0]
-	for _, list := range []struct {
-		by     string
-		shares []forecast.Share
-	}{{"cause", first.Causes}, {"client", first.Clients}, {"keys", first.Families}} {
-		if len(list.shares) == 0 {
+	for _, part := range first.Parts() {
+		if len(part.Shares) == 0 {
 			continue
 		}
-		fmt.Fprintf(out, "\nby %s, at stage legacy\n", list.by)
-		most := min(len(list.shares), 10)
+		fmt.Fprintf(out, "\nby %s, at stage legacy\n", part.By)
+		most := min(len(part.Shares), 10)
 		shares := terminal.NewTable(terminal.Column{Wrap: true}, terminal.Column{Right: true}, terminal.Column{Right: true})
-		for _, s := range list.shares[:most] {
+		for _, s := range part.Shares[:most] {
 			shares.Row("  "+terminal.Safe(s.Name), forecast.Number(s.Mean), fmt.Sprintf("%.0f %%", 100*s.Mean/first.Count.Mean))
 		}
 		fmt.Fprint(out, shares.Render(env.screen(), env.ink()))
-		if more := len(list.shares) - most; more > 0 {
+		if more := len(part.Shares) - most; more > 0 {
 			fmt.Fprintf(out, "  and %d more\n", more)
 		}
 	}

@@ -259,16 +259,12 @@ func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]rehear
 	}
 	record.CommandDelay = min(record.CommandDelay, record.Shortest/4).Truncate(time.Millisecond)
 	record.Yield = min(record.Yield, 20*time.Second)
-	_, err := checkedRecord(withPattern(record))
-	if err != nil {
+	pattern := record
+	pattern.Patterns = []string{"rehearsal:*"}
+	if _, err := checkedRecord(pattern); err != nil {
 		return nil, record, usageError("give a lower --speed", "%g times as fast the fleet has no bridge: %w", flags.speed, err)
 	}
 	return all, record, nil
-}
-
-func withPattern(r stages.Record) stages.Record {
-	r.Patterns = []string{"rehearsal:*"}
-	return r
 }
 
 // keysOf draws the key of a client's next turn.

@@ -306,7 +306,7 @@ type sweepCell struct {
 	Acquisitions int64            `json:"acquisitions"`
 	Overlaps     int64            `json:"overlaps"`
 	Hazards      map[string]int64 `json:"hazards"`
-	Predicted    sim.Prediction   `json:"predicted"`
+	Predicted    string           `json:"predicted"`
 	Replay       string           `json:"replay,omitempty"`
 }
 
@@ -316,7 +316,7 @@ func sweepJSON(r *report.Report, wall time.Duration) any {
 		o := &r.Outcomes[i]
 		cells[i] = sweepCell{
 			o.Scheme, o.Skew.Milliseconds(), o.Lease.Milliseconds(), o.Hold.Milliseconds(), o.Runs, o.Broken,
-			o.Acquisitions, o.Overlaps, hazardCounts(&o.Tally), o.Predict(), "",
+			o.Acquisitions, o.Overlaps, hazardCounts(&o.Tally), map[bool]string{true: "breaks", false: "holds"}[o.Breaks()], "",
 		}
 		if o.Broken > 0 {
 			cells[i].Replay = report.PlayCommand(o)

@@ -7,7 +7,6 @@ package page
 import (
 	_ "embed"
 	"html/template"
-	"math"
 	"regexp"
 	"strings"
 	"time"
@@ -45,7 +44,7 @@ func Charts() (template.CSS, template.JS) {
 var empty = regexp.MustCompile(`([hm])0[ms](?:0s)?$`)
 
 // Report is the template of a page that is one file. Beside the functions that it is given, it knows the template "head", which begins a
-// page of a title, and "shares", which draws a Shares. Its function "class" is the kind of client that colours a stage's bar, and "span" writes
+// page of a title. Its function "class" is the kind of client that colours a stage's bar, and "span" writes
 // a duration.
 func Report(layout string, funcs template.FuncMap) (*template.Template, error) {
 	t, err := template.New("report").Funcs(funcs).Funcs(template.FuncMap{
@@ -60,27 +59,3 @@ func Report(layout string, funcs template.FuncMap) (*template.Template, error) {
 
 // ReportStyle is the sheet of a Report.
 func ReportStyle() template.CSS { return Style() + template.CSS(partsStyle) }
-
-// Shares is a table of the parts that double holds have: by cause, by client, and so on.
-type Shares struct {
-	Head string
-	Of   string // what a row's name is, on a phone
-	Mono bool   // names are those of clients or keys
-	Rows []Part
-}
-
-// Part is a row of Shares.
-type Part struct {
-	Name, Number string
-	Percent      int
-}
-
-// mostParts is how many rows a table has. The parts are sorted: those beyond are the smallest.
-const mostParts = 20
-
-// Add adds a row, which has some of the whole. Beyond the first twenty it does not.
-func (s *Shares) Add(name, number string, some, whole float64) {
-	if len(s.Rows) < mostParts {
-		s.Rows = append(s.Rows, Part{name, number, int(math.Round(100 * some / max(whole, 1e-300)))})
-	}
-}

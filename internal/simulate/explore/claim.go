@@ -29,8 +29,7 @@ type Claim struct {
 type Finding struct {
 	Claim
 	Outcome
-	Verdict Verdict
-	Took    time.Duration
+	Took time.Duration
 }
 
 // AsExpected tells that the verdict, and the length of the counterexample, are the expected ones.
@@ -40,13 +39,5 @@ func (f *Finding) AsExpected() bool {
 
 // Check explores one claim.
 func Check(ctx context.Context, c Claim, states int) Finding {
-	o := Search(ctx, c.Model, states)
-	f := Finding{Claim: c, Outcome: o, Verdict: Incomplete}
-	switch {
-	case o.Violated:
-		f.Verdict = Violated
-	case o.Complete:
-		f.Verdict = Exclusive
-	}
-	return f
+	return Finding{Claim: c, Outcome: Search(ctx, c.Model, states)}
 }

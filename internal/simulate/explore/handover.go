@@ -216,13 +216,7 @@ func (s *search) hands(at int, n node, tick Ticks) {
 			s.visit(next, origin{parent: uint32(at), act: corrects})
 		}
 	}
-	for i := range s.model.Clients {
-		if s.model.Clients[i].New != nil && s.tables.facts[i][n.actors[i]].phase != model.Dead && s.tables.facts[i][n.actors[i]].entry.ends != Unbounded {
-			next := n
-			next.actors[i] = s.tables.moved(i, n.actors[i], reports, uint32(n.over), tick)
-			s.visit(next, origin{parent: uint32(at), act: reports, client: uint8(i)})
-		}
-	}
+	s.report(at, n, tick, uint32(n.over))
 }
 
 func (h *hand) append(b []byte) []byte {

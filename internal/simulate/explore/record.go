@@ -100,11 +100,18 @@ func (s *search) correct(at int, n node, tick Ticks) {
 	if n.corrected() {
 		heard = 1
 	}
+	s.report(at, n, tick, heard)
+}
+
+// report lets each member report that is not dead and has not left, and hear what the record says.
+func (s *search) report(at int, n node, tick Ticks, record uint32) {
 	for i := range s.model.Clients {
-		if s.model.Clients[i].Corrected != nil && s.tables.facts[i][n.actors[i]].phase != model.Dead {
-			next := n
-			next.actors[i] = s.tables.moved(i, n.actors[i], reports, heard, tick)
-			s.visit(next, origin{parent: uint32(at), act: reports, client: uint8(i)})
+		c, f := &s.model.Clients[i], &s.tables.facts[i][n.actors[i]]
+		if (c.Corrected == nil && c.New == nil) || f.phase == model.Dead || f.entry.ends == Unbounded {
+			continue
 		}
+		next := n
+		next.actors[i] = s.tables.moved(i, n.actors[i], reports, record, tick)
+		s.visit(next, origin{parent: uint32(at), act: reports, client: uint8(i)})
 	}
 }

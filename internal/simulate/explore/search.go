@@ -32,11 +32,10 @@ type origin struct {
 
 // Outcome is what a search found.
 type Outcome struct {
-	States   int
-	Depth    int  // of the deepest state, in steps
-	Complete bool // every state within the bounds was seen
-	Violated bool
-	Trace    []Step // a shortest run to the violation
+	Verdict Verdict
+	States  int
+	Depth   int    // of the deepest state, in steps
+	Trace   []Step // a shortest run to the violation
 }
 
 // DefaultStates keeps a search within a few hundred megabytes.
@@ -73,16 +72,14 @@ func (s *search) run(ctx context.Context) Outcome {
 			levelEnd = len(s.nodes)
 		}
 		if at&0xfff == 0 && ctx.Err() != nil || len(s.nodes) > s.limit {
-			return Outcome{States: len(s.nodes), Depth: depth}
+			return Outcome{Incomplete, len(s.nodes), depth, nil}
 		}
 		s.expand(at)
 	}
-	o := Outcome{States: len(s.nodes), Depth: depth, Complete: true}
 	if s.culprit >= 0 {
-		o.Violated = true
-		o.Trace = s.trace(s.culprit)
+		return Outcome{Violated, len(s.nodes), depth, s.trace(s.culprit)}
 	}
-	return o
+	return Outcome{Exclusive, len(s.nodes), depth, nil}
 }
 
 // begin enters the one initial state.

@@ -25,7 +25,9 @@ func (f *Forecast) WritePage(w io.Writer, from, next string) error {
 			}
 			return math.Round(1000*math.Log1p(x)/math.Log1p(most)) / 10
 		},
-		"minus": func(a, b float64) float64 { return math.Round(10*(a-b)) / 10 },
+		"minus":   func(a, b float64) float64 { return math.Round(10*(a-b)) / 10 },
+		"first":   func(all []Share) []Share { return all[:min(len(all), 20)] },
+		"percent": func(x float64) int { return int(math.Round(100 * x / max(f.Stages[0].Count.Mean, 1e-300))) },
 	})
 	if err != nil {
 		return err
@@ -34,8 +36,7 @@ func (f *Forecast) WritePage(w io.Writer, from, next string) error {
 		*Forecast
 		From, Next string
 		Style      template.CSS
-		Parts      []page.Shares
-	}{f, from, next, page.ReportStyle(), f.Stages[0].parts()})
+	}{f, from, next, page.ReportStyle()})
 }
 
 // Watched says when the fleet was watched.
@@ -44,20 +45,18 @@ func (f *Forecast) Watched() string {
 	return f.Begun.Format(minute) + " to " + f.Ended.Format(minute)
 }
 
-// parts are the tables of who and what.
-func (s *Stage) parts() (all []page.Shares) {
-	for _, of := range []struct {
-		page.Shares
-		shares []Share
-	}{
-		{page.Shares{Head: "By cause", Of: "cause"}, s.Causes},
-		{page.Shares{Head: "By client: whose clock, hold time or late delete it is", Of: "client", Mono: true}, s.Clients},
-		{page.Shares{Head: "By keys", Of: "keys", Mono: true}, s.Families},
-	} {
-		for _, x := range of.shares {
-			of.Add(x.Name, Number(x.Mean), x.Mean, s.Count.Mean)
-		}
-		all = append(all, of.Shares)
+// Part is one way to divide the double holds of a stage.
+type Part struct {
+	By, Head string
+	Mono     bool // names are those of clients or keys
+	Shares   []Share
+}
+
+// Parts say who and what brings the double holds.
+func (s *Stage) Parts() []Part {
+	return []Part{
+		{"cause", "By cause", false, s.Causes},
+		{"client", "By client: whose clock, hold time or late delete it is", true, s.Clients},
+		{"keys", "By keys", true, s.Families},
 	}
-	return all
 }

@@ -103,7 +103,7 @@ func shade(c *sim.Cell, broken, runs int) (n int) {
 	if broken > 0 {
 		n = 1 + 3*broken/runs
 	}
-	if c.Predict() == sim.Breaks {
+	if c.Breaks() {
 		n += predicted
 	}
 	return n

@@ -70,7 +70,7 @@ func row(table sim.Grid, outcomes []sim.Outcome, scheme string) Row {
 		}
 	}
 	r.Breaks = edges(own, func(o *sim.Outcome) bool { return o.Broken > 0 })
-	r.Predicted = edges(own, func(o *sim.Outcome) bool { return o.Predict() == sim.Breaks })
+	r.Predicted = edges(own, func(o *sim.Outcome) bool { return o.Breaks() })
 	return r
 }
 

@@ -189,11 +189,11 @@ func (s *Scenario) command(n int, words []string) error {
 	plan := s.plan()
 	d := sim.Delay{Client: who, Nth: nth, Request: plan.Latency, Reply: plan.Latency}
 	for _, word := range words[3:] {
-		if fate, ok := sim.FateNamed(word); ok {
-			d.Fate = fate
+		if fate := slices.Index(sim.FateNames, word); fate >= 0 {
+			d.Fate = sim.Fate(fate)
 			continue
 		}
-		if err := options(n, []string{word}, "a command", []field{{"request", &d.Request}, {"reply", &d.Reply}}, sim.FateNames()...); err != nil {
+		if err := options(n, []string{word}, "a command", []field{{"request", &d.Request}, {"reply", &d.Reply}}, sim.FateNames...); err != nil {
 			return err
 		}
 	}
@@ -252,8 +252,8 @@ func (s *Scenario) expect(n int, words []string) error {
 	if err != nil {
 		return fail(n, "%q is no count", words[2])
 	}
-	if _, known := Count(&sim.Tally{}, words[0]); !known {
-		return unknown(n, words[0], counts(), "nothing counts %q", words[0])
+	if known := counts(&sim.Tally{}); !slices.Contains(slices.Collect(maps.Keys(known)), words[0]) {
+		return unknown(n, words[0], slices.Sorted(maps.Keys(known)), "nothing counts %q", words[0])
 	}
 	s.Expect = append(s.Expect, Expectation{words[0], words[1], count})
 	return nil
@@ -266,5 +266,3 @@ func (s *Scenario) who(n int, name string) (int, error) {
 	}
 	return 0, unknown(n, name, slices.Sorted(maps.Keys(s.names)), "no client is named %q", name)
 }
-
-func schemeName(i int) string { return model.Scheme(i).String() }

@@ -21,7 +21,6 @@ package scenario
 
 import (
 	"fmt"
-	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -66,47 +65,26 @@ func (e Expectation) Met(t *sim.Tally) (got int64, ok bool) {
 
 // Count finds a count by its name.
 func Count(t *sim.Tally, what string) (int64, bool) {
-	counts := map[string]int64{"overlaps": t.Overlaps, "acquisitions": t.Acquisitions, "turns": t.Turns, "displaced": t.Displaced, "failovers": t.Failovers}
-	if n, ok := counts[what]; ok {
-		return n, true
-	}
-	if h, ok := sim.HazardNamed(what); ok {
-		return t.Hazards[h], true
-	}
-	if scheme, ok := strings.CutSuffix(what, "-acquisitions"); ok {
-		s, known := model.SchemeNamed(scheme)
-		return t.Entered[s], known
-	}
-	return pairs(t, what)
+	n, known := counts(t)[what]
+	return n, known
 }
 
-// counts are the names that Count knows.
-func counts() []string {
-	names := []string{"overlaps", "acquisitions", "turns", "displaced", "failovers"}
-	for h := range sim.Hazards {
-		names = append(names, h.String())
+// counts are what a tally has, by the names that an expectation may use. A pair of schemes is named in any order.
+func counts(t *sim.Tally) map[string]int64 {
+	all := map[string]int64{"overlaps": t.Overlaps, "acquisitions": t.Acquisitions, "turns": t.Turns, "displaced": t.Displaced, "failovers": t.Failovers}
+	for h, n := range t.Hazards {
+		all[sim.Hazard(h).String()] = n
 	}
-	for _, first := range model.SchemeNames() {
-		names = append(names, first+"-acquisitions")
-		for _, second := range model.SchemeNames() {
-			names = append(names, first+"+"+second)
-		}
-	}
-	return names
-}
-
-// pairs counts the overlaps of two schemes, in any order.
-func pairs(t *sim.Tally, what string) (n int64, ok bool) {
-	for a := range t.Pairs {
-		for b := range t.Pairs[a] {
-			first, second := schemeName(a), schemeName(b)
-			if what == first+"+"+second || what == second+"+"+first {
-				n += t.Pairs[a][b]
-				ok = true
+	for a, n := range t.Entered {
+		all[model.Scheme(a).String()+"-acquisitions"] = n
+		for b := range t.Entered {
+			pair := model.Scheme(a).String() + "+" + model.Scheme(b).String()
+			if all[pair] = t.Pairs[a][b]; a != b {
+				all[pair] += t.Pairs[b][a]
 			}
 		}
 	}
-	return n, ok
+	return all
 }
 
 // fail reports a line that cannot be read.

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -136,15 +135,7 @@ const (
 	ReplyRepeated
 )
 
-var fateNames = [...]string{"arrives", "request-lost", "reply-lost", "repeated", "reply-repeated"}
-
-func (f Fate) String() string { return fateNames[f] }
-
 // FateNames are the names of all fates.
-func FateNames() []string { return fateNames[:] }
+var FateNames = []string{"arrives", "request-lost", "reply-lost", "repeated", "reply-repeated"}
 
-// FateNamed finds a fate by its name.
-func FateNamed(name string) (Fate, bool) {
-	i := slices.Index(fateNames[:], name)
-	return Fate(max(i, 0)), i >= 0
-}
+func (f Fate) String() string { return FateNames[f] }

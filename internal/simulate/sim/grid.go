@@ -113,25 +113,17 @@ func (c *Cell) client(i int, scheme string) Client {
 	return client
 }
 
-// Prediction is what the closed form says of a cell.
-type Prediction string
-
-const (
-	Breaks Prediction = "breaks"
-	Holds  Prediction = "holds"
-)
-
 // Left is what is left of a lease when the work ends: the skew at which a live lease is stolen.
 func (c *Cell) Left() time.Duration { return c.Lease - c.Hold }
 
-// Predict applies the closed form.
+// Breaks tells that the scheme breaks here by the closed form.
 //
 // A client ahead by s takes a lease for expired that has less than s left; a client behind by s writes
 // leases that everybody else takes for expired by s too early. Work leaves lease - hold at its end. So
 // two legacy clients exclude each other as long as |s| <= lease - hold, whatever their number. A
 // bridge judges by the server's clock: it is early only where a legacy clock is behind by more than the
 // grace and what is left together. Token locks look at no clock but their own, and only at its rate.
-func (c *Cell) Predict() Prediction { return c.predict(0) }
+func (c *Cell) Breaks() bool { return c.breaks(0) }
 
 // Promised tells that the scheme promises to hold here. The closed form knows no delays; work begins up
 // to an attempt's six legs on the network after its lease was computed, and drift adds to the skew.
@@ -144,7 +136,7 @@ func (c *Cell) Promised() bool {
 		old, _ := c.old()
 		return old == 0 && c.tokensPromised()
 	}
-	return c.predict(attempt+drift) == Holds
+	return !c.breaks(attempt + drift)
 }
 
 // tokensPromised tells that token holders promise to exclude each other: unless they are paused for
@@ -154,21 +146,12 @@ func (c *Cell) tokensPromised() bool {
 	return len(chaos.PauseEvery) == 0 || chaos.Pause.Max() < c.Lease/2
 }
 
-func (c *Cell) predict(slack time.Duration) Prediction {
+func (c *Cell) breaks(slack time.Duration) bool {
 	old, _ := c.old()
-	left := c.Left() - slack
-	switch {
-	case old == 0:
-		return Holds
-	case left < 0: // the work overruns its lease, with any clock
-		return Breaks
-	case old >= 2 && c.Skew.Abs() > left:
-		return Breaks
-	case old < c.Setting.Clients && -c.Skew > left+c.terms().Grace():
-		return Breaks
-	default:
-		return Holds
-	}
+	left := c.Left() - slack // below zero the work overruns its lease, with any clock
+	stolen := old >= 2 && c.Skew.Abs() > left
+	misled := old < c.Setting.Clients && -c.Skew > left+c.terms().Grace()
+	return old > 0 && (left < 0 || stolen || misled)
 }
 
 // Outcome is what the runs of a cell came to.

@@ -36,12 +36,6 @@ var hazardNames = [Hazards]string{
 
 func (h Hazard) String() string { return hazardNames[h] }
 
-// HazardNamed finds a hazard by its name.
-func HazardNamed(name string) (Hazard, bool) {
-	i := slices.Index(hazardNames[:], name)
-	return Hazard(max(i, 0)), i >= 0
-}
-
 // Tally is what the referee counted.
 type Tally struct {
 	Turns        int64 // times that a client wanted the lock

@@ -58,7 +58,7 @@ func (s *Shrinker) Shrink(fleet *Fleet) *Fleet {
 		before := WeightOf(best)
 		s.clients(&best)
 		s.events(&best)
-		s.latency(&best)
+		s.round(&best)
 		s.skews(&best)
 		s.commands(&best)
 		s.twos(&best)
@@ -196,13 +196,6 @@ func reduce[T any](s *Shrinker, best **Fleet, list func(*Fleet) *[]T) (changed b
 		}
 	}
 	return changed
-}
-
-// latency makes the network of the plan as plain as it can be.
-func (s *Shrinker) latency(best **Fleet) {
-	if l := (*best).Plan.Latency; l != time.Millisecond && len((*best).Plan.Delays) == 0 {
-		s.try(best, func(f *Fleet) { f.Plan.Latency = time.Millisecond })
-	}
 }
 
 // skews brings every clock as close to the truth as the break allows, and makes every fault as small.

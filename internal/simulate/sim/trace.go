@@ -66,11 +66,7 @@ func (w *World) emit(r Record) {
 func (w *World) noteCommand(m *member, f *flight, reply *protocol.Reply) {
 	room := &w.rooms[f.room]
 	key, exists := room.store.Look(w.clock.Read(w.now).Wall, room.key)
-	w.record = Record{
-		At: w.now, Kind: Executes, Client: m.number, Command: f.command, Reply: *reply,
-		Sent: m.view.asked, Error: m.clock.Error(w.now), Key: key, Exists: exists,
-	}
-	w.Trace(&w.record)
+	w.emit(Record{Kind: Executes, Client: m.number, Command: f.command, Reply: *reply, Sent: m.view.asked, Key: key, Exists: exists})
 }
 
 // hashCommand mixes a command and its reply into the trace's hash.
