@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -61,56 +62,33 @@ func TestHealthyServer(t *testing.T) {
 
 func TestMisconfiguredServers(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
-	ms := func(d time.Duration) any { return time.Now().Add(d).UnixMilli() }
-	seconds := time.Now().Unix() + 60
-	type command = []any
-	for _, c := range []struct {
-		name   string
-		server string  // its arguments
-		joe    string  // the rights of a user, whom doctor connects as
-		do     command // beforehand
-		match  string
-		id     string
-		want   doctor.Verdict
-		says   string
-	}{
-		{"evicts any key", "--maxmemory 50mb --maxmemory-policy allkeys-lru", "", nil, "", "eviction", doctor.Fail, "allkeys-lru"},
-		{"evicts keys with a TTL", "--maxmemory 50mb --maxmemory-policy volatile-ttl", "", nil, "", "eviction", doctor.Fail, "volatile-ttl"},
-		{"no right to scripts", "", "~* &* +@all -eval -evalsha", nil, "", "scripting", doctor.Fail, "NOPERM"},
-		{"no right to count listeners", "", "~* &* +@all -pubsub", nil, "", "rights-modern", doctor.Warn, "pubsub|numsub"},
-		{"no right to the guard", "", "~lock:* &* +@all", nil, "lock:*", "rights-compat-Namespace-bridge", doctor.Fail, "{lock:lockmigrate-doctor}:guard"},
-		{"no right to the queue", "", "~lock:* &* +@all", nil, "lock:*", "rights-modern", doctor.Fail, "{lock:lockmigrate-doctor}:queue"},
-		{"EVALSHA renamed away", "--rename-command EVALSHA ''", "", nil, "", "scripting", doctor.Fail, "EVALSHA"},
-		{"a command renamed away", "--rename-command GETSET ''", "", nil, "", "commands", doctor.Fail, "GETSET"},
-		{"fewer replicas than writes need", "--min-replicas-to-write 1", "", nil, "", "replication", doctor.Fail, "NOREPLICAS"},
-		{"a node of a cluster", "--cluster-enabled yes", "", nil, "", "cluster-mode", doctor.Fail, "cluster"},
-		{"a replica", "--replicaof 127.0.0.1 1", "", nil, "", "role", doctor.Fail, "read-only replica"},
-		{"a bridge value without its TTL", "", "", command{"SET", "lock:order:1", "7000000000000000001"}, "", "tokens-without-ttl", doctor.Warn, "lock:order:1"},
-		{"a bridge value is not over", "", "", command{"SET", "lock:order:1", "7000000000000000001"}, "", "ghosts", doctor.Pass, "none"},
-		{"two dialects on one key", "", "", command{"MSET", "lock:order:1", ms(time.Minute), "lock:order:2", seconds}, "", "dialects", doctor.Fail, "redis-doc"},
-		{"clients that overwrite a holder", "", "", command{"SETEX", "qo_tasks.add_a-1", 60, seconds}, "", "dialects", doctor.Fail, "blind-set"},
-		{"either of two dialects", "", "", command{"SET", "lock:py", fmt.Sprint(seconds, ".25")}, "", "dialects", doctor.Pass, "redispy-float or redis-objects"},
-		{"a token of 16 letters and digits", "", "", command{"SETNX", "lock:laravel", "q8ZK3mPx0aVbT7Ld"}, "", "tokens-without-ttl", doctor.Warn, "lock:laravel"},
-		{"a token on a key of another name", "", "", command{"SETNX", "laravel_cache:job", "q8ZK3mPx0aVbT7Ld"}, "", "tokens-without-ttl", doctor.Warn, "1 random texts"},
-		{"ghosts", "", "", command{"SET", "lock:dead", ms(-48 * time.Hour)}, "", "ghosts", doctor.Warn, "lock:dead"},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			var args []string
-			for word := range strings.FieldsSeq(c.server) {
-				args = append(args, strings.Trim(word, "'"))
+	soon := time.Now().Add(time.Minute)
+	fill := strings.NewReplacer("{ms}", fmt.Sprint(soon.UnixMilli()), "{s}", fmt.Sprint(soon.Unix()), "{dead}", fmt.Sprint(soon.Add(-48*time.Hour).UnixMilli()), "''", "")
+	words := func(cell string) (all []string) {
+		if cell != "-" {
+			for _, word := range strings.Split(cell, " ") {
+				all = append(all, fill.Replace(word))
 			}
-			s := redistest.Real(t, args...)
+		}
+		return all
+	}
+	for _, row := range redistest.Rows(t, "testdata/servers.txt") {
+		name := strings.Join(row, " ")
+		cells := strings.Split(name, " | ")
+		require.Len(t, cells, 7, row)
+		t.Run(name, func(t *testing.T) {
+			s := redistest.Real(t, words(cells[3])...)
 			url := s.URL()
-			if c.do != nil {
-				s.Do(c.do[0].(string), c.do[1:]...)
+			if sent := words(cells[6]); sent != nil {
+				s.Do(sent[0], redis.Args{}.AddFlat(sent[1:])...)
 			}
-			if c.joe != "" {
-				userOf(s, "joe", strings.Fields(c.joe))
+			if joe := words(cells[4]); joe != nil {
+				userOf(s, "joe", joe)
 				url = "redis://joe:pw@" + s.Addr
 			}
-			check := examine(t, url, doctor.Options{Match: c.match})[c.id]
-			assert.Equal(t, c.want, check.Verdict)
-			assert.Contains(t, check.Found, c.says)
+			check := examine(t, url, doctor.Options{Match: strings.Trim(cells[5], "-")})[cells[0]]
+			assert.EqualValues(t, cells[1], check.Verdict)
+			assert.Contains(t, check.Found, cells[2])
 		})
 	}
 	s := redistest.Real(t)
