@@ -126,7 +126,6 @@ type lock struct {
 	unit   string  // the dialect that wrote last
 	odd    map[string]bool
 	users  []user
-	full   bool  // gather does not help
 	more   int64 // uses by connections beyond mostUsers
 }
 

@@ -77,7 +77,7 @@ var rewrite = flag.Bool("rewrite", false, "write what is told into testdata")
 //	new [group=host] [lease=30s] [match=PREFIX]   another server and observer; with unknown, nobody knows which keys there are
 //	ADDRESS COMMAND...                            a millisecond after the line before; lua is a script's command
 //	wait 40ms, at 9s                              time passes; at counts from the beginning
-//	repeat 5 ... end
+//	repeat 5 ... end                              {n} is 0, 1 and so on
 //	learn KEY VALUE                               a read of ours
 //	server ADDRESS, name ADDRESS NAME             what follows is on this one of several servers; CLIENT LIST's name of an address
 //	report, profile, events, record               what is told follows behind ----; record is what stage init would write
@@ -128,9 +128,9 @@ func (p *player) play(lines []string) {
 			n, err := strconv.Atoi(words[1])
 			require.NoError(p.t, err)
 			end := i + slices.Index(lines[i:], "end")
-			for range n {
+			for round := range n {
 				for _, one := range lines[i+1 : end] {
-					p.do(strings.Fields(one))
+					p.do(strings.Fields(strings.ReplaceAll(one, "{n}", strconv.Itoa(round))))
 				}
 			}
 			p.out.WriteString(strings.Join(lines[i+1:end+1], "\n") + "\n")

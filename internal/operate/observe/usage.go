@@ -132,40 +132,23 @@ type user struct {
 	acquired int64
 }
 
-// mostUsers is how many connections are remembered of one key. Clients that connect for each lock exceed it.
+// mostUsers is how many connections are remembered of one key. From half of them on a connection is counted as one of its row that is
+// remembered already: clients that connect for each lock leave room for others.
 const mostUsers = 256
 
 // user returns what is known of a client on a key.
 func (lk *lock) user(c *client) *user {
-	for i := range lk.users {
-		if lk.users[i].c == c {
-			return &lk.users[i]
-		}
+	i := slices.IndexFunc(lk.users, func(u user) bool { return u.c == c })
+	if i < 0 && len(lk.users) >= mostUsers/2 {
+		i = slices.IndexFunc(lk.users, func(u user) bool { return c.o.same(u.c, c) && u.c.leading() == c.leading() })
 	}
-	if len(lk.users) == mostUsers && c.o.opts.Group != ByAddr && !lk.full {
-		lk.gather()
-		lk.full = len(lk.users) > mostUsers/2
-	}
-	if len(lk.users) == mostUsers {
+	switch {
+	case i >= 0:
+		return &lk.users[i]
+	case len(lk.users) == mostUsers:
 		lk.more++
 		return &user{}
 	}
 	lk.users = append(lk.users, user{c: c})
 	return &lk.users[len(lk.users)-1]
-}
-
-// gather puts together the connections that make one row of the report.
-func (lk *lock) gather() {
-	rows := map[group]int{}
-	var kept []user
-	for _, u := range lk.users {
-		id := group{name: u.c.o.rowName(u.c), vote: u.c.leading()}
-		if i, found := rows[id]; found {
-			kept[i].acquired += u.acquired
-			continue
-		}
-		rows[id] = len(kept)
-		kept = append(kept, u)
-	}
-	lk.users = kept
 }
