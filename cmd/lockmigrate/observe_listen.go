@@ -36,11 +36,10 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 	if err != nil {
 		return err
 	}
-	clocks, err := observe.ClocksOf(ctx, end, addr)
+	listening, err := observe.Listen(ctx, flags.opts, end, addr)
 	if err != nil {
 		return err
 	}
-	listening := observe.Listen(flags.opts, clocks)
 	server := proxy.New(proxy.Options{
 		Listeners: passingListeners(flags.listen), Drain: drainListening, Log: slog.New(slog.NewTextHandler(env.stderr, nil)),
 		Dial: func(ctx context.Context) (net.Conn, error) {
@@ -56,7 +55,7 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 	var background sync.WaitGroup
 	defer background.Wait()
 	defer over()
-	background.Go(func() { listening.KeepComparing(working, end, addr) })
+	background.Go(func() { listening.KeepComparing(working) })
 	background.Go(func() {
 		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })
 	})

@@ -16,6 +16,9 @@ import (
 // replies too, and costs the server nothing but a TIME now and then. It sees the clients behind this process only. Its methods are
 // safe for concurrent use.
 type Listening struct {
+	endpoint *endpoint.Endpoint
+	addr     string // of the server
+
 	mu    sync.Mutex
 	obs   *Observer
 	tap   *traffic.Tap
@@ -23,43 +26,45 @@ type Listening struct {
 	window
 }
 
-// Listen returns a Listening that has seen nothing. Ahead is by how much this host's clock is ahead of the server's: skews are
-// against the server's clock, as they are from MONITOR.
-func Listen(opts Options, clocks endpoint.Clocks) *Listening {
-	l := &Listening{obs: New(opts), window: window{began: time.Now()}, ahead: clocks.Ahead}
+// Listen returns a Listening that has seen nothing. It compares this host's clock with the server's: skews are against the server's clock, as
+// they are from MONITOR.
+func Listen(ctx context.Context, opts Options, end *endpoint.Endpoint, addr string) (*Listening, error) {
+	l := &Listening{obs: New(opts), endpoint: end, addr: addr}
+	if err := l.compare(ctx); err != nil {
+		return nil, err
+	}
+	l.began = time.Now()
 	l.tap = traffic.NewTap(&l.mu, func() protocol.Instant { return protocol.InstantOf(time.Now().Add(-l.ahead)) }, l.obs.Keys, l.obs.Take)
-	return l
+	return l, nil
 }
 
-// Compare takes in what the two clocks show by now.
-func (l *Listening) Compare(clocks endpoint.Clocks) {
+// compare takes in what the two clocks show by now.
+func (l *Listening) compare(ctx context.Context) error {
+	conn, err := l.endpoint.DialAddr(ctx, l.addr)
+	if err != nil {
+		return err
+	}
+	defer conn.Close()
+	clocks, err := endpoint.CompareClocks(ctx, conn, 5, nil)
+	if err != nil {
+		return err
+	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.ahead = clocks.Ahead
+	return nil
 }
 
-// KeepComparing asks the server for its time every ten seconds until ctx ends. The first answer has to come at once.
-func (l *Listening) KeepComparing(ctx context.Context, end *endpoint.Endpoint, addr string) {
+// KeepComparing asks the server for its time every ten seconds until ctx ends.
+func (l *Listening) KeepComparing(ctx context.Context) {
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(10 * time.Second):
-		}
-		if clocks, err := ClocksOf(ctx, end, addr); err == nil { // a server that is away for a while does not change its clock
-			l.Compare(clocks)
+			_ = l.compare(ctx) // a server that is away for a while does not change its clock
 		}
 	}
-}
-
-// ClocksOf compares this host's clock with a server's.
-func ClocksOf(ctx context.Context, end *endpoint.Endpoint, addr string) (endpoint.Clocks, error) {
-	conn, err := end.DialAddr(ctx, addr)
-	if err != nil {
-		return endpoint.Clocks{}, err
-	}
-	defer conn.Close()
-	return endpoint.CompareClocks(ctx, conn, 5, nil)
 }
 
 // Tap returns a connection to the server that passes everything on, and is listened to.

@@ -41,25 +41,30 @@ func served(t *testing.T, r proxy.Rewriter, dial func() (net.Conn, error)) strin
 	return p.Addresses()[0]
 }
 
-// TestThreeSourcesSeeOneFleet watches one fleet by MONITOR, by tcpdump and by a proxy that listens, all at once: real Python clients
-// with wrong clocks, a service behind a sidecar, and old clients that do each other harm. All three tell the same clients, dialects,
-// leases, acquisitions, skews within their errors, hazards and overlaps.
-func TestThreeSourcesSeeOneFleet(t *testing.T) {
-	redistest.Need(t, redistest.Redis, redistest.Python, redistest.NetNS)
-	s := redistest.Real(t)
+// listen observes the connections that pass through an address.
+func listen(t *testing.T, s *redistest.Server, opts observe.Options) (listening *observe.Listening, addr string) {
+	t.Helper()
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	opts := observe.Options{Lease: 20 * time.Second, Match: func(key string) bool { return strings.HasPrefix(key, "lock:") && !strings.HasSuffix(key, ":referee") }}
-	clocks, err := observe.ClocksOf(t.Context(), end, s.Addr)
+	listening, err = observe.Listen(t.Context(), opts, end, s.Addr)
 	require.NoError(t, err)
-	listening := observe.Listen(opts, clocks)
-	watched := served(t, proxy.Passing, func() (net.Conn, error) {
+	return listening, served(t, proxy.Passing, func() (net.Conn, error) {
 		conn, err := net.Dial("tcp", s.Addr)
 		if err != nil {
 			return nil, err
 		}
 		return listening.Tap(conn), nil
 	})
+}
+
+// TestThreeSourcesSeeOneFleet watches one fleet by MONITOR, by tcpdump and by a proxy that listens, all at once: real Python clients
+// with wrong clocks, a service behind a sidecar, and old clients that do each other harm. All three tell the same clients, dialects,
+// leases, acquisitions, skews within their errors, hazards and overlaps.
+func TestThreeSourcesSeeOneFleet(t *testing.T) {
+	redistest.Need(t, redistest.Redis, redistest.Python, redistest.NetNS)
+	s := redistest.Real(t)
+	opts := observe.Options{Lease: 20 * time.Second, Match: func(key string) bool { return strings.HasPrefix(key, "lock:") && !strings.HasSuffix(key, ":referee") }}
+	listening, watched := listen(t, s, opts)
 
 	behind := behindASidecar(t, s, stages.Bridge, watched)
 
@@ -207,18 +212,7 @@ func TestHandOversOfASidecar(t *testing.T) {
 func TestListenMakesUpNoOverlap(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	s := redistest.Real(t)
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	clocks, err := observe.ClocksOf(t.Context(), end, s.Addr)
-	require.NoError(t, err)
-	listening := observe.Listen(observe.Options{Match: func(key string) bool { return key == "lock:7" }}, clocks)
-	watched := served(t, proxy.Passing, func() (net.Conn, error) {
-		conn, err := net.Dial("tcp", s.Addr)
-		if err != nil {
-			return nil, err
-		}
-		return listening.Tap(conn), nil
-	})
+	listening, watched := listen(t, s, observe.Options{Match: func(key string) bool { return key == "lock:7" }})
 	var running sync.WaitGroup
 	for i := range 2 {
 		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", watched) }}
