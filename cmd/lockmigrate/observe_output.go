@@ -147,13 +147,7 @@ func (o *observeOutput) final(f findings, err error) error {
 		b.WriteString("the state of some keys at the start is not known: what happened on them before their first SETNX or GETSET was settled is left out\n")
 	}
 	each(&b, "NOT ALL WAS READ", r.Refused)
-	each(&b, "NOT ALL WAS SEEN", holes)
-	if r.Garbled > 0 {
-		fmt.Fprintf(&b, "%s lines could not be read\n", thousands(r.Garbled))
-	}
-	if r.Crowded > 0 {
-		fmt.Fprintf(&b, "%s commands are left out: too many connections used locks; narrow it with --match\n", thousands(r.Crowded))
-	}
+	each(&b, "NOT ALL WAS SEEN", measured.NotSeen)
 	drifts(&b, measured)
 	if keys, clients := measured.Unsure(); keys > 0 {
 		fmt.Fprintf(&b, "acquired only once: %s, by %s; who else locks them is not known; observe for longer\n", counted(int64(keys), "key"), counted(int64(clients), "client"))
@@ -185,10 +179,10 @@ func notSeen(r observe.Report, stopped string, holes []string) []string {
 		why = append(why, "all commands: "+h)
 	}
 	if r.Garbled > 0 {
-		why = append(why, fmt.Sprintf("%s lines that could not be read", thousands(r.Garbled)))
+		why = append(why, counted(r.Garbled, "line")+" that could not be read")
 	}
 	if r.Crowded > 0 {
-		why = append(why, fmt.Sprintf("%s commands of too many connections", thousands(r.Crowded)))
+		why = append(why, counted(r.Crowded, "command")+" of too many connections; narrow it with --match")
 	}
 	return why
 }
