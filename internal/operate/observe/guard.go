@@ -110,9 +110,6 @@ func share(from, to cpuReading) float64 {
 	return 0
 }
 
-// watches says by which field of CLIENT LIST the monitor is known.
-func (g *guard) watches(field, value string) { g.field, g.value = field, value }
-
 func (g *guard) close() { _ = g.conn.Close() }
 
 // look returns why the watch has to end, empty if it need not.

@@ -55,15 +55,12 @@ func newProber(ctx context.Context, end *endpoint.Endpoint, addr string) (*probe
 
 // ownAddr asks the server which address a connection has for it.
 func ownAddr(ctx context.Context, conn redis.Conn) (string, error) {
-	field, mark := "id", ""
-	id, err := redis.Int64(redis.DoContext(conn, ctx, "CLIENT", "ID"))
-	if mark = fmt.Sprint(id); err != nil && strings.HasPrefix(err.Error(), "NOPERM") {
+	field, mark, err := identity(func(words ...string) (string, error) {
+		reply, err := redis.DoContext(conn, ctx, words[0], redis.Args{}.AddFlat(words[1:])...)
+		return fmt.Sprint(reply), err
+	})
+	if err != nil {
 		return "", endpoint.Explain(err)
-	} else if err != nil { // before 5.0: a name that nobody else has
-		field, mark = "name", ownName()
-		if _, err = redis.DoContext(conn, ctx, "CLIENT", "SETNAME", mark); err != nil {
-			return "", endpoint.Explain(err)
-		}
 	}
 	list, err := endpoint.Clients(ctx, conn)
 	if err != nil {
@@ -77,8 +74,21 @@ func ownAddr(ctx context.Context, conn redis.Conn) (string, error) {
 	return "", errors.New("the server's CLIENT LIST does not show this connection")
 }
 
-// ownName is a connection's name that no other connection has.
-func ownName() string { return "lockmigrate-" + rand.Text() }
+// identity is by which field of CLIENT LIST a connection is known: its id, or before Redis 5.0 a name that no other has.
+func identity(ask func(words ...string) (string, error)) (field, value string, err error) {
+	id, err := ask("CLIENT", "ID")
+	switch {
+	case err == nil:
+		return "id", strings.TrimPrefix(id, ":"), nil
+	case strings.HasPrefix(err.Error(), "NOPERM"):
+		return "", "", err
+	}
+	name := "lockmigrate-" + rand.Text()
+	if _, err := ask("CLIENT", "SETNAME", name); err != nil {
+		return "", "", err
+	}
+	return "name", name, nil
+}
 
 func (p *prober) close() { _ = p.conn.Close() }
 

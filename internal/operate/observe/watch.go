@@ -104,14 +104,7 @@ func newWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts Opt
 // listen begins MONITOR, and tells the guard how to know its connection.
 func (w *watch) listen(ctx context.Context, end *endpoint.Endpoint) (err error) {
 	w.stream, err = traffic.OpenMonitor(ctx, end, w.addr, func(ask func(...string) (string, error)) {
-		if id, err := ask("CLIENT", "ID"); err == nil {
-			w.guard.watches("id", strings.TrimPrefix(id, ":"))
-		} else { // before 5.0
-			name := ownName()
-			if _, err := ask("CLIENT", "SETNAME", name); err == nil {
-				w.guard.watches("name", name)
-			}
-		}
+		w.guard.field, w.guard.value, _ = identity(ask)
 	})
 	return endpoint.Explain(err)
 }
