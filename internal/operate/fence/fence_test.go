@@ -169,6 +169,17 @@ func abilities(t *testing.T, s *redistest.Server, user string) map[string]string
 	return all
 }
 
+// ruleOf are the words of a rule as testdata has it: _ is a blank, and \u00a0 a character.
+func ruleOf(t *testing.T, row []string) (words []string) {
+	t.Helper()
+	for _, word := range row {
+		word, err := strconv.Unquote(`"` + strings.ReplaceAll(word, "_", " ") + `"`)
+		require.NoError(t, err, row)
+		words = append(words, word)
+	}
+	return words
+}
+
 // TestUpAndBack puts fences up for the users of testdata/users.txt and takes them away. A rule that looks like a fence is not called one; executed,
 // the fence stands for every key; taken away, every right is as before.
 func TestUpAndBack(t *testing.T) { onEach(t, upAndBack) }
@@ -176,13 +187,7 @@ func TestUpAndBack(t *testing.T) { onEach(t, upAndBack) }
 func upAndBack(t *testing.T, s *redistest.Server) {
 	s.Do("ACL", "SETUSER", "default", "resetkeys", "~none")
 	for _, row := range redistest.Rows(t, "testdata/users.txt") {
-		args := []any{"SETUSER", "old", "reset", "on", ">pw"}
-		for _, word := range row[4:] {
-			word, err := strconv.Unquote(`"` + strings.ReplaceAll(word, "_", " ") + `"`)
-			require.NoError(t, err, row)
-			args = append(args, word)
-		}
-		s.Do("ACL", args...)
+		s.Do("ACL", redis.Args{"SETUSER", "old", "reset", "on", ">pw"}.AddFlat(ruleOf(t, row[4:]))...)
 		before, could := rules(t, s, "old"), abilities(t, s, "old")
 		g := newGate(t, s)
 		var up *fence.Plan

@@ -39,51 +39,28 @@ func excluded(t *testing.T, s *redistest.Server) {
 		require.NoError(t, err)
 		return strings.Join(commands, " ")
 	}
-	for _, c := range []struct {
-		what, words string
-		want        string // what the rules exclude on the lock keys
-	}{
-		{"all is allowed", "+@all ~*", ""},
-		{"no keys", "+@all", all},
-		{"other keys", "+@all ~cache:* ~app:*", all},
-		{"a key pattern that overlaps", "+@all ~cache:* ~*.order.*", ""},
-		{"a class that overlaps", "+@all ~[xl]ock.*", ""},
-		{"a class that does not", "+@all ~[xy]ock.*", all},
-		{"lock keys to read", "+@all ~cache:* %R~lock.*", all},
-		{"lock keys to write", "+@all %W~lock.*", "getset renamenx"},
-		{"lock keys to write, others to read and write", "+@all ~cache:* %W~lock.*", "getset"},
-		{"readable by one pattern, writable by another", "+@all %R~lock.a* %W~*b", ""},
-		{"a fence", "+@all -setnx -getset ~*", "setnx getset"},
-		{"a fence that is open again", "+@all -setnx -getset +setnx ~*", "getset"},
-		{"words that a later rule overrules", "+@all -setnx -getset +@write ~*", ""},
-		{"nothing but reads", "-@all +@read +get ~*", all},
-		{"writes, but no strings", "+@all -@string ~*", "setnx getset set setex psetex mset msetnx"},
-		{"no writes", "+@all -@write +set ~*", "setnx getset setex psetex mset msetnx renamenx"},
-		{"in a selector", "+@all -@write ~* (+setex ~lock.1*)", "setnx getset set psetex mset msetnx renamenx"},
-		{"a selector for other keys", "+@all -@write ~* (+@all ~cache:*)", all},
-		{"a first argument", "-@all +set|lock.x ~*", "setnx getset setex psetex mset msetnx renamenx"},
-	} {
-		make := func(user string, words ...string) {
-			args := []any{"SETUSER", user, "reset", "on", ">pw"}
-			for _, w := range words {
-				args = append(args, w)
-			}
-			_, err := conn.Do("ACL", args...)
-			require.NoError(t, err, c.what)
+	make := func(user string, words ...string) {
+		args := redis.Args{"SETUSER", user, "reset", "on", ">pw"}
+		_, err := conn.Do("ACL", args.AddFlat(words)...)
+		require.NoError(t, err, words)
+	}
+	for _, row := range redistest.Rows(t, "testdata/excluded.txt") {
+		want := strings.ReplaceAll(row[0], ",", " ")
+		switch row[0] {
+		case "all":
+			want = all
+		case "nothing":
+			want = ""
 		}
-		words := strings.Fields(c.words)
-		if i := strings.Index(c.words, "("); i >= 0 { // a selector is one word
-			words = append(strings.Fields(c.words[:i]), c.words[i:])
-		}
-		make("old", words...)
-		assert.Equal(t, c.want, ask(lock), c.what)
-		assert.Equal(t, all, ask(lock, "old"), "%s: the user is trusted", c.what)
-		assert.Empty(t, ask(nil), "%s: every key is a lock key", c.what)
+		make("old", ruleOf(t, row[1:])...)
+		assert.Equal(t, want, ask(lock), row)
+		assert.Equal(t, all, ask(lock, "old"), "%v: the user is trusted", row)
+		assert.Empty(t, ask(nil), "%v: every key is a lock key", row)
 		make("second", "+@all", "~cache:*")
-		assert.Equal(t, c.want, ask(lock), "%s: beside a user of other keys", c.what)
+		assert.Equal(t, want, ask(lock), "%v: beside a user of other keys", row)
 		_, err := conn.Do("ACL", "SETUSER", "old", "off")
 		require.NoError(t, err)
-		assert.Equal(t, all, ask(lock), "%s: the user is off", c.what)
+		assert.Equal(t, all, ask(lock), "%v: the user is off", row)
 		_, err = redis.Int(conn.Do("ACL", "DELUSER", "second"))
 		require.NoError(t, err)
 	}
