@@ -161,40 +161,6 @@ func TestCommands(t *testing.T) {
 	}
 }
 
-// Each dialect's own way to take a lock that has vanished, or that is its own.
-func TestGetSet(t *testing.T) {
-	const uuid = "0f0e0d0c-0b0a-4908-8706-050403020100"
-	b := newBed(t, stages.Modern, "redispy-float")
-	seconds := func() string {
-		return strconv.FormatFloat(float64(time.Now().Add(3*time.Second).UnixNano())/1e9, 'f', 6, 64)
-	}
-	s := b.sidecar("one", "redispy-float")
-	c := b.client(s)
-	says(t, c, "nil", "GETSET", "lock:c", seconds()) // won
-	text := seconds()
-	_, err := redis.Float64(c.Do("GETSET", "lock:c", text)) // of another thread: as on a bare server
-	require.NoError(t, err)
-	says(t, c, text, "GET", "lock:c")
-	says(t, c, "1", "DEL", "lock:c")
-	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:c"))
-
-	u := b.client(b.sidecar("two", "jedis-uuid"))
-	mine := func(d time.Duration) string { return uuid + ":" + ends(d) }
-	first := mine(2 * time.Second)
-	reply, err := redis.String(u.Do("GETSET", "lock:u", first)) // nothing is planted
-	require.NoError(t, err)
-	assert.NotContains(t, reply, uuid)
-	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:u"))
-	says(t, u, "1", "SETNX", "lock:u", first)
-	longer := mine(20 * time.Second)
-	says(t, u, first, "GETSET", "lock:u", longer) // extended
-	says(t, u, longer, "GET", "lock:u")
-	ttl, _ := redis.Int64(b.redis.Do("PTTL", "lock:u"), nil)
-	assert.InDelta(t, 20_000, ttl, 1000)
-	other := "1" + first[1:]
-	says(t, u, longer, "GETSET", "lock:u", other) // of another owner, who loses by that: as on a bare server
-}
-
 // A client of redis-doc reads its service's text when that is over by its clock, and sends a GETSET. The key has gone meanwhile, and a
 // client of that dialect that is told of nothing has won.
 func TestAGetSetThatPlantsNothingIsNeverWon(t *testing.T) {
@@ -208,47 +174,6 @@ func TestAGetSetThatPlantsNothingIsNeverWon(t *testing.T) {
 	redistest.Await(t, "the end of the lock", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:a") == int64(0) })
 	says(t, c, "far", "GETSET", "lock:a", strconv.FormatInt(end.Unix()+10, 10))
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:a"))
-}
-
-// Two clients of one service write the same text: a flag, the name of their host, or the time that stands for no end. One of them has the lock.
-func TestOneTextOfTwoClients(t *testing.T) {
-	t.Parallel()
-	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
-		for _, c := range []struct{ dialect, refused, taken, command, args string }{
-			{sidecar.DialectNone, "0", "1", "SETNX", "1"},
-			{sidecar.DialectNone, "nil", "OK", "SET", "host-7 NX"},
-			{"redispy-float", "0", "1", "SETNX", "2147483649.0"},
-			{"redispy-float", "0", "1", "SETNX", "1"},
-			{"jedis-ms", "nil", "OK", "SET", "1 NX PX 30000"},
-			{sidecar.DialectNone, "nil", "OK", "SET", "1 EX 30 NX"},
-		} {
-			t.Run(strings.Join([]string{stage.String(), c.dialect, c.command, c.args}, " "), func(t *testing.T) {
-				t.Parallel()
-				b := newBed(t, stage, "jedis-ms")
-				s := b.sidecar("one", c.dialect, func(o *sidecar.Options) { o.Hold = -1 })
-				args := []any{"lock:s"}
-				for _, word := range strings.Fields(c.args) {
-					args = append(args, word)
-				}
-				holds, wants := b.client(s), b.client(s)
-				says(t, holds, c.taken, c.command, args...)
-				says(t, wants, c.refused, c.command, args...)
-				says(t, holds, "1", "DEL", "lock:s")
-				says(t, wants, c.taken, c.command, args...)
-				says(t, holds, c.refused, c.command, args...)
-			})
-		}
-	}
-}
-
-// A token lock of one service has run out, and a client without a sidecar has the key, with the same text.
-func TestOneTextOfTwoServices(t *testing.T) {
-	b := newBed(t, stages.Modern, "jedis-ms")
-	c := b.client(b.sidecar("one", ""))
-	says(t, c, "OK", "SET", "lock:s", "1", "NX", "PX", "50")
-	redistest.Await(t, "the end of the lease", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:s") == int64(0) })
-	b.redis.Do("SET", "lock:s", "1", "NX", "PX", "30000")
-	says(t, c, "nil", "SET", "lock:s", "1", "NX", "PX", "30000")
 }
 
 // A service that writes no expiry crashes and is back at once: its lock ends, though the service is connected and tries for it. One whose process lives
@@ -309,17 +234,6 @@ func TestEachAttemptWaits(t *testing.T) {
 		require.EqualValues(t, 1, got, "after %v", time.Since(began))
 		known = time.Since(began) > 500*time.Millisecond // both know by then
 	}
-}
-
-// A direct client's DEL after its lease removes the key. The guard keeps others out, and the key is set again.
-func TestRepair(t *testing.T) {
-	b := newBed(t, stages.Bridge, "jedis-ms")
-	c := b.client(b.sidecar("one", ""))
-	says(t, c, "1", "SETNX", "lock:r", ends(20*time.Second))
-	b.redis.Do("DEL", "lock:r")
-	redistest.Await(t, "the repair", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:r") == int64(1) })
-	says(t, c, "1", "DEL", "lock:r")
-	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:r", protocol.GuardKey("lock:r")))
 }
 
 // What was taken in one stage is given back in another, and never more than that.
