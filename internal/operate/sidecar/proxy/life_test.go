@@ -7,7 +7,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
@@ -151,12 +150,9 @@ func TestTLSBothSides(t *testing.T) {
 // TestDrain: a command that does not end has until the end of the drain, and nobody new is let in.
 func TestDrain(t *testing.T) {
 	server := redistest.Real(t)
-	s := New(Options{Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: passing}}, Drain: 300 * time.Millisecond, Log: slog.New(slog.DiscardHandler),
-		Dial: func(context.Context) (net.Conn, error) { return net.Dial("tcp", server.Addr) }})
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	require.Eventually(t, func() bool { return s.Ready() == nil }, 10*time.Second, time.Millisecond)
+	opts := before(server.Addr, passing)
+	opts.Drain = 300 * time.Millisecond
+	s, cancel, ended := begin(t, opts)
 	addr := s.Addresses()[0]
 	_, err := dial(t, addr).Write(wire.Append(nil, "BLPOP", "list", "0"))
 	require.NoError(t, err)

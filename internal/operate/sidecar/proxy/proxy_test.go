@@ -78,29 +78,41 @@ var echoing = locks{func(_ *Client, args [][]byte, out []byte) (Verdict, []byte)
 // start runs a proxy in front of an address and ends it with the test.
 func start(t testing.TB, addr string, r Rewriter) (*Server, string) {
 	t.Helper()
-	return startWith(t, Options{
+	return startWith(t, before(addr, r))
+}
+
+// before are the options of a proxy in front of an address.
+func before(addr string, r Rewriter) Options {
+	return Options{
 		Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: r}},
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			return (&net.Dialer{Timeout: 5 * time.Second}).DialContext(ctx, "tcp", addr)
 		},
-	})
+	}
 }
 
 func startWith(t testing.TB, opts Options) (*Server, string) {
 	t.Helper()
+	s, end, ended := begin(t, opts)
+	t.Cleanup(func() {
+		end()
+		assert.NoError(t, <-ended)
+	})
+	return s, s.Addresses()[0]
+}
+
+// begin runs a proxy until end, and says when and how it has ended.
+func begin(t testing.TB, opts Options) (s *Server, end context.CancelFunc, ended <-chan error) {
+	t.Helper()
 	if opts.Log == nil {
 		opts.Log = slog.New(slog.DiscardHandler)
 	}
-	s := New(opts)
+	s = New(opts)
 	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	t.Cleanup(func() {
-		cancel()
-		assert.NoError(t, <-ended)
-	})
-	require.Eventually(t, func() bool { return s.Ready() == nil }, 10*time.Second, time.Millisecond)
-	return s, s.Addresses()[0]
+	over := make(chan error, 1)
+	go func() { over <- s.Run(ctx) }()
+	require.Eventually(t, func() bool { return s.Ready() == nil }, 20*time.Second, time.Millisecond)
+	return s, cancel, over
 }
 
 func dial(t testing.TB, addr string) net.Conn {

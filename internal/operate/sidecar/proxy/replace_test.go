@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"path/filepath"
 	"strconv"
@@ -29,17 +28,13 @@ type relay struct {
 	server  *redistest.Server
 	address string
 	end     context.CancelFunc
-	ended   chan error
+	ended   <-chan error
 }
 
 func (r *relay) next() {
-	s := New(Options{Listeners: []Listener{{Address: r.address, Rewriter: passing}}, Drain: 20 * time.Second, Log: slog.New(slog.DiscardHandler),
-		Beside: func(context.Context) bool { return true },
-		Dial:   func(context.Context) (net.Conn, error) { return net.Dial("tcp", r.server.Addr) }})
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	require.Eventually(r.t, func() bool { return s.Ready() == nil }, 20*time.Second, time.Millisecond)
+	opts := before(r.server.Addr, passing)
+	opts.Listeners[0].Address, opts.Drain, opts.Beside = r.address, 20*time.Second, func(context.Context) bool { return true }
+	s, cancel, ended := begin(r.t, opts)
 	r.stop()
 	r.address, r.end, r.ended = s.Addresses()[0], cancel, ended
 }
@@ -49,6 +44,14 @@ func (r *relay) stop() {
 		r.end()
 		require.NoError(r.t, <-r.ended)
 	}
+}
+
+// dialTo connects to a listener's address.
+func dialTo(address string) (net.Conn, error) {
+	if path, unix := strings.CutPrefix(address, unixPrefix); unix {
+		return net.Dial("unix", path)
+	}
+	return net.Dial("tcp", address)
 }
 
 // A process is replaced under a thousand busy connections. Each command is answered, or was not executed: the client finds its
@@ -89,17 +92,13 @@ func TestReplacedUnderLoad(t *testing.T) {
 
 // count1000 counts by one command after the other, or three at a time, and returns how many were answered.
 func count1000(t *testing.T, address string, i int, stop <-chan struct{}, moved, first *atomic.Int64) (answered int) {
-	network, path := "tcp", address
-	if rest, unix := strings.CutPrefix(address, unixPrefix); unix {
-		network, path = "unix", rest
-	}
 	together := 1 + 2*(i%2)
 	var text []byte
 	for range together {
 		text = wire.Append(text, "INCR", fmt.Sprint("n", i))
 	}
 	for {
-		conn, err := net.Dial(network, path)
+		conn, err := dialTo(address)
 		if !assert.NoError(t, err) {
 			return answered
 		}
@@ -142,10 +141,7 @@ func TestReplacedWhileClientsConnect(t *testing.T) {
 		t.Run(address[:4], func(t *testing.T) {
 			r := &relay{t: t, server: redistest.Real(t), address: address}
 			r.next()
-			network, path := "tcp", r.address
-			if rest, unix := strings.CutPrefix(r.address, unixPrefix); unix {
-				network, path = "unix", rest
-			}
+			address := r.address
 			stop := make(chan struct{})
 			var load sync.WaitGroup
 			var served atomic.Int64
@@ -157,7 +153,7 @@ func TestReplacedWhileClientsConnect(t *testing.T) {
 							return
 						default:
 						}
-						conn, err := net.Dial(network, path)
+						conn, err := dialTo(address)
 						if !assert.NoError(t, err) {
 							return
 						}
@@ -179,7 +175,7 @@ func TestReplacedWhileClientsConnect(t *testing.T) {
 			close(stop)
 			load.Wait()
 			r.stop()
-			assert.True(t, network == "unix" || refused(path))
+			assert.True(t, strings.HasPrefix(address, unixPrefix) || refused(address))
 		})
 	}
 }
@@ -191,12 +187,9 @@ func TestWhatIsUnderWayEnds(t *testing.T) {
 		c.Multi = string(args[0]) == "MULTI"
 		return Pass, out
 	}}
-	s := New(Options{Listeners: []Listener{{Address: "127.0.0.1:0", Rewriter: transaction}}, Drain: time.Minute, Log: slog.New(slog.DiscardHandler),
-		Dial: func(context.Context) (net.Conn, error) { return net.Dial("tcp", server.Addr) }})
-	ctx, cancel := context.WithCancel(context.Background())
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(ctx) }()
-	require.Eventually(t, func() bool { return s.Ready() == nil }, 10*time.Second, time.Millisecond)
+	opts := before(server.Addr, transaction)
+	opts.Drain = time.Minute
+	s, cancel, ended := begin(t, opts)
 	addr := s.Addresses()[0]
 	idle, waits, writes, half, listens := dial(t, addr), dial(t, addr), dial(t, addr), dial(t, addr), dial(t, addr)
 	ask(t, idle, "+PONG\r\n", "PING")
