@@ -18,11 +18,27 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-// dialError dials a URL and returns what goes wrong.
-func dialError(t *testing.T, url string, files TLSFiles) *Error {
+func parsed(t *testing.T, url string, files TLSFiles) *Endpoint {
 	t.Helper()
 	e, err := Parse(url, files)
 	require.NoError(t, err)
+	return e
+}
+
+// writes dials an endpoint, and sets k there.
+func writes(t *testing.T, e *Endpoint) {
+	t.Helper()
+	conn, err := e.Dial(context.Background())
+	require.NoError(t, err)
+	defer conn.Close()
+	_, err = conn.Do("SET", "k", "v")
+	require.NoError(t, err)
+}
+
+// dialError dials a URL and returns what goes wrong.
+func dialError(t *testing.T, url string, files TLSFiles) *Error {
+	t.Helper()
+	e := parsed(t, url, files)
 	conn, err := e.Dial(context.Background())
 	if err == nil {
 		_ = conn.Close()
@@ -39,13 +55,8 @@ func dialError(t *testing.T, url string, files TLSFiles) *Error {
 
 func TestDial(t *testing.T) {
 	redistest.EachTCP(t, func(t *testing.T, s *redistest.Server) {
-		e, err := Parse(fmt.Sprintf("redis://%s/3", s.Addr), TLSFiles{})
-		require.NoError(t, err)
-		conn, err := e.Dial(context.Background())
-		require.NoError(t, err)
-		defer conn.Close()
-		_, err = conn.Do("SET", "k", "v")
-		require.NoError(t, err)
+		e := parsed(t, fmt.Sprintf("redis://%s/3", s.Addr), TLSFiles{})
+		writes(t, e)
 		assert.Empty(t, s.Value("k"), "database 0 has the key of database 3")
 	})
 }
@@ -63,8 +74,7 @@ func TestDialEndsWithItsContext(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0") // takes connections and never answers
 	require.NoError(t, err)
 	defer l.Close()
-	e, err := Parse("redis://"+l.Addr().String(), TLSFiles{})
-	require.NoError(t, err)
+	e := parsed(t, "redis://"+l.Addr().String(), TLSFiles{})
 
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(20*time.Millisecond, cancel)
@@ -92,11 +102,7 @@ func TestDialWrongPassword(t *testing.T) {
 			assert.EqualError(t, dialError(t, url, TLSFiles{}), want)
 			continue
 		}
-		e, err := Parse(url, TLSFiles{})
-		require.NoError(t, err)
-		conn, err := e.Dial(context.Background())
-		require.NoError(t, err)
-		_ = conn.Close()
+		writes(t, parsed(t, url, TLSFiles{}))
 	}
 }
 
@@ -187,11 +193,8 @@ func TestDialTLS(t *testing.T) {
 	here, elsewhere, plain := serve("127.0.0.1:0", config), serve("127.0.0.2:0", config), serve("127.0.0.1:0", nil)
 
 	for _, files := range []TLSFiles{{CA: certs.CA}, {Insecure: true}, {Insecure: true, Cert: certs.ClientCert, Key: certs.ClientKey}} {
-		e, err := Parse("rediss://"+here, files)
-		require.NoError(t, err)
-		conn, err := e.Dial(context.Background())
-		require.NoError(t, err)
-		_ = conn.Close()
+		e := parsed(t, "rediss://"+here, files)
+		writes(t, e)
 		raw, err := e.DialRaw(context.Background(), here)
 		require.NoError(t, err)
 		_ = raw.Close()
@@ -228,13 +231,8 @@ func TestDialTLSOfRealServers(t *testing.T) {
 func TestDialUnix(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "r.sock")
 	redistest.Real(t, "--unixsocket", socket, "--requirepass", "hunter2")
-	e, err := Parse("unix://:hunter2@"+socket+"?db=3", TLSFiles{})
-	require.NoError(t, err)
-	conn, err := e.Dial(context.Background())
-	require.NoError(t, err)
-	defer conn.Close()
-	_, err = conn.Do("SET", "k", "v")
-	require.NoError(t, err)
+	e := parsed(t, "unix://:hunter2@"+socket+"?db=3", TLSFiles{})
+	writes(t, e)
 
 	bare, err := e.DialBare(context.Background(), e.Addrs[0])
 	require.NoError(t, err)

@@ -50,13 +50,8 @@ func TestSentinel(t *testing.T) {
 	require.NoError(t, err)
 	_ = gone.Close()
 
-	e, err := Parse("redis+sentinel://"+gone.Addr().String()+","+good+"/orders?db=2", TLSFiles{})
-	require.NoError(t, err)
-	conn, err := e.Dial(context.Background())
-	require.NoError(t, err, "the second sentinel answers")
-	defer conn.Close()
-	_, err = conn.Do("SET", "k", "v")
-	require.NoError(t, err)
+	e := parsed(t, "redis+sentinel://"+gone.Addr().String()+","+good+"/orders?db=2", TLSFiles{})
+	writes(t, e)
 	assert.True(t, master.Mini.DB(2).Exists("k"))
 
 	masters, err := e.Masters(context.Background())
@@ -74,16 +69,11 @@ func TestTheNewestSentinelCounts(t *testing.T) {
 	old, master := redistest.Real(t), redistest.Real(t)
 	stale, fresh := sentinelAt(t, old.Addr, "3"), sentinelAt(t, master.Addr, "4")
 	for _, order := range []string{stale + "," + fresh, fresh + "," + stale} {
-		e, err := Parse("redis+sentinel://"+order+"/orders", TLSFiles{})
-		require.NoError(t, err)
+		e := parsed(t, "redis+sentinel://"+order+"/orders", TLSFiles{})
 		masters, err := e.Masters(context.Background())
 		require.NoError(t, err)
 		assert.Equal(t, []string{master.Addr}, masters)
-		conn, err := e.Dial(context.Background())
-		require.NoError(t, err)
-		_, err = conn.Do("SET", "k", "v")
-		require.NoError(t, err)
-		assert.NoError(t, conn.Close())
+		writes(t, e)
 	}
 	assert.EqualValues(t, 0, old.Do("EXISTS", "k"))
 }
@@ -139,8 +129,7 @@ func TestAddressesThatLeadNowhere(t *testing.T) {
 	host, port, _ := net.SplitHostPort(nowhere.Addr)
 	s := redistest.Real(t, "--cluster-enabled", "yes", "--cluster-announce-ip", host, "--cluster-announce-port", port)
 	s.Do("CLUSTER", "ADDSLOTSRANGE", 0, 16383)
-	e, err := Parse("redis+cluster://"+s.Addr, TLSFiles{})
-	require.NoError(t, err)
+	e := parsed(t, "redis+cluster://"+s.Addr, TLSFiles{})
 	addrs, err := e.Masters(context.Background())
 	require.NoError(t, err)
 	_, err = e.DialAddr(context.Background(), addrs[0])
@@ -159,8 +148,7 @@ func TestNodesWithoutAnEndpoint(t *testing.T) {
 // TestReplicasByName: CLUSTER SLOTS gives names, CLUSTER NODES addresses. Each server is named once.
 func TestReplicasByName(t *testing.T) {
 	c := redistest.NewCluster(t, 1, 1, "--cluster-announce-hostname", "localhost", "--cluster-preferred-endpoint-type", "hostname")
-	e, err := Parse("redis+cluster://"+c.Masters[0].Addr, TLSFiles{})
-	require.NoError(t, err)
+	e := parsed(t, "redis+cluster://"+c.Masters[0].Addr, TLSFiles{})
 	byName := func(s *redistest.Server) string { return strings.Replace(s.Addr, "127.0.0.1", "localhost", 1) }
 	want := []Node{{byName(c.Masters[0]), false}, {byName(c.Replicas[0][0]), true}}
 	redistest.Await(t, "the names to go round", 20*time.Second, func() bool {
@@ -188,8 +176,7 @@ func TestReplicasThatAreDown(t *testing.T) {
 	redistest.Await(t, "the others to give it up", 30*time.Second, func() bool {
 		return strings.Contains(string(c.Masters[0].Do("CLUSTER", "NODES").([]byte)), "slave,fail ")
 	})
-	e, err := Parse("redis+cluster://"+c.Masters[0].Addr, TLSFiles{})
-	require.NoError(t, err)
+	e := parsed(t, "redis+cluster://"+c.Masters[0].Addr, TLSFiles{})
 	nodes, err := e.Nodes(context.Background())
 	require.NoError(t, err)
 	assert.ElementsMatch(t, []Node{{c.Masters[0].Addr, false}, {c.Replicas[0][0].Addr, true}, {c.Replicas[0][1].Addr, true}}, nodes)
@@ -202,29 +189,14 @@ type masters struct {
 
 func dialMasters(t *testing.T, addr string) masters {
 	t.Helper()
-	e, err := Parse("redis+cluster://"+addr, TLSFiles{})
-	require.NoError(t, err)
+	e := parsed(t, "redis+cluster://"+addr, TLSFiles{})
 	addrs, err := e.Masters(context.Background())
 	return masters{addrs, err}
 }
 
-func TestPoolForgetsDeadConnections(t *testing.T) {
-	s := redistest.Mini(t)
-	e, err := Parse(s.URL(), TLSFiles{})
-	require.NoError(t, err)
-	pool := e.Pool()
-	defer pool.Close()
-	conn, err := pool.GetContext(context.Background())
-	require.NoError(t, err)
-	_, err = redis.String(conn.Do("PING"))
-	require.NoError(t, err)
-	require.NoError(t, conn.Close())
-}
-
 func TestMasterOf(t *testing.T) {
 	c := redistest.NewCluster(t, 3, 0)
-	e, err := Parse(c.URL(), TLSFiles{})
-	require.NoError(t, err)
+	e := parsed(t, c.URL(), TLSFiles{})
 	for _, key := range []string{"a", "b", "c", "{c}d"} {
 		addr, err := e.MasterOf(context.Background(), key)
 		require.NoError(t, err)
@@ -239,8 +211,7 @@ func TestMasterOf(t *testing.T) {
 // hold takes and gives back a lock of each kind over a URL.
 func hold(t *testing.T, url string, files TLSFiles) {
 	t.Helper()
-	e, err := Parse(url, files)
-	require.NoError(t, err)
+	e := parsed(t, url, files)
 	pool, err := e.Locks()
 	require.NoError(t, err)
 	defer pool.Close()
