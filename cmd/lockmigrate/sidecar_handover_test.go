@@ -2,15 +2,12 @@ package main
 
 import (
 	"context"
-	"net/http"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -57,30 +54,16 @@ func TestSidecarHandover(t *testing.T) {
 	expect(t, exitFailed, "sidecar", "--redis", c.URL(), "--handover", "to-b", "--new", b.URL(), "--data", "old", "--dialect", "jedis-ms") // another half
 
 	begin := func(data string) (stop func() string) {
-		ctx, cancel := context.WithCancel(context.Background())
-		status, ended := freePort(t), make(chan string, 1)
-		line := printed("sidecar --handover to-b --redis redis://a:6379/0 --new redis://b:6379/0 --data " + data)
-		go func() {
-			code, _, stderr := lockmigrateIn(ctx, false, append(line, "--status", status)...)
-			assert.Equal(t, exitDone, code, stderr)
-			ended <- stderr
-		}()
-		stop = sync.OnceValue(func() string { cancel(); return <-ended })
-		t.Cleanup(func() { stop() })
-		redistest.Await(t, "readiness", 20*time.Second, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK })
+		_, stop = sidecarWith(t, printed("sidecar --handover to-b --redis redis://a:6379/0 --new redis://b:6379/0 --data "+data)...)
 		return stop
 	}
 	stop := begin("old")
 	m := toB(t, a, b)
 
-	service, err := redis.Dial("tcp", addr)
-	require.NoError(t, err)
-	defer func() { _ = service.Close() }()
+	service := client(t, "tcp", addr)
 	says := func(want any, command string, args ...any) {
 		t.Helper()
-		reply, err := service.Do(command, args...)
-		require.NoError(t, err)
-		require.Equal(t, want, reply, command)
+		says(t, service, want, command, args...)
 	}
 	turn := func() {
 		t.Helper()
@@ -146,9 +129,7 @@ func TestSidecarHandover(t *testing.T) {
 
 	next := begin("new")
 	stop()
-	_ = service.Close()
-	service, err = redis.Dial("tcp", addr)
-	require.NoError(t, err)
+	service = client(t, "tcp", addr)
 	turn()
 	assert.Equal(t, "1", b.Value("data"))
 	assert.Equal(t, int64(0), a.Do("EXISTS", "lock.a"))

@@ -43,18 +43,51 @@ func fetch(url string) (code int, text string) {
 // sidecarOf runs a sidecar called billing until stop, which returns its log. It is ready.
 func sidecarOf(t *testing.T, url, drain string) (addr, status string, stop func() (log string)) {
 	t.Helper()
+	addr = freePort(t)
+	status, stop = sidecarWith(t, "sidecar", "--redis", url, "--listen", addr, "--namespace", "orders", "--name", "billing", "--drain", drain)
+	return addr, status, stop
+}
+
+// sidecarWith runs a sidecar by its command line until stop.
+func sidecarWith(t *testing.T, args ...string) (status string, stop func() (log string)) {
+	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	addr, status = freePort(t), freePort(t)
+	status = freePort(t)
 	ended := make(chan string, 1)
 	go func() {
-		code, _, stderr := lockmigrateIn(ctx, false, "sidecar", "--redis", url, "--listen", addr, "--status", status, "--namespace", "orders", "--name", "billing", "--drain", drain)
+		code, _, stderr := lockmigrateIn(ctx, false, append(args, "--status", status)...)
 		assert.Equal(t, exitDone, code, stderr)
 		ended <- stderr
 	}()
 	stop = sync.OnceValue(func() string { cancel(); return <-ended })
 	t.Cleanup(func() { stop() })
+	awaitReady(t, status)
+	return status, stop
+}
+
+func awaitReady(t *testing.T, status string) {
+	t.Helper()
 	redistest.Await(t, "readiness", 20*time.Second, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK })
-	return addr, status, stop
+}
+
+// client connects as an old service does.
+func client(t *testing.T, network, addr string, options ...redis.DialOption) redis.Conn {
+	t.Helper()
+	conn, err := redis.Dial(network, addr, options...)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = conn.Close() })
+	return conn
+}
+
+// says sends a command and compares its reply.
+func says(t *testing.T, conn redis.Conn, want any, command string, args ...any) {
+	t.Helper()
+	got, err := conn.Do(command, args...)
+	require.NoError(t, err)
+	if b, ok := got.([]byte); ok {
+		got = string(b)
+	}
+	require.Equal(t, want, got, "%s %v", command, args)
 }
 
 // TestSidecar runs the command: an old client's SETNX becomes a token with a TTL, the namespace lists the sidecar, and an interrupt ends it.
@@ -64,13 +97,9 @@ func TestSidecar(t *testing.T) {
 	s := redistest.Real(t)
 	operator{t, s.URL()}.bridges("orders", "lock:*")
 	addr, status, stop := sidecarOf(t, s.URL(), "10s")
-	old, err := redis.Dial("tcp", addr)
-	require.NoError(t, err)
-	defer old.Close()
+	old := client(t, "tcp", addr)
 	expiry := strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10)
-	taken, err := redis.Int(old.Do("SETNX", "lock:a", expiry))
-	require.NoError(t, err)
-	assert.Equal(t, 1, taken)
+	says(t, old, int64(1), "SETNX", "lock:a", expiry)
 	ttl, _ := redis.Int64(s.Do("PTTL", "lock:a"), nil)
 	assert.InDelta(t, 60_000, ttl, 5000, "the lease of the client's value")
 	assert.NotEqual(t, expiry, s.Value("lock:a"))
@@ -81,11 +110,9 @@ func TestSidecar(t *testing.T) {
 	for _, line := range []string{`lockmigrate_sidecar_translated_total{command="SETNX"} 1`, "lockmigrate_sidecar_member 1", "lockmigrate_sidecar_unseen_keys 0", `lockmigrate_sidecar_stage{stage="bridge"} 1`, "lockmigrate_sidecar_connections 1"} {
 		assert.Contains(t, metrics, line+"\n")
 	}
-	freed, err := redis.Int(old.Do("DEL", "lock:a"))
-	require.NoError(t, err)
-	assert.Equal(t, 1, freed)
+	says(t, old, int64(1), "DEL", "lock:a")
 	log := stop()
-	_, err = old.Do("PING")
+	_, err := old.Do("PING")
 	assert.ErrorIs(t, err, io.EOF, "the connection has ended between two commands")
 	assert.Contains(t, log, "address="+addr)
 }
@@ -97,47 +124,25 @@ func TestSidecarTransports(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	certs := redistest.NewCertificates(t)
 	server := redistest.TLS(t, certs)
-	ctx, cancel := context.WithCancel(t.Context())
 	known := []string{"--redis", "rediss://" + server.Addr + "/0", "--tls-ca", certs.CA, "--tls-cert", certs.ClientCert, "--tls-key", certs.ClientKey}
 	expect(t, exitDone, append([]string{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--stage", "bridge", "--execute"}, known...)...)
-	tcp, path, status := freePort(t), filepath.Join(t.TempDir(), "sidecar.sock"), freePort(t)
-	ended := make(chan string, 1)
-	go func() {
-		_, _, stderr := lockmigrateIn(ctx, false, append([]string{"sidecar", "--namespace", "orders", "--name", "nightly", "--listen", "redispy-float=" + tcp, "--listen", "none=unix:" + path,
-			"--status", status, "--drain", "0s", "--listen-cert", certs.ServerCert, "--listen-key", certs.ServerKey, "--listen-ca", certs.CA}, known...)...)
-		ended <- stderr
-	}()
-	defer func() { cancel(); <-ended }()
-	require.Eventually(t, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK }, 20*time.Second, 20*time.Millisecond)
-
-	dial := func(network, addr string) redis.Conn {
-		conn, err := redis.Dial(network, addr, redis.DialUseTLS(true), redis.DialTLSConfig(certs.Client))
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = conn.Close() })
-		return conn
-	}
-	python, crawler := dial("tcp", tcp), dial("unix", path)
+	tcp, path := freePort(t), filepath.Join(t.TempDir(), "sidecar.sock")
+	sidecarWith(t, append([]string{"sidecar", "--namespace", "orders", "--name", "nightly", "--listen", "redispy-float=" + tcp, "--listen", "none=unix:" + path,
+		"--drain", "0s", "--listen-cert", certs.ServerCert, "--listen-key", certs.ServerKey, "--listen-ca", certs.CA}, known...)...)
+	secure := []redis.DialOption{redis.DialUseTLS(true), redis.DialTLSConfig(certs.Client)}
+	python, crawler := client(t, "tcp", tcp, secure...), client(t, "unix", path, secure...)
 	text := strconv.FormatFloat(float64(time.Now().Add(time.Minute).UnixMilli())/1000, 'f', 3, 64)
-	says := func(conn redis.Conn, want any, command string, args ...any) {
-		t.Helper()
-		got, err := conn.Do(command, args...)
-		require.NoError(t, err)
-		if b, ok := got.([]byte); ok {
-			got = string(b)
-		}
-		assert.Equal(t, want, got, "%s %v", command, args)
-	}
-	says(python, int64(1), "SETNX", "lock:a", text)
-	says(crawler, int64(0), "SETNX", "lock:a", "a uuid")
-	says(crawler, int64(1), "SETNX", "lock:b", "a uuid")
-	says(crawler, "a uuid", "GET", "lock:b")
-	says(python, text, "GET", "lock:a")
+	says(t, python, int64(1), "SETNX", "lock:a", text)
+	says(t, crawler, int64(0), "SETNX", "lock:a", "a uuid")
+	says(t, crawler, int64(1), "SETNX", "lock:b", "a uuid")
+	says(t, crawler, "a uuid", "GET", "lock:b")
+	says(t, python, text, "GET", "lock:a")
 	for key, lease := range map[string]int{"lock:a": 60_000, "lock:b": 30_000} {
 		ttl, _ := redis.Int(server.Do("PTTL", key), nil)
 		assert.InDelta(t, lease, ttl, 10_000, "the lease of each dialect")
 	}
-	says(python, int64(1), "DEL", "lock:a")
-	says(crawler, int64(1), "DEL", "lock:b")
+	says(t, python, int64(1), "DEL", "lock:a")
+	says(t, crawler, int64(1), "DEL", "lock:b")
 	for _, refused := range [][]redis.DialOption{nil, {redis.DialUseTLS(true), redis.DialTLSConfig(&tls.Config{RootCAs: certs.Client.RootCAs, MinVersion: tls.VersionTLS12})}} {
 		conn, err := redis.Dial("tcp", tcp, append(refused, redis.DialReadTimeout(5*time.Second))...)
 		if err == nil { // without TLS; with TLS 1.3 a missing certificate is told after the handshake
@@ -155,24 +160,19 @@ func TestVerifyBehindASidecar(t *testing.T) {
 	s := redistest.Real(t)
 	operator{t, s.URL()}.bridges("orders", "lock:*")
 	addr, _, _ := sidecarOf(t, s.URL(), "1s")
-	client := func(addr string) (turn func()) {
-		conn, err := redis.Dial("tcp", addr)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = conn.Close() })
+	turns := func(addr string) func() {
+		conn := client(t, "tcp", addr)
 		return func() {
 			for range 5 {
-				taken, err := redis.Int(conn.Do("SETNX", "lock:a", time.Now().Add(time.Minute).UnixMilli()))
+				text := strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10)
+				says(t, conn, int64(1), "SETNX", "lock:a", text)
+				_, err := conn.Do("GET", "lock:a")
 				require.NoError(t, err)
-				require.Equal(t, 1, taken)
-				_, err = conn.Do("GET", "lock:a")
-				require.NoError(t, err)
-				freed, err := redis.Int(conn.Do("DEL", "lock:a"))
-				require.NoError(t, err)
-				require.Equal(t, 1, freed)
+				says(t, conn, int64(1), "DEL", "lock:a")
 			}
 		}
 	}
-	behind, direct := client(addr), client(s.Addr)
+	behind, direct := turns(addr), turns(s.Addr)
 	args := with(wholeWindow, "--namespace", "orders", "--longest-silence", "1s")
 	found := verifyWhile(t, s.URL(), behind, args...)
 	assert.Equal(t, "none-seen", found.Verdict, "%v", found.open())
@@ -190,16 +190,12 @@ func TestSidecarLogStaysShort(t *testing.T) {
 	s := redistest.Real(t)
 	operator{t, s.URL()}.bridges("orders", "lock:*")
 	addr, status, stop := sidecarOf(t, s.URL(), "1s")
-	old, err := redis.Dial("tcp", addr)
-	require.NoError(t, err)
-	defer old.Close()
+	old := client(t, "tcp", addr)
 	key := "lock:" + strings.Repeat("k", 100_000)
 	for range 300 {
-		_, err = old.Do("FCALL", "x", 1, key)
+		_, err := old.Do("FCALL", "x", 1, key)
 		require.ErrorContains(t, err, "lockmigrate sidecar")
-		taken, err := redis.Int(old.Do("SETNX", key, time.Now().Add(-time.Minute).UnixMilli()))
-		require.NoError(t, err)
-		require.Zero(t, taken)
+		says(t, old, int64(0), "SETNX", key, time.Now().Add(-time.Minute).UnixMilli())
 	}
 	_, metrics := fetch("http://" + status + "/metrics")
 	assert.Contains(t, metrics, "lockmigrate_sidecar_refused_total 300\n")
@@ -269,13 +265,9 @@ func TestSidecarWaitsForItsServer(t *testing.T) {
 	time.Sleep(1200 * time.Millisecond) // more than two attempts
 
 	s.Start()
-	redistest.Await(t, "readiness", 20*time.Second, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK })
-	old, err := redis.Dial("tcp", addr)
-	require.NoError(t, err)
-	defer old.Close()
-	taken, err := redis.Int(old.Do("SETNX", "lock:a", time.Now().Add(time.Minute).UnixMilli()))
-	require.NoError(t, err)
-	assert.Equal(t, 1, taken)
+	awaitReady(t, status)
+	old := client(t, "tcp", addr)
+	says(t, old, int64(1), "SETNX", "lock:a", time.Now().Add(time.Minute).UnixMilli())
 	_ = old.Close()
 	cancel()
 	r := <-ended
