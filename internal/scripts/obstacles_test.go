@@ -34,7 +34,7 @@ import (
 func TestScriptsFailClean(t *testing.T) {
 	b := newObstacleBench(t)
 	covered := map[string]bool{}
-	for _, s := range situations() {
+	for _, s := range situations(t) {
 		covered[s.script.Name] = true
 		t.Run(s.script.Name+"/"+s.name, func(t *testing.T) {
 			want := b.run(t, s, nil)
@@ -60,8 +60,8 @@ func TestScriptsFailClean(t *testing.T) {
 type situation struct {
 	script *scripts.Script
 	name   string
-	code   string   // what the reply begins with where nothing is in the way; empty: not checked
-	before []string // commands
+	code   string  // what the reply begins with where nothing is in the way; empty: not checked
+	before [][]any // commands
 	keys   []string
 	args   []any
 	locks  int    // how many of the keys, from the first, make the lock taken
@@ -185,8 +185,8 @@ func (b *obstacleBench) run(t *testing.T, s situation, obstacles []obstacle) out
 		require.NoError(t, err, "%v", args)
 	}
 	do("FLUSHALL")
-	for _, line := range s.before {
-		do(words(line)...)
+	for _, command := range s.before {
+		do(command...)
 	}
 	var rules []string
 	for _, o := range obstacles {
@@ -198,13 +198,13 @@ func (b *obstacleBench) run(t *testing.T, s situation, obstacles []obstacle) out
 	b.user(t, rules...)
 	for _, o := range obstacles {
 		for _, command := range o.put {
-			do(boxed(command)...)
+			do(boxedWords(command)...)
 		}
 	}
 	out := outcome{before: b.dump(t)}
 	fits(t, s.script, s.script.Keys, len(s.keys))
 	fits(t, s.script, s.script.Args, len(s.args))
-	args := append(boxed(s.keys), s.args...)
+	args := append(boxedWords(s.keys), s.args...)
 	reply, err := b.tester.Do("EVAL", append([]any{s.script.Source, len(s.keys)}, args...)...)
 	out.err = err
 	switch v := reply.(type) {
@@ -220,12 +220,12 @@ func (b *obstacleBench) run(t *testing.T, s situation, obstacles []obstacle) out
 	}
 	out.after = b.dump(t)
 	if s.trial != "" {
-		_, err := b.tester.Do("EVAL", append(append([]any{s.trial, len(s.keys)}, boxed(s.keys)...), s.ours, s.locks)...)
+		_, err := b.tester.Do("EVAL", append(append([]any{s.trial, len(s.keys)}, boxedWords(s.keys)...), s.ours, s.locks)...)
 		out.possible = err == nil
 	}
 	for _, o := range obstacles {
 		for _, command := range o.back {
-			do(boxed(command)...)
+			do(boxedWords(command)...)
 		}
 	}
 	return out

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -158,18 +159,18 @@ func TestAReplicaSaysNoToNobody(t *testing.T) {
 		{scripts.SidecarKeep, []string{"lock", guard, "{lock}:sidecar"}, []any{"me 10000 0"}, []string{"0", "3"}},
 		{scripts.SidecarDel, []string{"lock", guard, "{lock}:sidecar", queue, "{lock}:yield"}, []any{"me 0 100"}, []string{"0"}},
 	} {
-		for name, before := range map[string][]string{
-			"nothing is there": nil,
-			"another's":        {"SET lock " + theirs + " PX 20000"},
-			"another's too":    {"SET lock " + theirs + " PX 20000", "SET " + guard + " " + theirs + " PX 20000"},
-			"another's hash":   {"HSET lock " + theirs + " 1", "PEXPIRE lock 20000"},
-			"displaced":        {"SET lock " + theirs, "SET " + guard + " " + ours + " PX 20000"},
+		for name, before := range map[string]string{
+			"nothing is there": "",
+			"another's":        "SET lock " + theirs + " PX 20000",
+			"another's too":    "SET lock " + theirs + " PX 20000 ; SET " + guard + " " + theirs + " PX 20000",
+			"another's hash":   "HSET lock " + theirs + " 1 ; PEXPIRE lock 20000",
+			"displaced":        "SET lock " + theirs + " ; SET " + guard + " " + ours + " PX 20000",
 		} {
 			if s.script == scripts.BridgeSettle && name == "displaced" || s.script == scripts.SidecarDel && (name == "displaced" || name == "another's hash") {
 				continue // the guard is ours there; a DEL deletes what is no token
 			}
 			t.Run(s.script.Name+"/"+name, func(t *testing.T) {
-				call := situation{script: s.script, before: before, keys: s.keys, args: s.args, locks: 1, ours: ours}
+				call := situation{script: s.script, before: commandsOf(nil, before, time.Now()), keys: s.keys, args: s.args, locks: 1, ours: ours}
 				master := b.run(t, call, nil)
 				assert.Contains(t, s.no, master.code, "%v", master.err)
 				got := b.run(t, call, []obstacle{replica})
