@@ -3,6 +3,7 @@ package holders
 import (
 	"cmp"
 	"fmt"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -24,8 +25,8 @@ type Fleet struct {
 	Stops   []int         // members to stop (SIGSTOP) for StopFor while they are inside, in this order, spread like the kills
 	StopFor time.Duration
 	Limit   time.Duration // for the whole run
-	// Until, if set, keeps the fleet at work until it says true.
-	Until func() bool
+	// Beside, if set, runs beside the fleet, which is at work until it returns. It may wait until all have taken so many turns.
+	Beside func(after func(turns int))
 	// Record writes down with MONITOR who is in the book and when, and tells overlaps of a holder that had been told apart from the
 	// others: see Report.Told. Without it every overlap counts. A test that restarts its server cannot have it.
 	Record bool
@@ -98,6 +99,7 @@ func (f Fleet) Run() Report {
 	if f.Record {
 		book = newRecord(f.Server, f.Key, referee)
 	}
+	taken, besideOver := f.beside()
 	began := time.Now()
 	for i := range f.Members {
 		enlist(i)
@@ -122,6 +124,7 @@ func (f Fleet) Run() Report {
 		switch e := s.event; e.Event {
 		case "turn":
 			report.Turns++
+			taken.Store(int64(report.Turns))
 			report.ByMember[s.member]++
 			report.Inside = max(report.Inside, e.Inside)
 			book.note(s.holder.ID, e)
@@ -159,7 +162,7 @@ func (f Fleet) Run() Report {
 		case "done":
 			running--
 		}
-		if !stopping && report.Turns >= f.Turns && len(victims)+len(sleepers) == 0 && everyone(report.ByMember, cmp.Or(f.Each, 1)) && (f.Until == nil || f.Until()) {
+		if !stopping && report.Turns >= f.Turns && len(victims)+len(sleepers) == 0 && everyone(report.ByMember, cmp.Or(f.Each, 1)) && besideOver() {
 			stopping = true
 			for _, h := range current {
 				h.Send("stop")
@@ -169,6 +172,31 @@ func (f Fleet) Run() Report {
 	report.Took = time.Since(began)
 	book.report(f.T, &report)
 	return report
+}
+
+// beside starts what runs beside the fleet. It is told of the turns that were taken.
+func (f Fleet) beside() (taken *atomic.Int64, over func() bool) {
+	taken = new(atomic.Int64)
+	if f.Beside == nil {
+		return taken, func() bool { return true }
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		f.Beside(func(turns int) {
+			for taken.Load() < int64(turns) && f.T.Context().Err() == nil {
+				time.Sleep(5 * time.Millisecond)
+			}
+		})
+	}()
+	return taken, func() bool {
+		select {
+		case <-ended:
+			return true
+		default:
+			return false
+		}
+	}
 }
 
 // catch stops a holder if it is inside. One that is not goes on: on a busy machine a holder has often left before its "entered"

@@ -88,39 +88,17 @@ func TestStagesOfTwoLanguages(t *testing.T) {
 	}
 	namespace, ttl := holders.Arg("namespace", "orders"), holders.Arg("lease", memberTTL)
 	old, java, golang := of(holders.JedisLock, holders.Arg("lease", lease)), of(holders.JavaMember, namespace, ttl), ofGo(t, s, "compat", namespace)
-	turn, arrived := make(chan int, 1), make(chan error, 1)
-	go func() {
-		mover, n := stages.Mover{Store: store, Look: 50 * time.Millisecond}, 0
-		for i, to := range []stages.Stage{stages.Bridge, stages.Legacy, stages.Bridge, stages.Modern, stages.Bridge} {
-			for n < turns*(i+1)/6 {
-				n = <-turn
-			}
-			if err := mover.Run(t.Context(), to, func(stages.View, []stages.Blocker) {}); err != nil {
-				arrived <- err
-				return
-			}
-		}
-		arrived <- nil
-	}()
-	done := false
 	report := holders.Fleet{
 		T: t, Server: s, Key: "lock.fleet", Turns: turns, Each: 5, Hold: 2 * time.Millisecond, Limit: 4 * time.Minute, Record: true, Kills: []int{0, 2, 4, 3},
 		Members: []holders.Member{old, old, java, java, golang, golang},
-		Until: func() bool {
-			select {
-			case err := <-arrived:
-				done = true
-				require.NoError(t, err)
-			default:
+		Beside: func(after func(int)) {
+			mover := stages.Mover{Store: store, Look: 50 * time.Millisecond}
+			for i, to := range []stages.Stage{stages.Bridge, stages.Legacy, stages.Bridge, stages.Modern, stages.Bridge} {
+				after(turns * (i + 1) / 6)
+				if !assert.NoError(t, mover.Run(t.Context(), to, func(stages.View, []stages.Blocker) {})) {
+					return
+				}
 			}
-			return done
-		},
-		Meanwhile: func(n int) {
-			select {
-			case <-turn:
-			default:
-			}
-			turn <- n
 		},
 	}.Run()
 	t.Log(report)

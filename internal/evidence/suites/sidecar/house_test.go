@@ -80,48 +80,32 @@ func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
 		func(_ *holders.Sidecar, ways [2]*redistest.Link) { away(ways[0]) },
 		func(_ *holders.Sidecar, ways [2]*redistest.Link) { away(ways[1]) },
 	}, 0
-	over, begun := make(chan bool), make(chan bool, 1)
 	reached := map[stages.Stage]int{}
-	go func() {
-		defer close(over)
-		<-begun
-		for i, to := range path {
-			mover := stages.Mover{Store: s.store, Look: 50 * time.Millisecond}
-			if !assert.NoError(t, mover.Run(t.Context(), to, func(stages.View, []stages.Blocker) {})) {
-				return
-			}
-			reached[to]++
-			if *long || i == 0 {
-				victim := next % len(sidecars)
-				faults[next%len(faults)](sidecars[victim], links[victim])
-				next++
-			}
-			if to == stages.New && lines[0].DataOld {
-				moveData(t, a, b)
-				for i, p := range sidecars { // a second process beside the first, which drains
-					lines[i].DataOld = false
-					_ = p.Replace()
-				}
-			}
-			if *long {
-				time.Sleep(2 * time.Second)
-			}
-		}
-	}()
 	r := holders.Fleet{
 		T: t, Server: s.book, Key: "lock:fleet", Turns: turns, Each: turns / 60, Hold: 2 * time.Millisecond, Limit: 15 * time.Minute, Members: members, Kills: kills,
-		Meanwhile: func(int) {
-			select {
-			case begun <- true:
-			default:
-			}
-		},
-		Until: func() bool {
-			select {
-			case <-over:
-				return true
-			default:
-				return false
+		Beside: func(after func(int)) {
+			after(1)
+			for i, to := range path {
+				mover := stages.Mover{Store: s.store, Look: 50 * time.Millisecond}
+				if !assert.NoError(t, mover.Run(t.Context(), to, func(stages.View, []stages.Blocker) {})) {
+					return
+				}
+				reached[to]++
+				if *long || i == 0 {
+					victim := next % len(sidecars)
+					faults[next%len(faults)](sidecars[victim], links[victim])
+					next++
+				}
+				if to == stages.New && lines[0].DataOld {
+					moveData(t, a, b)
+					for i, p := range sidecars { // a second process beside the first, which drains
+						lines[i].DataOld = false
+						_ = p.Replace()
+					}
+				}
+				if *long {
+					time.Sleep(2 * time.Second)
+				}
 			}
 		},
 	}.Run()

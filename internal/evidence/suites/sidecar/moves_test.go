@@ -71,44 +71,25 @@ func (f form) run(t *testing.T, program string, kind holders.Kind, dialect strin
 			})
 		}
 	}
-	path := f.path
-	turn, arrived := make(chan int, 1), make(chan string, 1)
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
 	reached := stages.Legacy
 	at := map[string]int{}
-	go func() {
-		for i, to := range path {
-			for n := 0; n < f.turns*(i+1)/(len(path)+1) && ctx.Err() == nil; {
-				select {
-				case n = <-turn:
-				case <-ctx.Done():
-				}
-			}
-			began := time.Now()
-			s.moveUnderFaults(ctx, to)
-			t.Logf("stage %v after %v", to, time.Since(began).Round(time.Millisecond))
-		}
-		arrived <- verdict(ctx, program, s.server.URL(), f.lease)
-	}()
-	verdict := ""
+	said := ""
 	others, next := 2*f.others, 1
 	r := holders.Fleet{
 		T: t, Server: s.book, Key: "lock:fleet", Turns: f.turns, Each: f.turns / 60, Hold: 2 * time.Millisecond, Limit: 15 * time.Minute, Members: members,
 		Kills: kills[:f.clients],
-		Until: func() bool {
-			select {
-			case verdict = <-arrived:
-			default:
+		Beside: func(after func(int)) {
+			for i, to := range f.path {
+				after(f.turns * (i + 1) / (len(f.path) + 1))
+				began := time.Now()
+				s.moveUnderFaults(ctx, to)
+				t.Logf("stage %v after %v", to, time.Since(began).Round(time.Millisecond))
 			}
-			return verdict != ""
+			said = verdict(ctx, program, s.server.URL(), f.lease)
 		},
 		Meanwhile: func(n int) {
-			select {
-			case <-turn:
-			default:
-			}
-			turn <- n
 			if view, err := s.store.Show(ctx); err == nil {
 				reached = view.Record.Stage
 				at[reached.String()]++
@@ -127,12 +108,12 @@ func (f form) run(t *testing.T, program string, kind holders.Kind, dialect strin
 			}
 		},
 	}.Run()
-	t.Logf("%v; turns by stage %v; verify: %s", r, at, verdict)
+	t.Logf("%v; turns by stage %v; verify: %s", r, at, said)
 	assert.Equal(t, 1, r.Inside, redistest.Violated)
 	assert.Zero(t, r.Overlaps)
 	assert.Equal(t, f.clients, r.Kills)
 	assert.Equal(t, others+1, next, "the kills of sidecars and of the server")
-	assert.Equal(t, "none-seen", verdict)
+	assert.Equal(t, "none-seen", said)
 	s.noLockWithoutTTL()
 }
 
