@@ -9,9 +9,7 @@ import (
 	"math/rand/v2"
 	"net"
 	"os"
-	"os/exec"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,9 +17,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 )
-
-const memberOf = "LOCKMIGRATE_HANDOVER_MEMBER"
 
 // orders are what a member's process is told.
 type orders struct {
@@ -35,45 +32,44 @@ type orders struct {
 	Long                     int           // one turn of so many is longer than the lease
 }
 
-// start starts this test binary as a member.
-func start(t testing.TB, r *referee, o orders) (*process, *exec.Cmd) {
+// start starts this test binary as a member. The referee knows it before it says anything.
+func start(t testing.TB, r *referee, o orders) *process {
 	t.Helper()
 	text, err := json.Marshal(o)
 	require.NoError(t, err)
-	self, err := os.Executable()
-	require.NoError(t, err)
-	cmd := exec.Command(self)
-	cmd.Env = append(os.Environ(), memberOf+"="+string(text))
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	p := &process{name: o.Name}
 	r.mu.Lock()
-	defer r.mu.Unlock()
-	require.NoError(t, cmd.Start())
-	p := &process{name: o.Name, pid: cmd.Process.Pid}
 	r.members[o.Name] = p
-	return p, cmd
+	r.mu.Unlock()
+	p.Holder = holders.StartGo(t, "member", "-", holders.Arg("orders", string(text)))
+	return p
 }
 
 // serve is the process: it takes turns until it is killed.
-func serve(text string) {
+func serve(_ *bufio.Scanner, say func(holders.Event), args map[string]string) error {
 	var o orders
-	check := func(err error) {
-		if err != nil {
-			fmt.Fprintln(os.Stderr, "member:", err)
-			os.Exit(1)
-		}
+	if err := json.Unmarshal([]byte(args["orders"]), &o); err != nil {
+		return err
 	}
-	check(json.Unmarshal([]byte(text), &o))
 	old, _, err := halves[o.Old](o.OldAddr, o.TTL)
-	check(err)
+	if err != nil {
+		return err
+	}
 	new, _, err := halves[o.New](o.NewAddr, o.TTL)
-	check(err)
+	if err != nil {
+		return err
+	}
 	locker, err := handover.New(poolOf(o.Record, o.Lease/4), handover.Options{Namespace: namespace, Old: old, New: new, Lease: o.Lease, Member: o.Name})
-	check(err)
+	if err != nil {
+		return err
+	}
+	say(holders.Event{Event: "ready", ID: o.Name})
 	var all sync.WaitGroup
 	for range o.Workers {
 		conn, err := net.Dial("tcp", o.Referee)
-		check(err)
+		if err != nil {
+			return err
+		}
 		answers := bufio.NewScanner(conn)
 		tell := func(format string, args ...any) {
 			fmt.Fprintf(conn, format+"\n", args...)
@@ -89,6 +85,7 @@ func serve(text string) {
 		})
 	}
 	all.Wait()
+	return nil
 }
 
 func turn(locker handover.Locker, o orders, tell func(string, ...any)) {

@@ -5,7 +5,6 @@ import (
 	"flag"
 	"fmt"
 	"math/rand/v2"
-	"os/exec"
 	"path/filepath"
 	"sync"
 	"testing"
@@ -62,7 +61,6 @@ type fleet struct {
 // member is a process, and its ways to the servers.
 type member struct {
 	*process
-	cmd              *exec.Cmd
 	old, new, record *redistest.Link
 }
 
@@ -127,7 +125,6 @@ func newFleet(t *testing.T, p pair) *fleet {
 	t.Cleanup(func() {
 		for _, m := range f.members {
 			f.kill(m.process)
-			_ = m.cmd.Wait()
 		}
 	})
 	return f
@@ -155,7 +152,7 @@ func (f *fleet) launch(m *member) {
 	o := f.orders
 	f.started++
 	o.Name, o.OldAddr, o.NewAddr, o.Record = fmt.Sprint("m", f.started), m.old.Addr, m.new.Addr, m.record.Addr
-	m.process, m.cmd = start(f.t, f.referee, o)
+	m.process = start(f.t, f.referee, o)
 }
 
 func (f *fleet) taken() int {
@@ -194,7 +191,6 @@ func (f *fleet) step(fault int, to lockmigrate.Stage) {
 	back := map[int]func() func(){
 		0: func() func() {
 			f.kill(m.process)
-			_ = m.cmd.Wait()
 			return func() { f.launch(m) }
 		},
 		1: func() func() { f.stop(m.process); return func() { f.goOn(m.process) } },

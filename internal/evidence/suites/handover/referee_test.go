@@ -12,8 +12,8 @@ import (
 	"time"
 
 	"github.com/stretchr/testify/require"
-	"golang.org/x/sys/unix"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
@@ -55,8 +55,8 @@ type visit struct {
 
 // process is a member, as its operating system knows it.
 type process struct {
+	*holders.Holder
 	name    string
-	pid     int
 	dead    bool
 	stopped bool
 	turns   int
@@ -177,17 +177,14 @@ func (r *referee) kill(p *process) {
 		}
 	}
 	maps.DeleteFunc(r.open, func(v *visit, _ bool) bool { return v.who == p })
-	_ = syscall.Kill(p.pid, syscall.SIGKILL)
+	p.Kill()
 }
 
 // stop has a process do nothing until it goes on. It returns when the process has stopped.
 func (r *referee) stop(p *process) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	require.NoError(r.t, syscall.Kill(p.pid, syscall.SIGSTOP))
-	for err := unix.EINTR; err == unix.EINTR; {
-		err, _ = unix.Waitid(unix.P_PID, p.pid, nil, unix.WSTOPPED, nil).(unix.Errno)
-	}
+	p.Stop()
 	p.stopped = true
 }
 
@@ -202,7 +199,7 @@ func (r *referee) goOn(p *process) {
 			}
 		}
 	}
-	_ = syscall.Kill(p.pid, syscall.SIGCONT)
+	p.Signal(syscall.SIGCONT)
 }
 
 // await waits until something holds, which is asked after every word of a worker.
@@ -218,6 +215,9 @@ func (r *referee) await(what string, holds func() bool) {
 		select {
 		case <-changed:
 		case <-end:
+			for _, p := range r.members {
+				r.t.Logf("%v is %s", p, p.LastWords())
+			}
 			r.t.Fatalf("no %s within two minutes", what)
 		}
 	}

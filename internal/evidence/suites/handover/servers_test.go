@@ -31,6 +31,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/examples/locks"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -202,9 +203,6 @@ func poolOf(addr string, reply time.Duration) *redis.Pool {
 }
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(memberOf); text != "" {
-		serve(text)
-		return
-	}
+	holders.RunIfAsked(serve)
 	redistest.Main(m, redistest.Redis)
 }
