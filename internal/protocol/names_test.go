@@ -5,6 +5,7 @@ import (
 	"math/rand/v2"
 	"reflect"
 	"testing"
+	"time"
 	"unsafe"
 
 	"github.com/stretchr/testify/assert"
@@ -59,6 +60,13 @@ func TestOwner(t *testing.T) {
 			t.Errorf("%q is said to belong to %q", name, owner)
 		}
 	}
+}
+
+// An entry's claim is in whole milliseconds, as the server counts it (testdata/machines.txt has who relies on it).
+func TestAnEntrysClaim(t *testing.T) {
+	entry, ok := ParseEntry((Entry{Claim: 2 * time.Second / 3, Channel: "c", Token: "t"}).String())
+	assert.True(t, ok)
+	assert.Equal(t, 666*time.Millisecond, entry.Claim)
 }
 
 // braced returns short keys of letters, braces and colons.
