@@ -74,7 +74,7 @@ func try(t *testing.T, all []*redistest.Server, use rights.Use, without *rights.
 		pools = append(pools, pool)
 	}
 	s := all[0]
-	err = scenarios[use.Name](&stand{ctx: ctx, pool: pools[0], pools: pools, admin: s.Do,
+	err = scenarios[use.Name].play(&stand{ctx: ctx, pool: pools[0], pools: pools, admin: s.Do,
 		queue: slices.ContainsFunc(use.Rights, func(r rights.Right) bool { return r.Name == ":queue" })})
 	if s.Do("TYPE", key) == "string" && s.Value(key) == dead { // what the scenario put there itself
 		s.Do("DEL", key)
