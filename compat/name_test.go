@@ -31,13 +31,15 @@ type wrapped struct{ pool *redis.Pool }
 
 func (w wrapped) GetContext(ctx context.Context) (redis.Conn, error) { return w.pool.GetContext(ctx) }
 
-type opener func(pool lockmigrate.Pool) (lockmigrate.Locker, error)
+// opener opens a Locker with a TTL, and a timeout of replies; zero: the default.
+type opener func(pool lockmigrate.Pool, ttl, reply time.Duration) (lockmigrate.Locker, error)
 
 func modernOf(opts modern.Options) opener {
-	if opts.TTL == 0 {
-		opts.TTL = 3 * time.Second
+	return func(pool lockmigrate.Pool, ttl, reply time.Duration) (lockmigrate.Locker, error) {
+		opts := opts
+		opts.TTL, opts.ReplyTimeout = ttl, reply
+		return modern.New(pool, opts)
 	}
-	return func(pool lockmigrate.Pool) (lockmigrate.Locker, error) { return modern.New(pool, opts) }
 }
 
 // kinds open a Locker of each kind.
@@ -45,20 +47,23 @@ var kinds = map[string]opener{
 	"modern":        modernOf(modern.Options{}),
 	"modern fenced": modernOf(modern.Options{FenceTTL: time.Minute}),
 	"modern unfair": modernOf(modern.Options{Unfair: true}),
-	"modern redisson": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
-		return redisson.New(pool, modern.Options{TTL: 3 * time.Second})
+	"modern redisson": func(pool lockmigrate.Pool, ttl, reply time.Duration) (lockmigrate.Locker, error) {
+		return redisson.New(pool, modern.Options{TTL: ttl, ReplyTimeout: reply})
 	},
-	"bridge": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
-		return compat.New(pool, compat.Options{TTL: 3 * time.Second, Yield: -1})
+	"bridge": func(pool lockmigrate.Pool, ttl, reply time.Duration) (lockmigrate.Locker, error) {
+		return compat.New(pool, compat.Options{TTL: ttl, ReplyTimeout: reply, Yield: -1})
 	},
-	"legacy": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+	"legacy": func(pool lockmigrate.Pool, _, _ time.Duration) (lockmigrate.Locker, error) {
 		return legacy.New(pool, legacy.Options{Lease: time.Minute, Poll: 20 * time.Millisecond})
 	},
 }
 
+// short is the TTL of most.
+const short = 3 * time.Second
+
 // acquirer opens a Locker that the end of the test closes, and returns its Acquire.
-func (open opener) acquirer(t *testing.T, pool lockmigrate.Pool) func(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	l, err := open(pool)
+func (open opener) acquirer(t *testing.T, pool lockmigrate.Pool, ttl time.Duration) func(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	l, err := open(pool, ttl, 0)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
 	return l.Acquire
@@ -85,7 +90,7 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 					pool = wrapped{plain}
 				}
 				redistest.Idle(t, plain)
-				acquire := open.acquirer(t, pool)
+				acquire := open.acquirer(t, pool, short)
 				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 				defer cancel()
 				kept, err := acquire(ctx, "kept")
@@ -147,7 +152,7 @@ func TestIdleConnectionsToAServerLeftBehind(t *testing.T) {
 						behind.Mini.SetError(refusal)
 						address.Store(now)
 					}
-					l, err := open(wrapped{pool})
+					l, err := open(wrapped{pool}, short, 0)
 					require.NoError(t, err)
 					moves()
 					k, err := l.TryAcquire(t.Context(), "k")
@@ -223,7 +228,7 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 			t.Parallel()
 			open, servers := kinds[c[0]], redistest.NewReplicatedOf(t, c[1])
 			link := redistest.NewLink(t, servers.Master.Addr)
-			holds, waits := open.acquirer(t, poolTo(t, link.Addr)), open.acquirer(t, poolTo(t, link.Addr))
+			holds, waits := open.acquirer(t, poolTo(t, link.Addr), short), open.acquirer(t, poolTo(t, link.Addr), short)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 			defer cancel()
 			holder, err := holds(ctx, "wanted")
@@ -236,7 +241,7 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 			defer turns.Wait()
 			defer stop()
 			for range 2 {
-				acquire := open.acquirer(t, poolTo(t, servers.Replica.Addr))
+				acquire := open.acquirer(t, poolTo(t, servers.Replica.Addr), short)
 				for range 2 { // the key is handed on and never free
 					turns.Go(func() {
 						for others.Err() == nil {
@@ -267,21 +272,13 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 // the new one over another connection. The old one does not know the lock: that is no word on whose it is.
 func TestADemotedServersNoIsNoLoss(t *testing.T) {
 	t.Parallel()
-	const ttl, patient = 3 * time.Second, 2 * time.Second // more than a quarter of the TTL: renewals have a connection of their own
-	for name, open := range map[string]opener{
-		"modern": modernOf(modern.Options{TTL: ttl, ReplyTimeout: patient}),
-		"redisson": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
-			return redisson.New(pool, modern.Options{TTL: ttl, ReplyTimeout: patient})
-		},
-		"bridge": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
-			return compat.New(pool, compat.Options{TTL: ttl, ReplyTimeout: patient})
-		},
-	} {
+	const patient = 2 * time.Second // more than a quarter of the TTL: renewals have a connection of their own
+	for _, name := range []string{"modern", "modern redisson", "bridge"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			servers := redistest.NewReplicated(t)
 			link := redistest.NewLink(t, servers.Master.Addr)
-			locker, err := open(poolTo(t, link.Addr))
+			locker, err := kinds[name](poolTo(t, link.Addr), short, patient)
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = locker.Close() })
 			before, err := locker.Acquire(t.Context(), "before")
@@ -292,7 +289,7 @@ func TestADemotedServersNoIsNoLoss(t *testing.T) {
 			demote(t, servers, link, "127.0.0.1:1")
 			kept, err := locker.Acquire(t.Context(), "kept")
 			require.NoError(t, err)
-			stays(t, kept, ttl+time.Second)
+			stays(t, kept, short+time.Second)
 			assert.NoError(t, kept.Release(t.Context()))
 			assert.EqualValues(t, 0, servers.Replica.Do("EXISTS", "kept"))
 		})

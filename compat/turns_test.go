@@ -223,7 +223,7 @@ func TestAQueueThatWentBackInTime(t *testing.T) {
 			var turns [8]atomic.Int64
 			var all sync.WaitGroup
 			for i := range turns {
-				acquire := kinds[name].acquirer(t, s.Pool())
+				acquire := kinds[name].acquirer(t, s.Pool(), short)
 				all.Go(func() {
 					for ctx.Err() == nil {
 						k, err := acquire(ctx, "orders")

@@ -20,7 +20,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
-	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // crowd has bridge clients of several processes leave no moment between them on a key.
@@ -203,15 +202,10 @@ func TestLegacyHolderIsWatchedAtOnce(t *testing.T) {
 // when the process has come to listen since: else each such grant would cost its claim.
 func TestWhoBeganByPollingGoesOn(t *testing.T) {
 	const waiters = 9
-	for name, of := range map[string]opener{
-		"modern": modernOf(modern.Options{TTL: time.Minute}),
-		"bridge": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
-			return compat.New(pool, compat.Options{TTL: time.Minute, Lease: time.Minute, ShortestLease: time.Minute, Yield: -1})
-		},
-	} {
+	for _, name := range []string{"modern", "bridge"} {
 		t.Run(name, func(t *testing.T) {
 			redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-				first, err := of.acquirer(t, s.Pool())(t.Context(), "orders")
+				first, err := kinds[name].acquirer(t, s.Pool(), time.Minute)(t.Context(), "orders")
 				require.NoError(t, err)
 				var done [waiters]<-chan error
 				for i := range done {
@@ -223,7 +217,7 @@ func TestWhoBeganByPollingGoesOn(t *testing.T) {
 						return s.Dial(ctx)
 					}}
 					t.Cleanup(func() { _ = pool.Close() })
-					done[i] = redistest.BeginTurn(t.Context(), of.acquirer(t, pool), "orders")
+					done[i] = redistest.BeginTurn(t.Context(), kinds[name].acquirer(t, pool, time.Minute), "orders")
 				}
 				time.Sleep(4 * time.Second) // they wait, and listen by now
 				released := time.Now()

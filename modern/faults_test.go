@@ -46,7 +46,7 @@ func TestFault01ServersClockDiffers(t *testing.T) {
 // And on the wire there is no absolute time at all, in none of the layouts and ways of waiting.
 func TestFault01OnlyRelativeTimesOnTheWire(t *testing.T) {
 	for name, opts := range map[string]kind{
-		"fenced": {FenceTTL: time.Minute}, "unfair": {Unfair: true}, "redisson": {Redisson: true},
+		"fenced": {Options: modern.Options{FenceTTL: time.Minute}}, "unfair": {Options: modern.Options{Unfair: true}}, "redisson": {Redisson: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
@@ -77,7 +77,7 @@ func TestFault01OnlyRelativeTimesOnTheWire(t *testing.T) {
 // Fault 3: a release script on every failed try. Ten tries are ten commands.
 func TestFault03FailedTryIsOneCommand(t *testing.T) {
 	for name, opts := range map[string]kind{
-		"token": {}, "fenced": {FenceTTL: time.Minute}, "pool": {Pooled: true}, "redisson": {Redisson: true},
+		"token": {}, "fenced": {Options: modern.Options{FenceTTL: time.Minute}}, "pool": {Pooled: true}, "redisson": {Redisson: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
@@ -144,7 +144,7 @@ func TestFault07OneWaiterTalksToTheServer(t *testing.T) {
 // wakes it; here the holder has crashed, and then the waiter's connections break as well.
 func TestFault08LostWakeUp(t *testing.T) {
 	for name, opts := range map[string]kind{
-		"queue": {}, "untracked": {Untracked: true, Poll: time.Hour}, "unfair": {Unfair: true}, "redisson": {Redisson: true},
+		"queue": {}, "untracked": {Untracked: true, Options: modern.Options{Poll: time.Hour}}, "unfair": {Options: modern.Options{Unfair: true}}, "redisson": {Redisson: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -168,7 +168,7 @@ func TestFault08LostWakeUp(t *testing.T) {
 
 // Fault 10: an unlock that is a bare DEL removes another's lock.
 func TestFault10ReleaseNeverRemovesAnothers(t *testing.T) {
-	for name, opts := range map[string]kind{"queue": {}, "unfair": {Unfair: true}, "redisson": {Redisson: true}} {
+	for name, opts := range map[string]kind{"queue": {}, "unfair": {Options: modern.Options{Unfair: true}}, "redisson": {Redisson: true}} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
 			a, b := open(t, s, opts), open(t, s, opts)

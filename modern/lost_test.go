@@ -22,7 +22,7 @@ import (
 // caller still wants the lock, cleaned up by token when it does not (TestLifecycle), and reported as unknown, with the
 // time, when neither can be confirmed.
 func TestFault04LostReplies(t *testing.T) {
-	for name, opts := range map[string]kind{"token": {}, "fenced": {FenceTTL: time.Minute}, "redisson": {Redisson: true}} {
+	for name, opts := range map[string]kind{"token": {}, "fenced": {Options: modern.Options{FenceTTL: time.Minute}}, "redisson": {Redisson: true}} {
 		for what, fault := range map[string]world.Fault{"reply": {LoseReply: true}, "command": {LoseCommand: true}} {
 			t.Run(name+" "+what, func(t *testing.T) {
 				redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
@@ -112,7 +112,7 @@ func (c *sluggish) Read(p []byte) (int, error) {
 // Options.Wait bounds all of an Acquire, also the first attempt.
 func TestWaitBoundsTheWholeAcquire(t *testing.T) {
 	for name, opts := range map[string]kind{
-		"queue": {}, "unfair": {Unfair: true}, "redisson": {Redisson: true}, "pooled": {Pooled: true},
+		"queue": {}, "unfair": {Options: modern.Options{Unfair: true}}, "redisson": {Redisson: true}, "pooled": {Pooled: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			opts.Wait, opts.ReplyTimeout = 200*time.Millisecond, 10*time.Second
@@ -134,7 +134,7 @@ func TestWaitBoundsTheWholeAcquire(t *testing.T) {
 
 // Options.Wait bounds what follows an acquisition: here replicas that never confirm.
 func TestWaitBoundsTheReplicas(t *testing.T) {
-	locker := open(t, redistest.Real(t), kind{Wait: 200 * time.Millisecond, ReplyTimeout: 10 * time.Second, Replicas: 1, TTL: 27 * time.Second})
+	locker := newLocker(t, redistest.Real(t).Pool(), modern.Options{Wait: 200 * time.Millisecond, ReplyTimeout: 10 * time.Second, Replicas: 1, TTL: 27 * time.Second})
 	start := time.Now()
 	_, err := locker.Acquire(context.Background(), key)
 	assert.ErrorContains(t, err, "Options.Wait is over")

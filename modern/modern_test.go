@@ -2,7 +2,6 @@ package modern_test
 
 import (
 	"testing"
-	"time"
 
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
@@ -25,13 +24,9 @@ func newLocker(t testing.TB, pool lockmigrate.Pool, opts modern.Options) lockmig
 	return locker
 }
 
-// kind is a way to lock that a behaviour must hold for: some options of modern, or modern/redisson, and what the pool can do.
+// kind is a way to lock that a behaviour must hold for: package modern's or modern/redisson's, and what the pool can do.
 type kind struct {
-	TTL, Wait, ReplyTimeout, Poll, FenceTTL time.Duration
-	Unfair                                  bool
-	Replicas                                int
-	Observer                                lockmigrate.Observer
-
+	modern.Options
 	Redisson  bool
 	Pooled    bool // the pool only hands out connections
 	Untracked bool // without the right to client tracking
@@ -51,14 +46,11 @@ func openOver(t testing.TB, pool lockmigrate.Pool, k kind) lockmigrate.Locker {
 	if k.Pooled {
 		pool = struct{ lockmigrate.Pool }{pool}
 	}
-	if k.Redisson {
-		l, err := redisson.New(pool, modern.Options{TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, Observer: k.Observer})
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-		return l
+	if !k.Redisson {
+		return newLocker(t, pool, k.Options)
 	}
-	return newLocker(t, pool, modern.Options{
-		TTL: k.TTL, Wait: k.Wait, ReplyTimeout: k.ReplyTimeout, Poll: k.Poll, FenceTTL: k.FenceTTL, Unfair: k.Unfair, Replicas: k.Replicas,
-		Observer: k.Observer,
-	})
+	l, err := redisson.New(pool, k.Options)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = l.Close() })
+	return l
 }
