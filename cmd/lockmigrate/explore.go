@@ -204,7 +204,7 @@ func claimTable(env *environment, found []explore.Finding) string {
 		f := &found[i]
 		commands := ""
 		if f.Verdict == explore.Violated {
-			commands = fmt.Sprint(explore.Commands(f.Trace))
+			commands = fmt.Sprint(f.Ran)
 		}
 		t.Row(verdictWords(f, ink), f.ID, f.Clients, f.Assumptions, thousands(int64(f.States)), fmt.Sprint(f.Depth), commands)
 	}
@@ -235,39 +235,25 @@ func counterexample(f *explore.Finding) string {
 		return ""
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "\n%s, the shortest run that breaks it (%s; t counts ticks, inside is who holds the lock):\n", f.ID, counted(int64(explore.Commands(f.Trace)), "server command"))
-	for i := range f.Trace {
-		fmt.Fprintf(&b, "    %s\n", f.Trace[i].Text(f.Model))
+	fmt.Fprintf(&b, "\n%s, the shortest run that breaks it (%s; t counts ticks, inside is who holds the lock):\n", f.ID, counted(int64(f.Ran), "server command"))
+	for _, line := range f.Trace {
+		fmt.Fprintf(&b, "    %s\n", line)
 	}
 	return b.String()
 }
 
 // claimJSON is one claim in JSON.
 type claimJSON struct {
-	ID              string          `json:"id"`
-	Clients         string          `json:"clients"`
-	Assumptions     string          `json:"assumptions"`
-	Verdict         explore.Verdict `json:"verdict"`
-	Expected        explore.Verdict `json:"expected"`
-	Complete        bool            `json:"complete"`
-	States          int             `json:"states"`
-	Depth           int             `json:"depth"`
-	Commands        int             `json:"commands"`
-	StatesPerSecond int64           `json:"states_per_second"`
-	Trace           []string        `json:"trace"`
+	*explore.Finding
+	Complete        bool  `json:"complete"`
+	StatesPerSecond int64 `json:"states_per_second"`
 }
 
 func findingsJSON(found []explore.Finding) any {
 	claims := make([]claimJSON, len(found))
 	for i := range found {
 		f := &found[i]
-		claims[i] = claimJSON{
-			f.ID, f.Clients, f.Assumptions, f.Verdict, f.Expected, f.Verdict != explore.Incomplete, f.States, f.Depth,
-			explore.Commands(f.Trace), perSecond(int64(f.States), f.Took), []string{},
-		}
-		for j := range f.Trace {
-			claims[i].Trace = append(claims[i].Trace, f.Trace[j].Text(f.Model))
-		}
+		claims[i] = claimJSON{f, f.Verdict != explore.Incomplete, perSecond(int64(f.States), f.Took)}
 	}
 	return map[string]any{"claims": claims}
 }

@@ -49,3 +49,16 @@ func ParseEntry(s string) (e Entry, ok bool) {
 func (c *Command) TokenEntry() string {
 	return Entry{Claim: c.Claim, Channel: c.Channel, Token: c.Value}.String()
 }
+
+// ReadMessage reads what a script publishes to waiters: "<ticket> <fence> <token>" to the one who gets the key, and "head <token>" to the
+// one whose turn it may be to take it.
+func ReadMessage(text string) (token string, said Reply, ok bool) {
+	first, rest, ok := strings.Cut(text, " ")
+	if first == "head" {
+		return rest, Reply{Kind: Woke}, ok
+	}
+	second, token, ok := strings.Cut(rest, " ")
+	ticket, err1 := strconv.ParseInt(first, 10, 64)
+	fence, err2 := strconv.ParseInt(second, 10, 64)
+	return token, Reply{Kind: Granted, Int: fence, Int2: ticket}, ok && err1 == nil && err2 == nil
+}

@@ -6,13 +6,13 @@ import (
 	"fmt"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
@@ -211,30 +211,16 @@ func (l *listener) dispatch(kind, channel string, payload any) {
 		}
 	case channel == l.hub.opts.Channel:
 		text, _ := redis.String(payload, nil)
-		if token, e, ok := parseGrant(text); ok {
-			l.hub.granted(token, e)
+		switch token, said, ok := protocol.ReadMessage(text); {
+		case !ok:
+		case said.Kind == protocol.Granted:
+			l.hub.granted(token, Event{Kind: Granted, Ticket: said.Int2, Fence: said.Int})
+		default:
+			l.hub.granted(token, Event{Kind: First})
 		}
 	default:
 		l.hub.announced(channel)
 	}
-}
-
-// parseGrant reads "<ticket> <fence> <token>", the script's message to the one who gets the key, and "head <token>", to
-// the one whose turn it may be to take it.
-func parseGrant(text string) (token string, e Event, ok bool) {
-	first, rest, ok := strings.Cut(text, " ")
-	if first == "head" {
-		return rest, Event{Kind: First}, ok
-	}
-	second, token, ok := strings.Cut(rest, " ")
-	if !ok {
-		return "", Event{}, false
-	}
-	e.Kind = Granted
-	var err1, err2 error
-	e.Ticket, err1 = strconv.ParseInt(first, 10, 64)
-	e.Fence, err2 = strconv.ParseInt(second, 10, 64)
-	return token, e, err1 == nil && err2 == nil
 }
 
 // look pings the server when nothing has been heard since the last look, and gives the listener up when

@@ -219,19 +219,19 @@ func TestConnectionsAreClosedWhenNobodyWaits(t *testing.T) {
 	assert.Equal(t, Messages, modeOf(h))
 }
 
-// FuzzParseGrant: whatever is published on our channel, nothing but a well-formed grant is one.
-func FuzzParseGrant(f *testing.F) {
+// FuzzReadMessage: whatever is published on our channel, nothing but a well-formed grant is one.
+func FuzzReadMessage(f *testing.F) {
 	for _, seed := range []string{"1 2 token", "head token", "token", "", "1 2 ", "1 2 a token", "x 2 token", "9223372036854775808 1 token"} {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		token, e, ok := parseGrant(text)
+		token, said, ok := protocol.ReadMessage(text)
 		switch {
 		case !ok:
-		case e.Kind == First:
+		case said.Kind == protocol.Woke:
 			assert.Equal(t, text, "head "+token)
 		default:
-			assert.Equal(t, Granted, e.Kind)
+			assert.Equal(t, protocol.Granted, said.Kind)
 			assert.True(t, strings.HasSuffix(text, " "+token))
 		}
 	})

@@ -16,25 +16,25 @@ const (
 
 // Claim is a statement about a small model, and what is known about it.
 type Claim struct {
-	ID          string
-	Clients     string // L legacy, B bridge, M modern
-	Assumptions string
-	Expected    Verdict
-	// Commands bounds the server commands of the shortest counterexample; 0 does not.
-	Commands int
-	Model    *Model
+	ID          string  `json:"id"`
+	Clients     string  `json:"clients"` // L legacy, B bridge, M modern
+	Assumptions string  `json:"assumptions"`
+	Expected    Verdict `json:"expected"`
+	// Within bounds the server commands of the shortest counterexample; 0 does not.
+	Within int    `json:"-"`
+	Model  *Model `json:"-"`
 }
 
 // Finding is a claim with what the search found.
 type Finding struct {
 	Claim
 	Outcome
-	Took time.Duration
+	Took time.Duration `json:"-"`
 }
 
 // AsExpected tells that the verdict, and the length of the counterexample, are the expected ones.
 func (f *Finding) AsExpected() bool {
-	return f.Verdict == f.Expected && (f.Commands == 0 || Commands(f.Trace) <= f.Commands)
+	return f.Verdict == f.Expected && (f.Within == 0 || f.Ran <= f.Within)
 }
 
 // Check explores one claim.

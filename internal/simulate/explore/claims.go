@@ -42,7 +42,7 @@ func claimOf(text string) Claim {
 		letters, except := strings.CutPrefix(word, "except=")
 		switch letter, _, _ := strings.Cut(c.ID, "-"); {
 		case !except:
-			assign(word, &c.Commands)
+			assign(word, &c.Within)
 		case strings.Contains(letters, letter):
 			c.Expected = map[Verdict]Verdict{Exclusive: Violated, Violated: Exclusive}[c.Expected]
 		}

@@ -56,7 +56,7 @@ func (m *Model) channel(i int) string {
 func (t *tables) posts(messages []model.Message, heard uint8) []post {
 	var all []post
 	for _, message := range messages {
-		token, letter := model.ReadMessage(message.Text)
+		token, letter, _ := protocol.ReadMessage(message.Text)
 		letter.Text = token
 		for i := range t.model.Clients {
 			if (heard>>i&1 == 1 || t.model.Overheard) && t.model.channel(i) == message.Channel {
@@ -92,7 +92,7 @@ func (m *Model) read(c *Client, a *actor, n int, tick Ticks) {
 
 func sayLetter(letter *protocol.Reply) string {
 	if letter.Kind == protocol.Granted {
-		return fmt.Sprintf("reads that it was handed the lock (ticket +%d)", letter.Int2-int64(Epoch)/1000)
+		return fmt.Sprintf("was handed the lock (ticket +%d)", letter.Int2-int64(Epoch)/1000)
 	}
-	return "reads that it is first"
+	return "is first"
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"slices"
 
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
@@ -32,10 +31,11 @@ type origin struct {
 
 // Outcome is what a search found.
 type Outcome struct {
-	Verdict Verdict
-	States  int
-	Depth   int    // of the deepest state, in steps
-	Trace   []Step // a shortest run to the violation
+	Verdict Verdict  `json:"verdict"`
+	States  int      `json:"states"`
+	Depth   int      `json:"depth"`    // of the deepest state, in steps
+	Trace   []string `json:"trace"`    // a shortest run to the violation, a step a line
+	Ran     int      `json:"commands"` // how many commands of it the server runs
 }
 
 // DefaultStates keeps a search within a few hundred megabytes.
@@ -72,14 +72,16 @@ func (s *search) run(ctx context.Context) Outcome {
 			levelEnd = len(s.nodes)
 		}
 		if at&0xfff == 0 && ctx.Err() != nil || len(s.nodes) > s.limit {
-			return Outcome{Incomplete, len(s.nodes), depth, nil}
+			return Outcome{Verdict: Incomplete, States: len(s.nodes), Depth: depth, Trace: []string{}}
 		}
 		s.expand(at)
 	}
+	o := Outcome{Verdict: Exclusive, States: len(s.nodes), Depth: depth, Trace: []string{}}
 	if s.culprit >= 0 {
-		return Outcome{Violated, len(s.nodes), depth, s.trace(s.culprit)}
+		o.Verdict = Violated
+		o.Trace, o.Ran = s.trace(s.culprit)
 	}
-	return Outcome{Exclusive, len(s.nodes), depth, nil}
+	return o
 }
 
 // begin enters the one initial state.
@@ -383,16 +385,4 @@ func (n *node) hash() uint64 {
 	h ^= uint64(n.actors[2])<<32 | uint64(n.actors[3])
 	h = (h ^ h>>32) * prime
 	return h ^ h>>29
-}
-
-// Step is one step of a counterexample.
-type Step struct {
-	Tick    Ticks
-	Client  int // -1 is the world
-	What    string
-	Command protocol.Command
-	Reply   protocol.Reply
-	Key     string // what the key holds afterwards
-	Inside  []int  // the clients inside afterwards
-	Ran     bool   // a command ran at the server
 }

@@ -28,7 +28,7 @@ func (w *World) publish(messages []model.Message, delay time.Duration) {
 			if m.session.Phase != model.Acquiring {
 				continue
 			}
-			_, reply := model.ReadMessage(message.Text)
+			_, reply, _ := protocol.ReadMessage(message.Text)
 			w.message(m, reply, delay)
 		}
 	}

@@ -95,7 +95,6 @@ type referee struct {
 // view is what the referee remembers of one client.
 type view struct {
 	inside   bool
-	entered  protocol.Instant
 	wanted   protocol.Instant
 	asked    protocol.Instant // when the command under way was computed and sent
 	leaseEnd protocol.Instant // true time at which the present hold's lease is over
@@ -171,7 +170,7 @@ func (r *referee) concludes(w *World, m *member, verdict protocol.Verdict) {
 
 func (r *referee) enters(w *World, m *member) {
 	v := &m.view
-	v.inside, v.entered, v.leaseEnd, v.overran = true, w.now, w.leaseEnd(m), false
+	v.inside, v.leaseEnd, v.overran = true, w.leaseEnd(m), false
 	r.tally.Acquisitions++
 	r.tally.Entered[m.Scheme]++
 	wait := w.now.Sub(v.wanted)
