@@ -95,14 +95,13 @@ func runForecast(env *environment, path string, p profile.Profile, o forecast.Op
 	o.Commands = 20_000 * int64(o.Draws)
 	status := env.status()
 	defer status.Clear()
-	today := ""
-	o.Made = func(s *forecast.Stage) {
-		if today == "" {
-			today = fmt.Sprintf("; today %s an hour (%s to %s)", forecast.Number(s.PerHour.Mean), forecast.Number(s.PerHour.Low), forecast.Number(s.PerHour.High))
+	o.Progress = func(made []forecast.Stage, next string, of int) {
+		today := ""
+		if len(made) > 0 {
+			rate := made[0].PerHour
+			today = fmt.Sprintf("; today %s an hour (%s to %s)", forecast.Number(rate.Mean), forecast.Number(rate.Low), forecast.Number(rate.High))
 		}
-	}
-	o.Progress = func(stage string, done, of int) {
-		status.Update("forecast %s stage %s%s", terminal.Bar(float64(done)/float64(of)), stage, today)
+		status.Update("forecast %s stage %s%s", terminal.Bar(float64(len(made))/float64(of)), next, today)
 	}
 	made, err := forecast.Make(p, o)
 	status.Clear()

@@ -42,10 +42,8 @@ type Options struct {
 	Today    bool  // only the fleet as it is, without the stages
 	// Failovers are not in the forecast where their Every is 0.
 	Failovers Failovers
-	// Progress is called before each stage is run, with how many were run; nil: nobody is told.
-	Progress func(stage string, done, of int)
-	// Made is called when a stage has its numbers; nil: nobody is told.
-	Made func(*Stage)
+	// Progress is called before each of so many stages is run, with those that have their numbers; nil: nobody is told.
+	Progress func(made []Stage, next string, of int)
 }
 
 // drawsLater is how many draws are made at most for a stage to come.
@@ -150,16 +148,13 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 	later := o // what the stages change is told by orders of magnitude
 	later.Draws = min(o.Draws, drawsLater)
 	later.Commands = max(o.Commands*int64(later.Draws)/int64(o.Draws), 1)
-	for n, s := range stages {
-		if n > 0 && o.Today {
-			break
-		}
+	run := stages
+	if o.Today {
+		run = stages[:1]
+	}
+	for n, s := range run {
 		if o.Progress != nil {
-			of := len(stages)
-			if o.Today {
-				of = 1
-			}
-			o.Progress(s.name, n, of)
+			o.Progress(out.Stages, s.name, len(run))
 		}
 		groups := s.of(f, worst)
 		of := &o
@@ -168,9 +163,7 @@ func Make(p profile.Profile, o Options) (*Forecast, error) {
 		}
 		made := of.stage(f, groups, uint64(n))
 		made.Name, made.What = s.name, s.what
-		if out.Stages = append(out.Stages, made); o.Made != nil {
-			o.Made(&made)
-		}
+		out.Stages = append(out.Stages, made)
 		if n == 0 {
 			worst = made.Clients
 			if !f.leftOut {

@@ -170,22 +170,6 @@ func TestForecastBlame(t *testing.T) {
 	assert.InEpsilon(t, s.Count.Mean, sum, 1e-6, "the parts are the whole")
 }
 
-// TestForecastStages: the double holds of today's fleet are gone where all old clients are.
-func TestForecastStages(t *testing.T) {
-	measures(t, redistest.Proofs)
-	f := made(t, observed(0, 8000, 0, 0), Options{Draws: 20, Commands: 1})
-	names := map[string]Interval{}
-	for _, s := range f.Stages {
-		names[s.Name] = s.Count
-	}
-	assert.Greater(t, names["legacy"].Low, 1000.0)
-	assert.Less(t, names["bridge, half"].High, names["legacy"].Low/10, "the clock that is off is a bridge member then")
-	for _, name := range []string{"bridge", "modern", "sidecar"} {
-		assert.Contains(t, names, name)
-		assert.Equal(t, Interval{}, names[name], name)
-	}
-}
-
 // TestForecastBudget: the closed form says how far a clock may still move. The simulator finds no double hold before, and some beyond.
 func TestForecastBudget(t *testing.T) {
 	measures(t)
