@@ -2,7 +2,6 @@ package rehearse
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	mathrand "math/rand/v2"
 	"sync/atomic"
@@ -100,7 +99,7 @@ func crash(ctx context.Context, p *player) {
 
 // Demo tells the story of a migration. It leaves no key behind, also when ctx ends it early. o.Other is at otherURL; o.Clients and o.Record are the
 // story's own.
-func Demo(ctx context.Context, o Options, otherURL string) (err error) {
+func Demo(ctx context.Context, o Options, otherURL string) error {
 	dialect, err := protocol.DialectNamed("jedis-ms")
 	if err != nil {
 		return err
@@ -150,36 +149,11 @@ func Demo(ctx context.Context, o Options, otherURL string) (err error) {
 		}
 		return line
 	}
-	defer func() {
-		p.end()
-		if cleaned := p.clean(ctx, false); err == nil {
-			err = cleaned
-		}
-	}()
-	if err := p.store.Init(ctx, p.Record); err != nil {
-		var unreached *endpoint.Error
-		if errors.As(err, &unreached) {
-			return unreached
-		}
-		return endpoint.Explain(err)
+	p.Told = func(a Act) {
+		a.Overlaps = int(overlaps.Swap(0)) // with those of the way there
+		o.Told(a)
 	}
-	for _, a := range story {
-		p.telling.Lock()
-		p.act = a.short
-		p.telling.Unlock()
-		p.say("%s", a.what)
-		done, err := p.play(ctx, a)
-		if done.Overlaps = int(overlaps.Swap(0)); done.Seconds > 0 { // with those of the way there
-			p.Told(done)
-		}
-		if err != nil {
-			return err
-		}
-		if done.Turns == 0 {
-			return p.nobody(a)
-		}
-	}
-	return nil
+	return p.run(ctx, story, false)
 }
 
 // nobody is the error of an act in which nobody got the lock: what kept the members out.

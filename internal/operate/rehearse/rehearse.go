@@ -34,7 +34,7 @@ type Options struct {
 	Record   stages.Record     // of the namespace, at stage legacy
 	Act      time.Duration     // how long each act is measured
 	Told     func(a Act)       // after each act
-	Begins   func(name string) // before it
+	Begins   func(name string) // before it; nil for nobody
 	Event    func(Event)       // what happens within the acts, one after the other; nil for nobody
 }
 
@@ -178,23 +178,39 @@ func Run(ctx context.Context, o Options) (err error) {
 		}
 		return fmt.Sprintf("lockmigrate stage %s --namespace NAME --to %v --wait --execute", verb, to)
 	}
+	return p.run(ctx, acts, true)
+}
+
+// run plays acts on servers that are private or not.
+func (p *player) run(ctx context.Context, acts []act, private bool) (err error) {
 	defer func() {
 		p.end()
-		err = errors.Join(err, p.clean(ctx, true))
+		err = errors.Join(err, p.clean(ctx, private))
 	}()
 	if err := p.store.Init(ctx, p.Record); err != nil {
 		return endpoint.Explain(err)
 	}
 	for _, a := range acts {
-		if a.stage >= stages.Both && o.Other == nil {
+		if a.stage >= stages.Both && p.Other == nil {
 			continue
 		}
-		p.Begins(a.name)
+		p.telling.Lock()
+		p.act = a.short
+		p.telling.Unlock()
+		p.say("%s", a.what)
+		if p.Begins != nil {
+			p.Begins(a.name)
+		}
 		measured, err := p.play(ctx, a)
+		if measured.Seconds > 0 {
+			p.Told(measured)
+		}
 		if err != nil {
 			return err
 		}
-		p.Told(measured)
+		if measured.Turns == 0 && p.Event != nil {
+			return p.nobody(a)
+		}
 	}
 	return nil
 }
