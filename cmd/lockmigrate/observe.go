@@ -63,8 +63,8 @@ func (f *observeFlags) check() error {
 		return usageError("MONITOR is not meant to stay; verify looks for longer at less cost", "--for %v is too long", l.For)
 	case l.Load <= 0:
 		return usageError("give a share such as 0.9", "--max-load is not above 0")
-	case f.from != "" && f.pcap != "":
-		return usageError("read one after the other", "--from and --pcap are two sources")
+	case f.from != "" && f.pcap != "", len(f.listen) > 0 && f.from+f.pcap != "":
+		return usageError("choose one", "--listen, --from and --pcap are different sources")
 	}
 	if port, file, found := strings.Cut(f.pcap, "="); found {
 		if n, err := strconv.ParseUint(port, 10, 16); err == nil {

@@ -95,11 +95,8 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 	return found.verdict(nil)
 }
 
-// checkListening refuses flags that a proxy has no use for.
+// checkListening refuses what is no address.
 func (f *observeFlags) checkListening() error {
-	if f.from != "" || f.pcap != "" {
-		return usageError("choose one", "--listen, --from and --pcap are different sources")
-	}
 	for _, address := range f.listen {
 		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:/") {
 			return usageError("write it like 127.0.0.1:6380 or unix:/run/watch.sock", "--listen %q names no address", address)

@@ -91,11 +91,10 @@ type findings struct {
 // verdict makes a failure of an early end, and of what was not seen.
 func (f findings) verdict(err error) error {
 	var stopped *observe.Stopped
-	var hole *observe.Hole
 	switch {
 	case errors.As(err, &stopped):
 		return inconclusiveError("what is printed is what was seen until then; see --max-load", "stopped: %w", err)
-	case errors.As(err, &hole) || err == nil && len(f.holes) > 0:
+	case err == nil && len(f.holes) > 0:
 		return inconclusiveError("what is printed is what was seen", "not all was seen: %s", strings.Join(f.holes, "; "))
 	case err != nil:
 		return err
@@ -107,8 +106,7 @@ func (f findings) verdict(err error) error {
 func (o *observeOutput) final(f findings, err error) error {
 	r, measured, cost, holes := f.report, f.profile, f.cost, f.holes
 	stopped := ""
-	var hole *observe.Hole
-	if err != nil && !errors.As(err, &hole) { // with a hole it went on to its end
+	if err != nil {
 		stopped = err.Error()
 	}
 	measured.Match = stages.EscapeAll(o.flags.match)

@@ -96,23 +96,6 @@ func (p *replyReader) bulk(buf []byte, keep int) (_ []byte, length int, err erro
 }
 
 func parseInt(line []byte) (int64, error) {
-	if len(line) > 0 && len(line) < 19 { // short numbers, without strconv's string
-		var n int64
-		digits := line
-		if line[0] == '-' {
-			digits = line[1:]
-		}
-		for _, c := range digits {
-			if c < '0' || c > '9' {
-				return 0, unexpected(':', line)
-			}
-			n = n*10 + int64(c-'0')
-		}
-		if line[0] == '-' {
-			n = -n
-		}
-		return n, nil
-	}
 	n, err := strconv.ParseInt(string(line), 10, 64)
 	if err != nil {
 		return 0, unexpected(':', line)

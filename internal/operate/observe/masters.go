@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -16,7 +15,7 @@ import (
 // Masters is a live observation of all masters behind an endpoint. It goes along with failovers of a
 // cluster, or of what sentinels watch over: a server that becomes a master is watched from when that is
 // seen, and one that is no master any more is not watched further, as what it executes then are copies.
-// What was sent in between is in no report; Wait then says so. Its methods are safe for concurrent use.
+// What was sent in between is in no report; Holes say so. Its methods are safe for concurrent use.
 type Masters struct {
 	end    *endpoint.Endpoint
 	opts   Options
@@ -36,11 +35,6 @@ type Masters struct {
 
 	restarts int // of goAlong alone
 }
-
-// Hole says that something that was to be seen was not.
-type Hole struct{ Why string }
-
-func (h *Hole) Error() string { return h.Why }
 
 const (
 	lookAtMasters = 250 * time.Millisecond // how often a failover is looked for
@@ -217,7 +211,7 @@ func (m *Masters) all() []*watch {
 	return slices.Clone(m.watches)
 }
 
-// Wait waits for the end and returns why it was not as planned: a *Stopped, the context's cause, a *Hole, or
+// Wait waits for the end and returns why it was not as planned: a *Stopped, the context's cause, or
 // what broke the connection to the only server.
 func (m *Masters) Wait() error {
 	m.group.Wait()
@@ -234,9 +228,6 @@ func (m *Masters) Wait() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.window.end()
-	if first == nil && len(m.holes) > 0 {
-		return &Hole{strings.Join(m.holes, "; ")}
-	}
 	return first
 }
 

@@ -23,8 +23,7 @@ type prober struct {
 	addr    string // of its connection, as the server sees it
 	conn    redis.Conn
 	wanted  chan traffic.Key
-	answers chan answer
-	done    chan struct{}
+	answers chan answer // closed when no more come
 	sent    atomic.Int64
 	match   func(key string) bool // the keys of interest, nil for all
 
@@ -50,7 +49,7 @@ func newProber(ctx context.Context, end *endpoint.Endpoint, addr string) (*probe
 		_ = conn.Close()
 		return nil, err
 	}
-	return &prober{addr: own, conn: conn, wanted: make(chan traffic.Key, 1024), answers: make(chan answer, 4096), done: make(chan struct{})}, nil
+	return &prober{addr: own, conn: conn, wanted: make(chan traffic.Key, 1024), answers: make(chan answer, 4096)}, nil
 }
 
 // ownAddr asks the server which address a connection has for it.
@@ -148,7 +147,7 @@ const snapshotMark = "lockmigrate: the keys are read"
 
 // run takes the snapshot, and then reads what the observer wonders about.
 func (p *prober) run(ctx context.Context, db int) {
-	defer close(p.done)
+	defer close(p.answers)
 	defer p.close()
 	if err := p.snapshot(ctx, db); err != nil {
 		return // the connection broke
@@ -283,12 +282,10 @@ func (p *prober) take(ctx context.Context, o *Observer, l *traffic.Command) erro
 	timer := time.NewTimer(5 * time.Second)
 	defer timer.Stop()
 	var a answer
+	more := false
 	select {
-	case a = <-p.answers:
-	case <-p.done:
-		select {
-		case a = <-p.answers:
-		default:
+	case a, more = <-p.answers:
+		if !more {
 			return nil
 		}
 	case <-ctx.Done():

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -140,18 +141,17 @@ func (c *Collector) counts(ctx context.Context, addr string) (map[string]float64
 func (c *Collector) monitor(ctx context.Context) {
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := c.burst(ctx)
+		holes, err := c.burst(ctx)
 		pause := c.opts.Every - time.Since(began)
 		var stopped *observe.Stopped
-		var hole *observe.Hole
 		switch {
 		case ctx.Err() != nil:
 			return
 		case errors.As(err, &stopped):
 			c.setMonitor("stopped: " + stopped.Why + "; tried again later")
 			pause = max(pause, 30*time.Second)
-		case errors.As(err, &hole):
-			c.setMonitor("not all was seen: " + hole.Why)
+		case err == nil && len(holes) > 0:
+			c.setMonitor("not all was seen: " + strings.Join(holes, "; "))
 		case err != nil:
 			c.setMonitor("stopped: " + err.Error() + "; tried again later")
 			pause = max(pause, 5*time.Second)
@@ -168,18 +168,19 @@ func (c *Collector) setMonitor(text string) {
 	c.board.change(func(s *State) { s.Monitor = text })
 }
 
-func (c *Collector) burst(ctx context.Context) error {
+func (c *Collector) burst(ctx context.Context) (holes []string, err error) {
 	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: glob.Any(c.opts.Match), Emit: c.board.event}
 	masters, err := observe.StartMasters(ctx, c.end, opts, observe.Limits{For: c.opts.Burst})
 	if err != nil {
-		return err
+		return nil, err
 	}
 	c.monitoring.Store(true)
 	defer c.monitoring.Store(false)
 	c.setMonitor("on")
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
-	return c.follow(masters, ended)
+	err = c.follow(masters, ended)
+	return masters.Holes(), err
 }
 
 // follow shows the clients of a burst while it runs and at its end, and counts for how long MONITOR ran.

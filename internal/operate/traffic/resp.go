@@ -51,12 +51,6 @@ func (r *respReader) feed(data []byte) bool {
 	for len(data) > 0 {
 		if r.bulk > 0 {
 			n := min(r.bulk, len(data))
-			if n == r.bulk && n >= 2 && len(r.word) == 0 { // all of it, as is usual
-				text := string(data[:min(n-2, longestWord)])
-				r.bulk, data = 0, data[n:]
-				r.complete(respValue{kind: r.kind, text: text})
-				continue
-			}
 			if keep := min(n, r.bulk-2, longestWord-len(r.word)); keep > 0 {
 				r.word = append(r.word, data[:keep]...)
 			}
