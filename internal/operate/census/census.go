@@ -159,7 +159,7 @@ func (c *Census) Scan(ctx context.Context, conn net.Conn) error {
 	}
 	s.end()
 	c.summary.Clock = s.serverNow().Time()
-	c.summary.Offset = s.offset
+	c.summary.Offset = -s.ahead
 	if cause := context.Cause(ctx); cause != nil {
 		err = cause
 	}
@@ -204,7 +204,7 @@ func (c *Census) progress(done float64) {
 	}
 }
 
-// serverNow is the server's clock: read once, carried on by this host's monotonic clock.
+// serverNow is the server's clock: compared once, carried on by this host's monotonic clock.
 func (s *scanner) serverNow() protocol.Instant {
-	return protocol.InstantOf(s.clockRead.Add(time.Since(s.clockAt)))
+	return protocol.InstantOf(s.began.Add(time.Since(s.began) - s.ahead))
 }

@@ -249,16 +249,19 @@ func TestScanOfABrokenServer(t *testing.T) {
 		"HTTP/1.1 400 Bad Request\r\n":  `the answer is not in Redis's protocol: "HTTP/1.1 400 Bad Request"`,
 		"*2\r\n$10\r\n1700000000\r\n$1": "EOF",
 		"":                              "EOF",
-		"-NOPERM no permissions to run the 'time' command\r\n": "NOPERM no permissions to run the 'time' command",
+		"-NOPERM no permissions to run the 'scan' command\r\n": "NOPERM no permissions to run the 'scan' command",
 		"*2\r\n$9999999999999999999\r\n":                       `the answer is not in Redis's protocol: ":9999999999999999999"`,
 		strings.Repeat("x", 70_000) + "\r\n":                   "the answer is not in Redis's protocol: a line of more than 64 KiB",
-		"*2\r\n$-1\r\n$-1\r\n":                                 `the answer is not in Redis's protocol: ":"`,
+		"*2\r\n$-1\r\n$-1\r\n":                                 `the answer is not in Redis's protocol: "$-1"`,
 	} {
 		ours, theirs := net.Pipe()
 		go func() {
 			buf := make([]byte, 1000)
-			_, _ = theirs.Read(buf)
-			_, _ = io.WriteString(theirs, reply)
+			const clock = "*2\r\n$10\r\n1700000000\r\n$1\r\n0\r\n"
+			for _, answer := range []string{clock, clock, clock, "+OK\r\n", "$0\r\n\r\n", reply} { // the last one is that of SCAN
+				_, _ = theirs.Read(buf)
+				_, _ = io.WriteString(theirs, answer)
+			}
 			_ = theirs.Close()
 		}()
 		err := New(Options{}).Scan(context.Background(), ours)

@@ -1,7 +1,6 @@
 package census
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"net"
@@ -12,6 +11,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
@@ -43,9 +43,8 @@ type scanner struct {
 	free   chan []byte
 	failed chan error // the writer's error
 
-	clockRead time.Time // what the server's clock showed
-	clockAt   time.Time // when, on this host's clocks
-	offset    time.Duration
+	began     time.Time     // when the clocks were compared
+	ahead     time.Duration // this host's less the server's
 	roundTrip time.Duration
 
 	count   int // of the next SCAN
@@ -134,39 +133,23 @@ func (s *scanner) send(fill func(buf []byte) []byte) {
 	s.writes <- fill(<-s.free)
 }
 
-// begin reads the server's clock, and whether it is alone. Of three readings of the clock the quickest counts.
+// begin compares the clocks, and asks whether the server is alone. Nothing else is on its way: redigo reads no more than its own replies.
 func (s *scanner) begin(ctx context.Context) error {
-	const readings = 3
-	s.roundTrip = time.Hour
-	for range readings {
-		if err := s.await(ctx); err != nil {
-			return err
-		}
-		before := time.Now()
-		s.send(func(buf []byte) []byte { return wire.Append(buf, "TIME") })
-		clock, err := s.readTime()
-		if err != nil {
-			return err
-		}
-		after := time.Now()
-		if took := after.Sub(before); took < s.roundTrip {
-			s.roundTrip = took
-			s.clockRead, s.clockAt = clock.Add(took/2), after
-			s.offset = s.clockRead.Sub(after)
-		}
-	}
-	s.send(func(buf []byte) []byte {
-		// Reading a key counts as using it, and would upset the order of eviction; servers from 7.2 can do without.
-		return wire.Append(wire.Append(buf, "CLIENT", "NO-TOUCH", "ON"), "INFO", "cluster")
-	})
-	if _, _, err := s.reply.bulk(nil, 0); fatal(err) {
+	conn := redis.NewConn(s.conn, replyTimeout, 0)
+	clocks, err := endpoint.CompareClocks(ctx, conn, 3, nil)
+	if err != nil {
 		return err
 	}
-	info, _, err := s.reply.bulk(nil, 1024)
+	s.began, s.ahead, s.roundTrip = time.Now(), clocks.Ahead, clocks.Trip
+	// Reading a key counts as using it, and would upset the order of eviction; servers from 7.2 can do without.
+	if _, err := redis.DoContext(conn, ctx, "CLIENT", "NO-TOUCH", "ON"); fatal(err) {
+		return err
+	}
+	info, err := endpoint.Info(ctx, conn, "cluster")
+	s.census.summary.ClusterNode = info["cluster_enabled"] == "1"
 	if fatal(err) {
 		return err
 	}
-	s.census.summary.ClusterNode = bytes.Contains(info, []byte("cluster_enabled:1"))
 	return nil
 }
 
@@ -174,27 +157,6 @@ func (s *scanner) begin(ctx context.Context) error {
 func (s *scanner) await(ctx context.Context) error {
 	_ = s.conn.SetReadDeadline(time.Now().Add(replyTimeout))
 	return ctx.Err() // looked at last: the deadline above must not undo the one that the context sets
-}
-
-func (s *scanner) readTime() (time.Time, error) {
-	n, err := s.reply.array()
-	if err != nil {
-		return time.Time{}, err
-	}
-	if n != 2 {
-		return time.Time{}, ErrNotRedis
-	}
-	var part [2]int64
-	for i := range part {
-		text, _, err := s.reply.bulk(nil, 20)
-		if err != nil {
-			return time.Time{}, err
-		}
-		if part[i], err = parseInt(text); err != nil {
-			return time.Time{}, err
-		}
-	}
-	return time.Unix(part[0], part[1]*1000), nil
 }
 
 // fatal tells an error that ends the census from a refusal that it can do without.
