@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"crypto/tls"
 	"errors"
+	"fmt"
 	"io"
 	"net"
 	"os"
@@ -211,41 +212,30 @@ func TestQuietFailsAsAnOrdinaryConnection(t *testing.T) {
 
 var ports = regexp.MustCompile(`:\d+`)
 
+// TestQuietReadsOnAfterADeadline, also after one that the connection below got before it was wrapped.
 func TestQuietReadsOnAfterADeadline(t *testing.T) {
-	quiet, other := pair(t, "tcp", rawconn.Quiet)
-	require.NoError(t, quiet.SetReadDeadline(time.Time{}))
-	for _, set := range []func(time.Time) error{quiet.SetReadDeadline, quiet.SetDeadline, quiet.SetReadDeadline} {
-		require.NoError(t, set(time.Now().Add(-time.Second)))
-		_, err := quiet.Read(make([]byte, 1))
-		require.ErrorIs(t, err, os.ErrDeadlineExceeded)
-		require.NoError(t, quiet.SetReadDeadline(time.Time{}))
-	}
-	_, err := other.Write([]byte("x"))
-	require.NoError(t, err)
-	n, err := quiet.Read(make([]byte, 10))
-	require.NoError(t, err)
-	require.Equal(t, 1, n)
-}
-
-// TestQuietClearsADeadlineThatWasThereBefore: the connection below got it before it was wrapped.
-func TestQuietClearsADeadlineThatWasThereBefore(t *testing.T) {
-	for name, set := range map[string]func(net.Conn) error{
-		"read": func(c net.Conn) error { return c.SetReadDeadline(time.Now().Add(-time.Second)) },
-		"both": func(c net.Conn) error { return c.SetDeadline(time.Now().Add(-time.Second)) },
-	} {
-		t.Run(name, func(t *testing.T) {
-			conn, other := pair(t, "tcp", func(c net.Conn) net.Conn { return c })
-			require.NoError(t, set(conn))
-			quiet := rawconn.Quiet(conn)
-			_, err := quiet.Read(make([]byte, 1))
-			require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it counts until it is taken away")
-			require.NoError(t, quiet.SetReadDeadline(time.Time{}))
-			_, err = other.Write([]byte("x"))
-			require.NoError(t, err)
-			n, err := quiet.Read(make([]byte, 10))
-			require.NoError(t, err)
-			require.Equal(t, 1, n)
-		})
+	for name, set := range map[string]func(net.Conn, time.Time) error{"read": net.Conn.SetReadDeadline, "both": net.Conn.SetDeadline} {
+		for _, before := range []bool{false, true} {
+			t.Run(fmt.Sprint(name, " before ", before), func(t *testing.T) {
+				conn, other := pair(t, "tcp", plain)
+				quiet, past := rawconn.Quiet(conn), time.Now().Add(-time.Second)
+				if before {
+					require.NoError(t, set(conn, past))
+					quiet = rawconn.Quiet(conn)
+				} else {
+					require.NoError(t, quiet.SetReadDeadline(time.Time{}))
+					require.NoError(t, set(quiet, past))
+				}
+				_, err := quiet.Read(make([]byte, 1))
+				require.ErrorIs(t, err, os.ErrDeadlineExceeded, "it counts until it is taken away")
+				require.NoError(t, quiet.SetReadDeadline(time.Time{}))
+				_, err = other.Write([]byte("x"))
+				require.NoError(t, err)
+				n, err := quiet.Read(make([]byte, 10))
+				require.NoError(t, err)
+				require.Equal(t, 1, n)
+			})
+		}
 	}
 }
 

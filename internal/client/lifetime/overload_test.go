@@ -63,12 +63,8 @@ func keep(t *testing.T, r *Renewer, clock Clock, key string, locks int, span tim
 	t.Helper()
 	all := make([]*leased, locks)
 	for i := range all {
-		k := &leased{key: key, renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
-		k.lease.Owner, k.lease.Span, k.lease.Every = k, span, span/3
-		now := clock.Now()
-		k.lease.Begin(now, now.Add(span))
-		r.Add(&k.lease)
-		all[i] = k
+		all[i] = newLeased(key, clock.Now(), span, span/3, 0)
+		r.Add(&all[i].lease)
 	}
 	return func() (lost int) {
 		for _, k := range all {

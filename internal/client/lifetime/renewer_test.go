@@ -51,6 +51,14 @@ type leased struct {
 	lost    chan Loss
 }
 
+// newLeased begins a lease.
+func newLeased(key string, now protocol.Instant, span, every, most time.Duration) *leased {
+	k := &leased{key: key, renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
+	k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, span, every, most
+	k.lease.Begin(now, now.Add(span))
+	return k
+}
+
 func (k *leased) Key() string { return k.key }
 
 func (k *leased) Renewal() protocol.Command { return protocol.Command{Op: protocol.Extend, Key: k.key} }
@@ -99,10 +107,7 @@ func newWatched(t *testing.T) *watched {
 }
 
 func (b *watched) hold(span, every, most time.Duration) *leased {
-	k := &leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
-	k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, span, every, most
-	now := b.clock.Now()
-	k.lease.Begin(now, now.Add(span))
+	k := newLeased("k", b.clock.Now(), span, every, most)
 	b.r.Add(&k.lease)
 	return k
 }
@@ -183,9 +188,7 @@ func TestLeasesThatComeAndGoWakeNobody(t *testing.T) {
 func TestAnAnswerAfterTheDeadlineIsTooLate(t *testing.T) {
 	now := protocol.Instant(0)
 	newLease := func(r *Renewer) *leased {
-		k := &leased{key: "k", renewed: make(chan struct{}, 1), failed: make(chan error, 1), lost: make(chan Loss, 2)}
-		k.lease.Owner, k.lease.Span, k.lease.Every, k.lease.Max = k, time.Hour, time.Minute, 2*time.Hour
-		k.lease.Begin(now, now.Add(time.Hour))
+		k := newLeased("k", now, time.Hour, time.Minute, 2*time.Hour)
 		r.running = true // nobody looks but this test
 		r.Add(&k.lease)
 		return k

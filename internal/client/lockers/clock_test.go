@@ -11,21 +11,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-func TestServerClockFollowsTheServer(t *testing.T) {
-	s := redistest.Mini(t)
-	const ahead = 10 * time.Minute
-	s.Mini.SetTime(time.Now().Add(ahead))
-	read := lockers.NewServerClock(s.Pool(), time.Second)
-	_, _, ok := read.Offset()
-	assert.False(t, ok)
-	require.NoError(t, read.Sync(t.Context()))
-	offset, bound, ok := read.Offset()
-	require.True(t, ok)
-	assert.InDelta(t, ahead, offset, float64(time.Second), "the embedded server's clock stands still meanwhile")
-	assert.Positive(t, bound)
-	assert.WithinDuration(t, time.Now().Add(ahead), read.Now(), time.Second)
-}
-
 func TestServerClockIsRefreshed(t *testing.T) {
 	s := redistest.Mini(t)
 	read := aged(lockers.NewServerClock(s.Pool(), time.Second), time.Hour)

@@ -2,40 +2,13 @@ package lockers
 
 import (
 	"context"
-	"math"
 	"testing"
-	"time"
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 
 	"github.com/lockmigrate/lockmigrate"
 )
-
-func TestDurations(t *testing.T) {
-	for _, c := range []struct {
-		value    time.Duration
-		duration string // the refusal of each check; empty for none
-		period   string
-	}{
-		{0, "", ""},
-		{time.Nanosecond, "", "X 1ns: at least 1ms"},
-		{time.Millisecond, "", ""},
-		{Longest, "", ""},
-		{Longest + 1, "X 87600h0m0.000000001s: at most 87600h0m0s, ten years", "X 87600h0m0.000000001s: at most 87600h0m0s, ten years"},
-		{math.MaxInt64, "ten years", "ten years"},
-		{-1, "X -1ns: must not be negative", "X -1ns: must not be negative"},
-	} {
-		for i, check := range []func(...Named) error{Durations, Periods} {
-			err, want := check(Named{"X", c.value}), []string{c.duration, c.period}[i]
-			if want == "" {
-				assert.NoError(t, err, "%v", c.value)
-			} else {
-				assert.ErrorContains(t, err, want)
-			}
-		}
-	}
-}
 
 type dialler struct{ _ int }
 
