@@ -2,7 +2,6 @@ package sidecar_test
 
 import (
 	"cmp"
-	"context"
 	"errors"
 	"slices"
 	"strings"
@@ -22,15 +21,14 @@ import (
 
 // houses are two servers, the record of a handover between them on lock:*, and sidecars.
 type houses struct {
-	t        testing.TB
+	bed
 	old, new *redistest.Server
-	store    *stages.Store
 	sidecars []*started
 }
 
 func newHouses(t testing.TB) *houses {
-	h := &houses{t: t, old: redistest.Real(t), new: redistest.Real(t)}
-	h.store = recordOf(t, h.old, h.new, "lock:*")
+	h := &houses{old: redistest.Real(t), new: redistest.Real(t)}
+	h.bed = bed{t: t, store: recordOf(t, h.old, h.new, "lock:*")}
 	return h
 }
 
@@ -50,18 +48,10 @@ func recordOf(t testing.TB, old, new *redistest.Server, pattern string) *stages.
 	return store
 }
 
-// move moves the stage as soon as nobody is in the way.
 func (h *houses) move(to ...stages.Stage) {
 	h.t.Helper()
-	mover := stages.Mover{Store: h.store, Look: 20 * time.Millisecond}
 	for _, stage := range to {
-		require.NoError(h.t, mover.Run(h.t.Context(), stage, func(stages.View, []stages.Blocker) {}))
-		redistest.Await(h.t, "all to follow", 20*time.Second, func() bool {
-			return !slices.ContainsFunc(h.sidecars, func(s *started) bool {
-				is, _, lives := s.Stage()
-				return is != stage || !lives
-			})
-		})
+		h.moves(stage, h.sidecars...)
 	}
 }
 
@@ -76,13 +66,10 @@ func (h *houses) sidecar(name string, dataOld bool, change ...func(*sidecar.Opti
 	if dataOld {
 		data = h.old.Addr
 	}
-	b := &bed{t: h.t}
-	s := b.start(opts, data, "jedis-ms")
+	s := h.start(opts, data, "jedis-ms")
 	h.sidecars = append(h.sidecars, s)
 	return s
 }
-
-func (h *houses) client(s *started) redis.Conn { return (&bed{t: h.t}).client(s) }
 
 // where tells on which servers a key stands.
 func (h *houses) where(key string) (on string) {
@@ -201,11 +188,8 @@ func TestHandoverFaults(t *testing.T) {
 			t.Parallel()
 			h := newHouses(t)
 			ways := [2]*redistest.Link{redistest.NewLink(t, h.old.Addr), redistest.NewLink(t, h.new.Addr)}
-			to := func(addr string) *redis.Pool {
-				return &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
-			}
 			s := h.sidecar("one", true, func(o *sidecar.Options) {
-				o.Old, o.Pool, o.MemberLease = to(ways[0].Addr), to(ways[1].Addr), 5*time.Second
+				o.Old, o.Pool, o.MemberLease = poolOf(t, ways[0].Addr), poolOf(t, ways[1].Addr), 5*time.Second
 			})
 			one := h.client(s)
 			two := h.client(h.sidecar("two", true))
@@ -260,7 +244,7 @@ func TestHandoverLease(t *testing.T) {
 	t.Parallel()
 	h := newHouses(t)
 	way := redistest.NewLink(t, h.new.Addr)
-	pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", way.Addr) }}
+	pool := poolOf(t, way.Addr)
 	s := h.sidecar("one", true, func(o *sidecar.Options) { o.Pool = pool })
 	conn := h.client(s)
 	h.old.Do("CLIENT", "PAUSE", "1500")

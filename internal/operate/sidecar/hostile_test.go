@@ -103,7 +103,7 @@ func TestAnotherDatabase(t *testing.T) {
 	conn, err := redis.Dial("tcp", b.redis.Addr, redis.DialDatabase(3))
 	require.NoError(t, err)
 	defer conn.Close()
-	pool := &redis.Pool{MaxIdle: 4, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", b.redis.Addr, redis.DialDatabase(3)) }}
+	pool := poolOf(t, b.redis.Addr, redis.DialDatabase(3))
 	store := &stages.Store{Pool: pool, Namespace: "orders", ReplyTimeout: time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stages.Modern, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: time.Second}))
 	inThree := b.sidecar("three", "", func(o *sidecar.Options) { o.Pool, o.Database = pool, 3 })

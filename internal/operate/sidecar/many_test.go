@@ -24,8 +24,7 @@ func TestManyLocksOverASlowNetwork(t *testing.T) {
 	b := newBed(t, stages.Modern, "jedis-ms")
 	link := redistest.NewLink(t, b.redis.Addr)
 	link.Slow(2*time.Millisecond, 0)
-	pool := &redis.Pool{MaxIdle: 8, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", link.Addr) }}
-	t.Cleanup(func() { _ = pool.Close() })
+	pool := poolOf(t, link.Addr)
 	s := b.sidecar("one", sidecar.DialectNone, func(o *sidecar.Options) { o.Pool, o.Lease = pool, 3*time.Second })
 	c := b.client(s)
 	const locks = 2000 // 4 ms each are 8 s
@@ -51,8 +50,7 @@ func TestManyWhoWait(t *testing.T) {
 	b := newBed(t, stages.Bridge, "jedis-ms")
 	link := redistest.NewLink(t, b.redis.Addr)
 	link.Slow(2*time.Millisecond, 0)
-	pool := &redis.Pool{MaxIdle: 8, Dial: func() (redis.Conn, error) { return redis.Dial("tcp", link.Addr) }}
-	t.Cleanup(func() { _ = pool.Close() })
+	pool := poolOf(t, link.Addr)
 	s := b.sidecar("one", "", func(o *sidecar.Options) { o.Pool = pool })
 	says(t, b.client(s), "1", "SETNX", "lock:a", ends(time.Minute))
 	const clients, attempts = 200, 5

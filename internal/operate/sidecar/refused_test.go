@@ -2,7 +2,6 @@ package sidecar_test
 
 import (
 	"bytes"
-	"context"
 	"fmt"
 	"log/slog"
 	"os"
@@ -44,10 +43,7 @@ func (w *written) String() string {
 func TestKeysWithoutTheRight(t *testing.T) {
 	b := newBed(t, stages.Bridge, "jedis-ms")
 	b.redis.Do("ACL", "SETUSER", "side", "on", "nopass", "+@all", "~lock:yes", "~{lock:yes}:*", "~lockmigrate:*", "&*")
-	pool := &redis.Pool{MaxIdle: 4, Dial: func() (redis.Conn, error) {
-		return redis.Dial("tcp", b.redis.Addr, redis.DialUsername("side"), redis.DialPassword("x"))
-	}}
-	t.Cleanup(func() { _ = pool.Close() })
+	pool := poolOf(t, b.redis.Addr, redis.DialUsername("side"), redis.DialPassword("x"))
 	log := &written{}
 	s := b.sidecar("one", "none", func(o *sidecar.Options) { o.Pool, o.Log = pool, slog.New(slog.NewTextHandler(log, nil)) })
 	c := b.client(s)
@@ -156,9 +152,7 @@ func TestLeastRights(t *testing.T) {
 			b.redis.Do("ACL", args...)
 		}
 		s := b.sidecar("one", "", func(o *sidecar.Options) {
-			o.Pool = &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
-				return redis.DialContext(ctx, "tcp", b.redis.Addr, redis.DialUsername("own"), redis.DialPassword("own"))
-			}}
+			o.Pool = poolOf(t, b.redis.Addr, redis.DialUsername("own"), redis.DialPassword("own"))
 		})
 		c, other := b.client(s), b.client(b.sidecar("two", ""))
 		b.redis.Do("ACL", "SETUSER", "service", "+setnx", "+expire") // its own: at stage legacy, and within sidecar_run.lua

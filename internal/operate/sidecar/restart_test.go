@@ -29,25 +29,6 @@ func (b *bed) listed(key, entry string) {
 	})
 }
 
-// A sidecar ends, and the next one begins. The service is at work, without a connection, for longer than a lease: its lock without a time stays.
-func TestTheNextSidecarKeepsLocks(t *testing.T) {
-	t.Parallel()
-	b := newBed(t, stages.Modern, "jedis-ms")
-	s := b.sidecar("one", sidecar.DialectNone)
-	says(t, b.client(s), "1", "SETNX", "lock:k", "some uuid")
-	b.listed("lock:k", "connected")
-	s.Close()
-	s = b.sidecar("one", sidecar.DialectNone)
-	time.Sleep(3 * time.Second) // a lease is 2 s
-	says(t, b.client(b.sidecar("two", sidecar.DialectNone)), "0", "SETNX", "lock:k", "another")
-	c := b.client(s)
-	says(t, c, "some uuid", "GET", "lock:k")
-	assert.Positive(t, b.redis.Do("PTTL", sidecar.ListKey("orders", "one")), "the list does not stay")
-	says(t, c, "1", "DEL", "lock:k")
-	s.Close()
-	assert.EqualValues(t, 0, b.redis.Do("EXISTS", sidecar.ListKey("orders", "one")), "nothing is held, and nothing is left")
-}
-
 // The service has ended its connections before its sidecar ends: the next one does not keep its lock, unless a service is connected.
 func TestTheNextSidecarKeepsNoLockOfNobody(t *testing.T) {
 	t.Parallel()
@@ -128,11 +109,14 @@ func TestTheNextSidecarRepairs(t *testing.T) {
 	says(t, b.client(s), "1", "SETNX", "lock:r", ends(20*time.Second))
 	b.listed("lock:r", "timed")
 	s.Close()
+	assert.Positive(t, b.redis.Do("PTTL", sidecar.ListKey("orders", "one")), "the list does not stay")
 	b.redis.Do("DEL", "lock:r")
 	s = b.sidecar("one", "")
 	redistest.Await(t, "the repair", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:r") == int64(1) })
 	says(t, b.client(s), "1", "DEL", "lock:r")
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:r", protocol.GuardKey("lock:r")))
+	s.Close()
+	assert.EqualValues(t, 0, b.redis.Do("EXISTS", sidecar.ListKey("orders", "one")), "nothing is held, and nothing is left")
 }
 
 // The server ends the connections of a service, which says nothing until its work is done: its lock stays.
@@ -160,11 +144,7 @@ func TestALongLockOverAStage(t *testing.T) {
 	c := b.client(s)
 	says(t, c, "1", "SETNX", "lock:l", "some uuid")
 	time.Sleep(7 * time.Second) // three leases are 6 s
-	mover := stages.Mover{Store: b.store}
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
-	require.NoError(t, mover.Run(ctx, stages.Bridge, func(stages.View, []stages.Blocker) {}))
-	redistest.Await(t, "the sidecar", 5*time.Second, func() bool { stage, _, fine := s.Stage(); return stage == stages.Bridge && fine })
+	b.moves(stages.Bridge, s)
 	says(t, c, "some uuid", "GET", "lock:l")
 	says(t, c, "1", "DEL", "lock:l")
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:l"))

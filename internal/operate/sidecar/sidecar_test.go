@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"net/http/httptest"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -69,6 +70,28 @@ func (b *bed) start(opts sidecar.Options, data, dialect string) *started {
 	require.NoError(b.t, err)
 	b.t.Cleanup(s.Close)
 	return &started{s}
+}
+
+// moves moves the stage as soon as nobody is in the way, and waits until all sidecars follow.
+func (b *bed) moves(to stages.Stage, all ...*started) {
+	b.t.Helper()
+	ctx, cancel := context.WithTimeout(b.t.Context(), 30*time.Second)
+	defer cancel()
+	mover := stages.Mover{Store: b.store, Look: 20 * time.Millisecond}
+	require.NoError(b.t, mover.Run(ctx, to, func(stages.View, []stages.Blocker) {}))
+	redistest.Await(b.t, "all to follow", 20*time.Second, func() bool {
+		return !slices.ContainsFunc(all, func(s *started) bool {
+			is, _, lives := s.Stage()
+			return is != to || !lives
+		})
+	})
+}
+
+// poolOf is a pool of connections to an address.
+func poolOf(t testing.TB, addr string, options ...redis.DialOption) *redis.Pool {
+	pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr, options...) }}
+	t.Cleanup(func() { _ = pool.Close() })
+	return pool
 }
 
 // client is a connection of the service.
@@ -241,19 +264,11 @@ func TestStageChanges(t *testing.T) {
 	b := newBed(t, stages.Legacy, "jedis-ms")
 	s := b.sidecar("one", "")
 	c := b.client(s)
-	move := func(to stages.Stage) {
-		t.Helper()
-		mover := stages.Mover{Store: b.store}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-		defer cancel()
-		require.NoError(t, mover.Run(ctx, to, func(stages.View, []stages.Blocker) {}))
-		redistest.Await(t, "the sidecar", 5*time.Second, func() bool { stage, _, fine := s.Stage(); return stage == to && fine })
-	}
 	text := ends(30 * time.Second)
 	says(t, c, "1", "SETNX", "lock:s", text)
 	assert.Equal(t, text, b.redis.Value("lock:s"), "stage legacy: as it always was")
 	says(t, c, text, "GETSET", "lock:s", text)
-	move(stages.Bridge)
+	b.moves(stages.Bridge, s)
 	says(t, c, text, "GET", "lock:s")
 	says(t, c, "1", "DEL", "lock:s")
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:s"))
@@ -265,11 +280,11 @@ func TestStageChanges(t *testing.T) {
 	b.redis.Do("DEL", "lock:s")
 
 	says(t, c, "1", "SETNX", "lock:s", ends(30*time.Second))
-	move(stages.Modern)
+	b.moves(stages.Modern, s)
 	says(t, c, "1", "DEL", "lock:s")
 	says(t, c, "1", "SETNX", "lock:s", ends(30*time.Second))
-	move(stages.Bridge)
-	move(stages.Legacy)
+	b.moves(stages.Bridge, s)
+	b.moves(stages.Legacy, s)
 	says(t, c, "1", "DEL", "lock:s")
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:s", protocol.GuardKey("lock:s")))
 }
