@@ -20,6 +20,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/spf13/cobra"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
@@ -190,12 +191,7 @@ func (w *waiting) again(ctx context.Context, err error) error {
 	if w.why.Swap(endpoint.Explain(err).Error()) == nil {
 		w.log.Error("waiting for the server; not listening", "error", endpoint.Explain(err))
 	}
-	select {
-	case <-ctx.Done():
-		return ctx.Err()
-	case <-time.After(500 * time.Millisecond):
-		return nil
-	}
+	return lifetime.Sleep(ctx, 500*time.Millisecond)
 }
 
 // ready is the answer of /readyz meanwhile.

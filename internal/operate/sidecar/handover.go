@@ -3,7 +3,6 @@ package sidecar
 import (
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -51,8 +50,7 @@ func (x *exchange) run() any {
 	case "SETNX":
 		return x.take()
 	case "SET":
-		if slices.ContainsFunc(x.args[3:], func(w []byte) bool { return strings.EqualFold(string(w), "NX") }) &&
-			!slices.ContainsFunc(x.args[3:], func(w []byte) bool { return strings.EqualFold(string(w), "GET") }) {
+		if has(x.args[3:], "NX") && !has(x.args[3:], "GET") {
 			return x.take()
 		}
 		if x.option("GET") {
@@ -92,7 +90,7 @@ func (x *exchange) none() any {
 	switch {
 	case x.name == "SETNX":
 		return int64(0)
-	case x.name == "SET" && slices.ContainsFunc(x.args[3:], func(w []byte) bool { return strings.EqualFold(string(w), "NX") }):
+	case x.name == "SET" && has(x.args[3:], "NX"):
 		return nil
 	case x.name == "GETSET":
 		return []byte(x.far)

@@ -7,6 +7,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -18,10 +19,7 @@ func (s *Sidecar) hear(ctx context.Context) {
 	for ctx.Err() == nil {
 		_ = s.hearOnce(ctx)
 		s.hears.Store(false)
-		select {
-		case <-ctx.Done():
-		case <-time.After(time.Second):
-		}
+		_ = lifetime.Sleep(ctx, time.Second)
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/wire"
@@ -87,10 +88,8 @@ func (s *Sidecar) Joined(ctx context.Context) error {
 		if _, _, joined := s.Stage(); joined {
 			return nil
 		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("sidecar: namespace %s cannot be joined: %w", s.opts.Namespace, context.Cause(ctx))
-		case <-time.After(lookEvery):
+		if err := lifetime.Sleep(ctx, lookEvery); err != nil {
+			return fmt.Errorf("sidecar: namespace %s cannot be joined: %w", s.opts.Namespace, err)
 		}
 	}
 }

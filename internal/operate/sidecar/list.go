@@ -7,6 +7,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -105,10 +106,7 @@ func (s *Sidecar) list(ctx context.Context) {
 			s.opts.Log.Warn("the list of keys is not kept: the process that follows would not know them", "err", err)
 			pause = time.Second
 		}
-		select {
-		case <-ctx.Done():
-		case <-time.After(pause):
-		}
+		_ = lifetime.Sleep(ctx, pause)
 	}
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), s.opts.ReplyTimeout)
 	defer cancel()

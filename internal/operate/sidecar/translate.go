@@ -329,7 +329,7 @@ func (t *translator) call(name string, keys proxy.Keys, mode string, args [][]by
 		}
 		t.sidecar.counts.scripts.Add(1)
 		words = args[keys.First+len(at):]
-	} else if name == "SET" && slices.ContainsFunc(args[3:], func(word []byte) bool { return strings.EqualFold(string(word), "NX") }) {
+	} else if name == "SET" && has(args[3:], "NX") {
 		mode = runs
 	}
 	var locks, beside, named [][]byte
@@ -353,6 +353,11 @@ func (t *translator) call(name string, keys proxy.Keys, mode string, args [][]by
 		packed += " " + database
 	}
 	return body, slices.Concat([][]byte{strconv.AppendInt(nil, int64(len(beside)+len(named)), 10)}, named, beside, words, [][]byte{[]byte(packed)}), ""
+}
+
+// has tells whether one of the words is an option.
+func has(words [][]byte, option string) bool {
+	return slices.ContainsFunc(words, func(w []byte) bool { return strings.EqualFold(string(w), option) })
 }
 
 // checkText counts a text that is no time of the listener's dialect. Its lock has no lease of the service's then, so a wrong dialect must

@@ -34,7 +34,6 @@ func (s *Server) welcome(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open || s.over != "" {
-		s.reached = true
 		return nil
 	}
 	beside := sync.OnceValue(func() bool { return s.opts.Beside != nil && s.opts.Beside(ctx) })
@@ -51,7 +50,7 @@ func (s *Server) welcome(ctx context.Context) error {
 		s.accepting.Go(func() { s.accept(d, listener) })
 		s.opts.Log.Info("listening", "address", d.actual)
 	}
-	s.reached, s.open, s.problem = true, true, nil
+	s.open, s.problem = true, nil
 	return nil
 }
 

@@ -20,6 +20,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 const (
@@ -58,10 +60,9 @@ type Server struct {
 
 	mu        sync.Mutex
 	conns     map[*conn]bool
-	reached   bool   // the server could be connected to when it was last tried
 	open      bool   // clients can connect
 	over      string // why no listener will be opened any more
-	problem   error  // the last failure to connect
+	problem   error  // the last failure to connect; nil while the server can be reached
 	running   sync.WaitGroup
 	accepting sync.WaitGroup
 	look      chan struct{} // asks to look at the server now
@@ -157,7 +158,7 @@ func (s *Server) watch(ctx context.Context, began chan<- error) {
 			}
 			s.away(err)
 			tell(nil)
-			s.sleep(ctx, pause)
+			topology.Sleep(ctx, pause)
 			pause = min(2*pause, lookAgainAtMost)
 			continue
 		}
@@ -165,7 +166,7 @@ func (s *Server) watch(ctx context.Context, began chan<- error) {
 			_ = up.Close()
 			tell(err)
 			s.opts.Log.Error("cannot listen", "error", err)
-			s.sleep(ctx, lookAgainAtMost)
+			topology.Sleep(ctx, lookAgainAtMost)
 			continue
 		}
 		tell(nil)
@@ -173,16 +174,8 @@ func (s *Server) watch(ctx context.Context, began chan<- error) {
 		s.waitFor(ctx, up)
 		_ = up.Close()
 		if pause = lookAgainAfter; time.Since(at) < lookAgainAtMost { // a server that takes nobody in hangs up at once
-			s.sleep(ctx, lookAgainAfter)
+			topology.Sleep(ctx, lookAgainAfter)
 		}
-	}
-}
-
-// sleep waits, and ends early when somebody asks to look.
-func (s *Server) sleep(ctx context.Context, d time.Duration) {
-	select {
-	case <-ctx.Done():
-	case <-time.After(d):
 	}
 }
 
@@ -212,10 +205,10 @@ func (s *Server) waitFor(ctx context.Context, up net.Conn) {
 func (s *Server) away(why error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.reached || s.problem == nil {
+	if s.problem == nil {
 		s.opts.Log.Error("the server cannot be reached; not listening", "error", why)
 	}
-	s.reached, s.problem, s.open = false, why, false
+	s.problem, s.open = why, false
 	for _, d := range s.doors {
 		d.close()
 	}

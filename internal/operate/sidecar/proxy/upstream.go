@@ -135,10 +135,8 @@ func (u *Upstream) Watch(ctx context.Context, every time.Duration, changed func(
 				changed(addr)
 			}
 		}
-		select {
-		case <-ctx.Done():
+		if !topology.Sleep(ctx, pause) {
 			return
-		case <-time.After(pause):
 		}
 	}
 }
