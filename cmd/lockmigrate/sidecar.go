@@ -22,6 +22,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -114,16 +115,17 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 	if err := flags.checkListeners(); err != nil {
 		return err
 	}
-	status := &statusPage{address: flags.status, log: flags.Options.Log, closed: make(chan struct{})}
-	defer status.close()
+	status := &statusPage{address: flags.status, log: flags.Options.Log}
 	waiting := &waiting{log: flags.Options.Log}
 	status.show(proxy.Handler(waiting.ready, func(c chan<- prometheus.Metric) {
 		proxy.New(proxy.Options{}).Collect(c)
 		sidecar.CollectNone(c)
 	}))
-	if err := status.open(); err != nil {
+	leaving, err := status.open()
+	if err != nil {
 		return err
 	}
+	defer leaving()
 	flags.Options.Await = waiting.again
 	member, err := sidecar.New(ctx, flags.Options)
 	var upstream *proxy.Upstream
@@ -142,7 +144,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 	if err != nil {
 		return missing(ctx, record, flags.Namespace, err, failedError, seeNamespaces)
 	}
-	server, err := member.Server(upstream, flags.drain, status.close, flags.listeners(secure)...)
+	server, err := member.Server(upstream, flags.drain, leaving, flags.listeners(secure)...)
 	if err != nil {
 		return usageError(seeDialects, "--listen: %w", err)
 	}
@@ -266,55 +268,39 @@ func defaultName(listen string) (string, error) {
 	return host, nil
 }
 
-// statusPage answers probes and Prometheus, until the process takes no new clients any more.
+// statusPage answers probes and Prometheus.
 type statusPage struct {
 	address string
 	log     *slog.Logger
-	server  *http.Server
-	serving sync.WaitGroup
-	closing sync.Once
-	closed  chan struct{}
 	shown   atomic.Pointer[http.Handler]
 }
 
 // show makes a handler the one that answers.
 func (p *statusPage) show(handler http.Handler) { p.shown.Store(&handler) }
 
-// open listens, after a show. Where the address is in use it goes on trying in the background: the sidecar that is to be replaced may have it.
-func (p *statusPage) open() error {
+// open listens, after a show, until the process takes no new clients any more and calls stop. Where the address is in use it goes on trying in the
+// background: the sidecar that is to be replaced may have it.
+func (p *statusPage) open() (stop func(), err error) {
 	if p.address == "" {
-		return nil
+		return func() {}, nil
 	}
-	handler := http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*p.shown.Load()).ServeHTTP(w, r) })
-	p.server = &http.Server{Handler: handler, ReadHeaderTimeout: 5 * time.Second, ReadTimeout: 10 * time.Second, WriteTimeout: 10 * time.Second, IdleTimeout: time.Minute}
 	listener, err := net.Listen("tcp", p.address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
 		p.log.Warn("another process has the --status address; waiting for it", "address", p.address)
 	case err != nil:
-		return failedError("choose another --status host:port", "%w", err)
+		return nil, failedError("choose another --status host:port", "%w", err)
 	}
-	p.serving.Go(func() {
-		for err != nil {
-			select {
-			case <-p.closed:
+	ctx, cancel := context.WithCancel(context.Background())
+	var serving sync.WaitGroup
+	serving.Go(func() {
+		for err := err; err != nil; listener, err = net.Listen("tcp", p.address) {
+			if lifetime.Sleep(ctx, 20*time.Millisecond) != nil {
 				return
-			case <-time.After(20 * time.Millisecond):
 			}
-			listener, err = net.Listen("tcp", p.address)
 		}
 		p.log.Info("status", "address", "http://"+listener.Addr().String())
-		_ = p.server.Serve(listener)
+		_ = serve.Serve(ctx, listener, http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) { (*p.shown.Load()).ServeHTTP(w, r) }))
 	})
-	return nil
-}
-
-func (p *statusPage) close() {
-	p.closing.Do(func() {
-		close(p.closed)
-		if p.server != nil {
-			_ = p.server.Close()
-		}
-		p.serving.Wait()
-	})
+	return func() { cancel(); serving.Wait() }, nil
 }
