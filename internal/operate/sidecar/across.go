@@ -14,7 +14,7 @@ import (
 
 // across rewrites a command on a lock's key. It does not where the command is to be translated as at stage modern.
 func (t *translator) across(c *proxy.Client, here *place, name string, known command, args [][]byte, o *order, now time.Time, out []byte) (verdict proxy.Verdict, with []byte, done bool) {
-	s, at := t.sidecar, keysOf(known.keys, args)
+	s, at := t.sidecar, known.keys.In(args)
 	home := map[stages.Stage]bool{stages.Old: s.opts.DataOld, stages.New: !s.opts.DataOld}[o.Stage]
 	for _, i := range at {
 		home = home && !s.keys.elsewhere(string(args[i]), stages.Number(o.Stage), now)

@@ -163,6 +163,7 @@ func TestHandoverLeavesNoText(t *testing.T) {
 	h.new.Do("SET", "lock:a", "5")
 	says(t, conn, "5", "GETSET", "lock:a", "x y")
 	require.Equal(t, "old new", h.where("lock:a"))
+	says(t, conn, "ERR value is not an integer or out of range", "EVAL", "return 1", "x", "lock:a")
 	h.move(stages.Old)
 	says(t, conn, "x y", "GETSET", "lock:a", ends(20*time.Second))
 	says(t, conn, "1", "DEL", "lock:a")

@@ -324,6 +324,21 @@ func TestBeyondACentury(t *testing.T) {
 	}
 }
 
+// A script whose number of keys the server does not take does not run, though nobody can tell which of its words are keys.
+func TestWrongNumbersOfKeys(t *testing.T) {
+	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
+		b := newBed(t, stage, "jedis-ms")
+		c := b.client(b.sidecar("one", ""))
+		for number, want := range map[string]string{
+			"x": "ERR value is not an integer or out of range", "": "ERR value is not an integer or out of range", "1.0": "ERR value is not an integer or out of range",
+			"01": "ERR value is not an integer or out of range", "-1": "ERR Number of keys can't be negative", "3": "ERR Number of keys can't be greater than number of args",
+		} {
+			says(t, c, want, "EVAL", "return redis.call('SET', 'other', 'x')", number, "lock:a", "x")
+		}
+		assert.EqualValues(t, 0, b.redis.Do("EXISTS", "other"))
+	}
+}
+
 // TestAnotherDialectThanTheService: a sidecar of the wrong dialect gives a lock no lease, so it says so once, with the dialect that fits,
 // and counts each attempt. What has no time by intent, or is of the dialect, is neither.
 func TestAnotherDialectThanTheService(t *testing.T) {

@@ -167,7 +167,7 @@ func (t *translator) Rewrite(c *proxy.Client, args [][]byte, out []byte) (proxy.
 	if name == "EVAL" && len(args) > 2 {
 		s.bodies.keep(args[1])
 	}
-	if len(args) < known.least {
+	if len(args) < known.least || !known.keys.Fit(args) { // the server says what is wrong
 		return proxy.Pass, out
 	}
 	if s.opts.Old != nil {
@@ -260,7 +260,7 @@ func (t *translator) note(o *order, name string, args [][]byte, at time.Time) bo
 	if known.mode == spares || name == "GET" {
 		return true
 	}
-	for _, i := range keysOf(known.keys, args) {
+	for _, i := range known.keys.In(args) {
 		if key := string(args[i]); t.Covers(args[i]) && !t.sidecar.keys.passed(t.sidecar, o, key, at) {
 			return false
 		}
@@ -277,23 +277,7 @@ func (t *translator) note(o *order, name string, args [][]byte, at time.Time) bo
 
 // tokens tells whether a token of this service, of a later stage, may stand on a key of a command.
 func (t *translator) tokens(keys proxy.Keys, args [][]byte, at time.Time) bool {
-	return slices.ContainsFunc(keysOf(keys, args), func(i int) bool { return t.sidecar.keys.tokens(string(args[i]), at) })
-}
-
-// keysOf are the numbers of the words that are keys.
-func keysOf(k proxy.Keys, args [][]byte) (at []int) {
-	last := k.Last
-	switch {
-	case k.Counted:
-		n, _ := strconv.Atoi(string(args[k.First-1]))
-		last = k.First + n - 1
-	case last < 0:
-		last += len(args)
-	}
-	for i := k.First; i <= min(last, len(args)-1); i += k.Step {
-		at = append(at, i)
-	}
-	return at
+	return slices.ContainsFunc(keys.In(args), func(i int) bool { return t.sidecar.keys.tokens(string(args[i]), at) })
 }
 
 // run makes a call of sidecar_run.lua of a command or a script.
@@ -318,7 +302,7 @@ func (t *translator) run(c *proxy.Client, name string, keys proxy.Keys, mode str
 // call are the words of a call of sidecar_run.lua behind its first two, and the script that it runs, if it is one. A script whose text nobody has seen
 // is not known: why is the server's error.
 func (t *translator) call(name string, keys proxy.Keys, mode string, args [][]byte, wall time.Time, database string) (body []byte, call [][]byte, why string) {
-	words, at := args, keysOf(keys, args)
+	words, at := args, keys.In(args)
 	if keys.Counted {
 		ok := true
 		if body = args[1]; name == "EVALSHA" {

@@ -3,6 +3,7 @@ package proxy
 import (
 	"bytes"
 	"maps"
+	"strconv"
 	"strings"
 )
 
@@ -297,6 +298,31 @@ func (k Keys) at(j, last int64) bool {
 	return k.First > 0 && j >= int64(k.First) && j <= last && (j-int64(k.First))%int64(max(k.Step, 1)) == 0
 }
 
+// In returns the numbers of the words that are keys.
+func (k Keys) In(words [][]byte) (at []int) {
+	count := int64(len(words))
+	last := k.last(count)
+	if k.Counted && count >= int64(k.First) {
+		last = k.counted(words[k.First-1], count)
+	}
+	for j := range last + 1 {
+		if k.at(j, last) {
+			at = append(at, int(j))
+		}
+	}
+	return at
+}
+
+// Fit tells whether a server takes the words for a command with so many keys. Else it refuses the command, and nobody can tell which are keys.
+func (k Keys) Fit(words [][]byte) bool {
+	if !k.Counted {
+		return true
+	}
+	number := string(words[k.First-1])
+	n, err := strconv.Atoi(number)
+	return err == nil && strconv.Itoa(n) == number && n >= 0 && n <= len(words)-k.First
+}
+
 type lineState uint8
 
 const (
@@ -371,14 +397,9 @@ func (f *framer) inline(b []byte) (size int, look bool, state lineState) {
 	if !known {
 		return end + 1, false, whole
 	}
-	count := int64(len(f.words))
-	last := keys.last(count)
-	if keys.Counted && count >= int64(keys.First) {
-		last = keys.counted(f.words[keys.First-1], count)
-	}
 	look = keys.First == 0
-	for j := range count {
-		look = look || keys.at(j, last) && f.covers(f.words[j])
+	for _, i := range keys.In(f.words) {
+		look = look || f.covers(f.words[i])
 	}
 	return end + 1, look, whole
 }
