@@ -217,20 +217,12 @@ func TestVerifyOverACluster(t *testing.T) {
 	assert.True(t, slices.ContainsFunc(cert.Evidence.Seen, func(l struct{ Addr string }) bool { return l.Addr == from }), r.out.String())
 
 	r = start(t, "verify", "--for", "12s", "--match", "lock:*", "--redis", c.URL())
-	before := looks(c.Masters[1])
-	redistest.Await(t, "the look after the first", 20*time.Second, func() bool { return looks(c.Masters[1]) > before+1 })
+	before := looksOf(t, c.Masters[1].URL())
+	redistest.Await(t, "the look after the first", 20*time.Second, func() bool { return looksOf(t, c.Masters[1].URL()) > before+1 })
 	c.Failover(c.Replicas[1][0])
 	require.Equal(t, exitInconclusive, r.wait(), r.out.String())
 	assert.Contains(t, r.out.String(), "verdict: INCONCLUSIVE")
 	assert.Contains(t, r.out.String(), "the masters are not those of the start")
-}
-
-// looks counts those that the tool has begun at a server: each begins with an ECHO.
-func looks(s *redistest.Server) (n int) {
-	stats, _ := redis.String(s.Try("INFO", "commandstats"))
-	_, after, _ := strings.Cut(stats, "cmdstat_echo:calls=")
-	_, _ = fmt.Sscanf(after, "%d", &n)
-	return n
 }
 
 // fenced tells whether a server denies SETNX to a user.

@@ -173,7 +173,7 @@ func TestVerifyBehindASidecar(t *testing.T) {
 		}
 	}
 	behind, direct := turns(addr), turns(s.Addr)
-	args := with(wholeWindow, "--namespace", "orders", "--longest-silence", "1s")
+	args := []string{"--monitor", "--namespace", "orders", "--longest-silence", "1s"}
 	found := verifyWhile(t, s.URL(), behind, args...)
 	assert.Equal(t, "none-seen", found.Verdict, "%v", found.open())
 	assert.Equal(t, "seen", verifyWhile(t, s.URL(), func() { behind(); direct() }, args...).Verdict)

@@ -101,51 +101,6 @@ func as(t testing.TB, addr, user string) *redis.Pool {
 	return pool
 }
 
-// TestRollbackUnderAFence: at stage legacy Go services need SETNX and GETSET like everybody else. The plan finds the
-// rules that would take them down, and prints the line that removes a fence. A fence for others
-// is in nobody's way.
-func TestRollbackUnderAFence(t *testing.T) {
-	t.Parallel()
-	s := redistest.Real(t)
-	o := operator{t, s.URL()}
-	for _, user := range []string{"app", "old"} {
-		s.Do("ACL", "SETUSER", user, "on", ">pw", "~*", "&*", "+@all")
-	}
-	o.creates("orders", "lock.order.*")
-	l := service(t, as(t, s.Addr, "app"))
-	o.reported(1)
-	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
-
-	journal := filepath.Join(t.TempDir(), "fence.jsonl")
-	o.runs(exitDone, "fence", "--user", "old", "--lock", "lock.order.1", "--execute", "--journal", journal)
-	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "legacy")
-
-	stdout, _ := o.runs(exitDone, "fence", "--user", "app", "--lock", "lock.order.1", "--execute", "--journal", journal)
-	assert.Contains(t, stdout, "lockmigrate fence --remove "+journal+" --execute")
-	_, stderr := o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy")
-	const remove = "lockmigrate fence --remove FILE --execute"
-	assert.Contains(t, stderr, "denies SETNX and GETSET to user app")
-	assert.Contains(t, stderr, remove)
-	o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--execute")
-	stdout, _ = o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--json")
-	var doc struct{ Refused, Hint string }
-	require.NoError(t, json.Unmarshal([]byte(stdout), &doc))
-	assert.Contains(t, doc.Refused+doc.Hint, remove)
-
-	o.runs(exitDone, "fence", "--remove", journal, "--user", "app", "--execute")
-	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--wait", "--execute")
-	require.NoError(t, l.Do(t.Context(), "lock.order.1", func(context.Context) error { return nil }))
-
-	// Rules that are no fence, and a reason to go on.
-	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "bridge", "--wait", "--execute")
-	s.Do("ACL", "SETUSER", "app", "-getset")
-	_, stderr = o.runs(exitUnsafe, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--execute")
-	assert.Contains(t, stderr, "GETSET to user app")
-	o.runs(exitDone, "stage", "rollback", "--namespace", "orders", "--to", "legacy", "--force", "it is night", "--execute")
-	stdout, _ = o.runs(exitDone, "stage", "--namespace", "orders")
-	assert.Contains(t, stdout, "forced: it is night")
-}
-
 // TestGhostsAtTheDoorOfModern: on every master, live and dead ones, with the line that removes the dead.
 func TestGhostsAtTheDoorOfModern(t *testing.T) {
 	t.Parallel()

@@ -3,8 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
@@ -77,18 +75,16 @@ func verifyWhile(t *testing.T, url string, act func(), args ...string) verified 
 		code, out, stderr := lockmigrateIn(context.Background(), false, args...)
 		done <- result{code, out, stderr}
 	}()
-	if act != nil {
-		// Into the window, which begins after the first look and the keys. verify says nothing of that where it is no terminal.
-		redistest.Await(t, "verify's looks", 20*time.Second, func() bool { return looksOf(t, url) >= before+4 })
-		act()
-	}
+	// Into the window, which begins after the first look and the keys. verify says nothing of that where it is no terminal.
+	redistest.Await(t, "verify's looks", 20*time.Second, func() bool { return looksOf(t, url) >= before+4 })
+	act()
 	acted := time.Now()
 	r := <-done
 	var v verified
 	require.NoError(t, json.Unmarshal([]byte(r.out), &v), "%s%s", r.out, r.stderr)
 	want := map[string]int{"none-seen": exitDone, "seen": exitUnsafe, "inconclusive": exitInconclusive}[v.Verdict]
 	assert.Equal(t, want, r.code, r.stderr)
-	if act != nil && acted.After(v.Evidence.Ended) {
+	if acted.After(v.Evidence.Ended) {
 		t.Fatalf("verify's window ended at %v, before the test had acted: %v; the machine is too busy to tell", v.Evidence.Ended, acted)
 	}
 	return v
@@ -106,45 +102,6 @@ func looksOf(t *testing.T, url string) int {
 	number, _, _ := strings.Cut(after, ",")
 	n, _ := strconv.Atoi(number)
 	return n
-}
-
-var wholeWindow = []string{"--monitor"}
-
-func with(args []string, more ...string) []string {
-	return append(append([]string{}, args...), more...)
-}
-
-// TestAdvanceTakesNoCertificateOfOtherKeys tries to go to modern with certificates that are not about all of the
-// namespace, or that do not say how long a client may be silent.
-func TestAdvanceTakesNoCertificateOfOtherKeys(t *testing.T) {
-	t.Parallel()
-	s := redistest.Real(t)
-	file := filepath.Join(t.TempDir(), "c.json")
-	o := operator{t, s.URL()}
-	o.bridges("orders", "lock.order.*")
-	advance := []string{"stage", "advance", "--namespace", "orders", "--to", "modern", "--execute", "--certificate", file}
-
-	working(t, s.Pool(), "orders", "lock.order.91")
-	// A client on a key that the certificate's patterns leave out.
-	v := verifyWhile(t, s.URL(), func() { s.Do("SETNX", "lock.order.5", "1"); s.Do("DEL", "lock.order.5") },
-		with(wholeWindow, "--namespace", "orders", "--match", "lock.order.9*", "--longest-silence", "1s", "--out", file)...)
-	assert.Equal(t, "inconclusive", v.Verdict, v.Why)
-	assert.Equal(t, []string{"keys"}, v.open())
-	o.runs(exitUnsafe, advance...)
-
-	// Nothing was said of the longest silence.
-	v = verifyWhile(t, s.URL(), nil, with(wholeWindow, "--namespace", "orders", "--out", file)...)
-	assert.Equal(t, []string{"window"}, v.open())
-	o.runs(exitUnsafe, advance...)
-
-	// The same with a verdict that somebody wrote by hand.
-	for _, change := range [][2]string{{`"verdict": "inconclusive"`, `"verdict": "none-seen"`}, {`"discharged": false`, `"discharged": true`}} {
-		written, err := os.ReadFile(file)
-		require.NoError(t, err)
-		require.Contains(t, string(written), change[0])
-		require.NoError(t, os.WriteFile(file, []byte(strings.ReplaceAll(string(written), change[0], change[1])), 0o600))
-		assert.Contains(t, o.says(exitUnsafe, advance...), `obligation "window" is not discharged`)
-	}
 }
 
 func addrOf(t *testing.T, conn redis.Conn) string {
