@@ -23,15 +23,15 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-var rounds, during = flag.Int("rounds", 1, "of TestFair"), flag.Duration("during", 1500*time.Millisecond, "of a stage in a round of TestFair")
+var during = flag.Duration("during", 1500*time.Millisecond, "of a stage in TestFair")
 
-// enough is how many turns a fleet takes in a round at least, however slow the machine is.
+// enough is how many turns a fleet takes at least, however slow the machine is.
 const enough = 100
 
 // underWay is when members have found each other: a sidecar learns from the first refusals that others want a key.
 const underWay = 500 * time.Millisecond
 
-// share is what each member of a fleet got, in all rounds.
+// share is what each member of a fleet got.
 type share struct {
 	turns  []int
 	waits  [][]time.Duration // one that has not ended counts as it is
@@ -179,16 +179,12 @@ func TestFair(t *testing.T) {
 	got := map[string]map[stages.Stage]*share{}
 	for _, name := range []string{"with other work", "busy"} {
 		got[name] = map[stages.Stage]*share{}
-		for _, stage := range all {
-			got[name][stage] = newShare()
-		}
 	}
-	for range *rounds {
-		for _, stage := range all {
-			fleet := five(t, stage)
-			got["with other work"][stage].meet(fleet)
-			got["busy"][stage].take(fleet)
-		}
+	for _, stage := range all {
+		fleet := five(t, stage)
+		got["with other work"][stage], got["busy"][stage] = newShare(), newShare()
+		got["with other work"][stage].meet(fleet)
+		got["busy"][stage].take(fleet)
 	}
 	for name, got := range got {
 		t.Run(name, func(t *testing.T) {

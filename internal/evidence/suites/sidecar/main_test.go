@@ -39,11 +39,7 @@ func TestMain(m *testing.M) {
 	}
 	holders.ServeIfAsked(map[string]holders.Maker{
 		"compat": func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-			locker, err := compat.New(pool, compat.Options{Namespace: "orders", TTL: 2 * time.Second, Lease: holders.Millis(args, "lease", 0)})
-			if err != nil {
-				return nil, err
-			}
-			return holders.TakerOf(locker.Acquire), nil
+			return holders.Of(compat.New(pool, compat.Options{Namespace: "orders", TTL: 2 * time.Second, Lease: holders.Millis(args, "lease", 0)}))
 		},
 	})
 	_ = flag.Set("test.parallel", "6") // they wait more than they work

@@ -330,21 +330,12 @@ func (s *site) failover(i int, kill bool, unheard time.Duration) {
 	if s.topology == onSentinel {
 		before := s.master()
 		if kill {
-			var replicas []*redistest.Server
-			for _, x := range s.group.Servers {
-				if x != before {
-					replicas = append(replicas, x)
-				}
-			}
+			replicas := slices.DeleteFunc(slices.Clone(s.group.Servers), func(x *redistest.Server) bool { return x == before })
 			s.kill(before, replicas, unheard)
+			s.group.AwaitFailover(before)
 		} else {
-			// Refused while the last one still goes on, or no replica is good enough yet.
-			redistest.Await(s.t, "a failover by order", patience, func() bool {
-				_, err := s.group.Sentinels[i%len(s.group.Sentinels)].Try("SENTINEL", "FAILOVER", masterName)
-				return err == nil
-			})
+			s.group.Failover()
 		}
-		s.group.AwaitFailover(before)
 		s.rejoin(before)
 		s.moved()
 		return

@@ -62,27 +62,27 @@ func (m *moving) pool() *cluster.Pool {
 	return pool
 }
 
-// kinds are those that are tried, each opened for a process of its own.
-var slotKinds = map[string]func(lockmigrate.Pool) (lockmigrate.Locker, error){
-	"legacy": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
-		return legacy.New(p, legacy.Options{Lease: wholeTTL, Poll: 5 * time.Millisecond})
+// openers open a Locker of each kind, for a process of its own.
+var openers = map[string]func(pool lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error){
+	"legacy": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
+		return legacy.New(p, legacy.Options{Lease: ttl, Poll: 5 * time.Millisecond})
 	},
-	"legacy by transaction": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
-		return legacy.New(p, legacy.Options{Lease: wholeTTL, Poll: 5 * time.Millisecond, Dialect: legacy.Dialect{Name: "servicestack"}})
+	"legacy by transaction": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
+		return legacy.New(p, legacy.Options{Lease: ttl, Poll: 5 * time.Millisecond, Dialect: legacy.Dialect{Name: "servicestack"}})
 	},
-	"bridge": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
-		return compat.New(p, compat.Options{TTL: wholeTTL})
+	"bridge": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
+		return compat.New(p, compat.Options{TTL: ttl})
 	},
-	"modern": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
-		return modern.New(p, modern.Options{TTL: wholeTTL, FenceTTL: 2 * wholeTTL})
+	"modern": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
+		return modern.New(p, modern.Options{TTL: ttl, FenceTTL: 2 * ttl})
 	},
-	"unfair": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
-		return modern.New(p, modern.Options{TTL: wholeTTL, Unfair: true})
+	"unfair": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
+		return modern.New(p, modern.Options{TTL: ttl, Unfair: true})
 	},
-	"redisson": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
-		return redisson.New(p, modern.Options{TTL: wholeTTL})
+	"redisson": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
+		return redisson.New(p, modern.Options{TTL: ttl})
 	},
-	"member": func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
+	"member": func(p lockmigrate.Pool, _ time.Duration) (lockmigrate.Locker, error) { // the record bounds it
 		o := memberOptions(legacy.Dialect{Name: "jedis-ms"})
 		o.TTL, o.Lease = 4*lease, 4*lease
 		l, err := compat.New(p, o)
@@ -94,7 +94,7 @@ var slotKinds = map[string]func(lockmigrate.Pool) (lockmigrate.Locker, error){
 }
 
 func (m *moving) open(kind string) lockmigrate.Locker {
-	l, err := slotKinds[kind](m.pool())
+	l, err := openers[kind](m.pool(), wholeTTL)
 	require.NoError(m, err)
 	m.Cleanup(func() { _ = l.Close() })
 	return l
@@ -142,7 +142,7 @@ func (m *moving) fleet() {
 			}
 		})
 	}
-	for kind := range slotKinds {
+	for kind := range openers {
 		turns[kind] = redistest.NewReferee(m)
 		a, b := m.open(kind), m.open(kind)
 		held[kind], err = a.Acquire(m.ctx, slotOf+"."+kind+".held")

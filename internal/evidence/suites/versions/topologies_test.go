@@ -11,12 +11,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/legacy"
-	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 	"github.com/lockmigrate/lockmigrate/pool/sentinel"
 )
@@ -24,38 +20,34 @@ import (
 // grown are the versions that the topologies are tried on.
 var grown = []string{"redis-5.0.6", "redis-6.2.11", "redis-8.10.2", "valkey-9.0.0"}
 
+// kinds are Lockers by the name of their kind.
+type kinds map[string]lockmigrate.Locker
+
 // over are the kinds of lock that a topology is tried with.
 func over(t *testing.T, pool lockmigrate.Pool) kinds {
 	t.Helper()
 	all := kinds{}
-	add := func(name string) func(lockmigrate.Locker, error) {
-		return func(l lockmigrate.Locker, err error) {
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = l.Close() })
-			all[name] = holders.TakerOf(l.Acquire).Acquire
-		}
+	for _, name := range []string{"legacy", "bridge", "modern"} {
+		l, err := openers[name](pool, 10*time.Second)
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		all[name] = l
 	}
-	add("legacy")(legacy.New(pool, legacy.Options{Lease: 10 * time.Second, Poll: 10 * time.Millisecond}))
-	add("bridge")(compat.New(pool, compat.Options{TTL: 10 * time.Second}))
-	add("modern")(modern.New(pool, modern.Options{TTL: 10 * time.Second, FenceTTL: time.Minute}))
 	return all
 }
-
-// kinds take a lock on a key, and return what gives it back.
-type kinds = map[string]func(ctx context.Context, key string) (func(context.Context) error, error)
 
 // turns takes and gives back a lock of each kind, n times. None may be lost.
 func turns(t *testing.T, kinds kinds, n int) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	for name, acquire := range kinds {
+	for name, l := range kinds {
 		for range n {
-			release, err := acquire(ctx, "lock."+name)
+			lock, err := l.Acquire(ctx, "lock."+name)
 			if !assert.NoError(t, err, name) {
 				break
 			}
-			assert.NoError(t, release(ctx), name)
+			assert.NoError(t, lock.Release(ctx), name)
 		}
 	}
 }
@@ -73,13 +65,13 @@ func turnsDuring(t *testing.T, kinds kinds, n int, old, master *redistest.Server
 		role, err := redis.Values(old.Try("ROLE"))
 		demoted = err == nil && string(role[0].([]byte)) == "slave" // and one more turn
 		time.Sleep(10 * time.Millisecond)
-		for name, acquire := range kinds {
-			release, err := acquire(ctx, "lock."+name)
+		for name, l := range kinds {
+			lock, err := l.Acquire(ctx, "lock."+name)
 			if !assert.NoError(t, err, name) {
 				return
 			}
 			there := master.Value("lock."+name) != ""
-			switch err := release(ctx); {
+			switch err := lock.Release(ctx); {
 			case err == nil:
 				kept[name]++
 			case !there && errors.Is(err, lockmigrate.ErrLost):
@@ -97,10 +89,10 @@ func turnsDuring(t *testing.T, kinds kinds, n int, old, master *redistest.Server
 func held(t *testing.T, kinds kinds) (release func()) {
 	t.Helper()
 	var all []func(context.Context) error
-	for name, acquire := range kinds {
-		r, err := acquire(t.Context(), "held."+name)
+	for name, l := range kinds {
+		lock, err := l.Acquire(t.Context(), "held."+name)
 		require.NoError(t, err, name)
-		all = append(all, r)
+		all = append(all, lock.Release)
 	}
 	return func() {
 		t.Helper()
