@@ -217,7 +217,7 @@ func (s *standing) verify() string {
 
 // whatToDoAbout says who an old client is, and what to do about it.
 func whatToDoAbout(c verify.Client) string {
-	who := strings.Join(strings.Fields(c.Addr+" "+c.Name+" "+c.User), " ")
+	who := c.Who()
 	keys := ""
 	if len(c.Keys) > 0 {
 		keys = fmt.Sprintf(" on %q", c.Keys[0])

@@ -258,11 +258,7 @@ func printClients(b *strings.Builder, what string, clients []verify.Client) {
 			fmt.Fprintf(b, "  ... and %d more: --json shows all\n", len(clients)-i)
 			break
 		}
-		who := terminal.Safe(strings.Join(strings.Fields(l.Addr+" "+l.Name+" "+l.User), " "))
-		if who == "" {
-			who = "(not named)"
-		}
-		fmt.Fprintf(b, "  %s  %s", who, terminal.Safe(l.Evidence))
+		fmt.Fprintf(b, "  %s  %s", cmp.Or(terminal.Safe(l.Who()), "(not named)"), terminal.Safe(l.Evidence))
 		if l.Dialect != "" {
 			fmt.Fprintf(b, "; %s", l.Dialect)
 		}

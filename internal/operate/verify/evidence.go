@@ -139,8 +139,11 @@ type Client struct {
 	Keys     []string `json:"keys,omitempty"`
 }
 
+// Who names it, by what is known; empty where nothing is.
+func (c Client) Who() string { return strings.Join(strings.Fields(c.Addr+" "+c.Name+" "+c.User), " ") }
+
 func (c Client) String() string {
-	text := strings.Join(strings.Fields(c.Addr+" "+c.Name+" "+c.User), " ") + " (" + c.Evidence
+	text := c.Who() + " (" + c.Evidence
 	if len(c.Keys) > 0 {
 		text += fmt.Sprintf(", on %q", c.Keys[0])
 	}
