@@ -277,13 +277,9 @@ func aclLog(ctx context.Context, p *patient) (Verdict, string, string) {
 }
 
 func users(ctx context.Context, p *patient) (Verdict, string, string) {
-	list, err := endpoint.Clients(ctx, p.conn)
+	names, err := fence.Connections(ctx, p.conn)
 	if err != nil {
 		return skip("CLIENT LIST is refused")
-	}
-	names := map[string]int{}
-	for _, c := range list {
-		names[cmp.Or(c["user"], "default")]++
 	}
 	var parts []string
 	for n, c := range names {

@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 
 	"github.com/gomodule/redigo/redis"
@@ -20,9 +21,7 @@ func Connections(ctx context.Context, conn redis.Conn) (map[string]int, error) {
 	}
 	users := map[string]int{}
 	for _, c := range list {
-		if user, found := c["user"]; found {
-			users[user]++
-		}
+		users[cmp.Or(c["user"], "default")]++ // before 6.0 there is one
 	}
 	return users, nil
 }
