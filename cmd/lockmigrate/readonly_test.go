@@ -54,26 +54,10 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 	monitor := s.Monitor()
 	before := dumpOf(t, s)
 	monitor.Everything()
-	for _, args := range [][]string{
-		{"stage", "init", "--namespace", "new", "--match", "new.*", "--dialect", "jedis-ms", "--shortest-lease", "30s"},
-		{"stage", "init", "--namespace", "orders", "--match", "lock.order.*", "--dialect", "jedis-ms", "--shortest-lease", "30s"},
-		{"stage", "init", "--namespace", "new", "--match", "lock.order.1", "--dialect", "jedis-ms", "--shortest-lease", "30s"},
-		{"stage", "--namespace", "orders"}, {"stage", "--namespace", "bills", "--json"}, {"stage", "list"}, {"stage", "list", "--json"},
-		{"stage", "advance", "--namespace", "orders"}, {"stage", "advance", "--namespace", "orders", "--wait", "--json"},
-		{"stage", "advance", "--namespace", "bills", "--force", "why", "--to", "modern"},
-		{"stage", "rollback", "--namespace", "bills", "--to", "legacy"}, {"stage", "rollback", "--namespace", "bills", "--json"},
-		{"stage", "set", "--namespace", "orders", "--shortest-lease", "1s"}, {"stage", "set", "--namespace", "orders", "--dialect", "redis-doc"},
-		{"stage", "set", "--namespace", "orders", "--match", "lock.order.*", "--match", "lock.more.*"},
-		{"stage", "delete", "--namespace", "orders"}, {"stage", "delete", "--namespace", "nobody"},
-		{"fence", "--user", "old", "--lock", "lock.order.1", "--keep", "cache:*"}, {"fence", "--remove", "testdata/fence.jsonl", "--user", "old", "--json"},
-		{"sweep"}, {"sweep", "--match", "lock.*", "--tokens", "--ttl", "1m", "--json", "--ghost-after", "2m", "--rate", "1", "--journal", filepath.Join(dir, "j")},
-		{"scan"}, {"scan", "--json", "--all", "--match", "lock.*", "--ghost-after", "1m", "--rate", "10000"},
-		{"doctor", "--all"}, {"doctor", "--json", "--match", "lock.*"}, {"next", "--namespace", "bills"},
-		{"observe", "--for", "200ms"}, {"observe", "--for", "200ms", "--json", "--follow", "--group", "host", "--lease", "30s", "--match", "lock.*", "--profile", filepath.Join(dir, "p.json"), "--max-load", "20"},
-		{"verify", "--for", "300ms"}, {"verify", "--for", "300ms", "--namespace", "orders"}, {"verify", "--for", "300ms", "--monitor"},
-		{"verify", "--for", "1s", "--json", "--longest-silence", "1s", "--match", "lock.*", "--out", filepath.Join(dir, "c.json")},
-		{"serve", "--listen", "127.0.0.1:0", "--namespace", "orders", "--match", "lock.*", "--group", "name", "--lease", "1s"},
-	} {
+	for _, args := range redistest.Rows(t, "testdata/readonly.txt") {
+		for i, word := range args {
+			args[i] = strings.Replace(word, "DIR", dir, 1)
+		}
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
 		if args[0] == "serve" {
 			time.AfterFunc(time.Second, cancel) // it serves until it is interrupted

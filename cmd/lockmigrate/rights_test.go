@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"path/filepath"
 	"regexp"
 	"slices"
 	"strings"
@@ -54,27 +53,14 @@ func furnishNamespace(s *redistest.Server, line []string) {
 		"gone", fmt.Sprintf(member, stage, stage, stage, 1, 2))
 }
 
-// commandLines are how the test runs the commands of the table.
-func commandLines(dir string) map[string][]string {
-	return map[string][]string{
-		"lockmigrate scan":            {"scan", "--match", "lock:*"},
-		"lockmigrate doctor":          {"doctor", "--match", "lock:*"},
-		"lockmigrate observe":         {"observe", "--for", "300ms", "--match", "lock:*"},
-		"lockmigrate verify":          {"verify", "--for", "700ms", "--monitor", "--match", "lock:*", "--longest-silence", "500ms"},
-		"lockmigrate fence":           {"fence", "--user", "old", "--lock", "lock:*"},
-		"lockmigrate fence --execute": {"fence", "--user", "old", "--lock", "lock:*", "--execute", "--journal", filepath.Join(dir, "fence")},
-		"lockmigrate sweep":           {"sweep", "--match", "lock:*"},
-		"lockmigrate sweep --execute": {"sweep", "--match", "lock:*", "--tokens", "--execute", "--journal", filepath.Join(dir, "journal")},
-		"lockmigrate serve":           {"serve"},
-		"lockmigrate stage init":      {"stage", "init", "--namespace", "other", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "30s", "--execute"},
-		"lockmigrate stage":           {"stage", "--namespace", "orders"},
-		"lockmigrate demo":            {"demo", "--act", "300ms"},
-		"lockmigrate stage list":      {"stage", "list"},
-		"lockmigrate stage set":       {"stage", "set", "--namespace", "orders", "--shortest-lease", "20s", "--execute"},
-		"lockmigrate stage delete":    {"stage", "delete", "--namespace", "orders", "--execute"},
-		"lockmigrate stage advance":   {"stage", "advance", "--namespace", "orders", "--to", "modern", "--force", "a test", "--execute"},
-		"lockmigrate stage rollback":  {"stage", "rollback", "--namespace", "orders", "--to", "legacy", "--execute"},
+// commandLines are how the test runs the commands of the table, by their names there.
+func commandLines(t *testing.T) map[string][]string {
+	dir, lines := t.TempDir(), map[string][]string{}
+	for _, row := range redistest.Rows(t, "testdata/rights.txt") {
+		name, flags, _ := strings.Cut(strings.Join(row, " "), " | ")
+		lines["lockmigrate "+name] = strings.Fields(name + " " + strings.ReplaceAll(flags, "DIR", dir))
 	}
+	return lines
 }
 
 // runFew runs a command as a user with the rights of a use, but one, and returns what the server refused.
@@ -159,7 +145,7 @@ func saysWhich(said string, r rights.Right) bool {
 func TestLeastRightsOfCommands(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t, redistest.Redis)
-	lines := commandLines(t.TempDir())
+	lines := commandLines(t)
 	for _, use := range rights.Commands {
 		t.Run(use.Name, func(t *testing.T) {
 			t.Parallel()
