@@ -112,7 +112,8 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		lines = slog.NewJSONHandler(env.stderr, nil)
 	}
 	flags.Options.Log = slog.New(sidecar.Quiet(lines)).With("namespace", flags.Namespace, "sidecar", flags.Name)
-	if err := flags.checkListeners(); err != nil {
+	listeners, err := flags.listeners(secure)
+	if err != nil {
 		return err
 	}
 	status := &statusPage{address: flags.status, log: flags.Options.Log}
@@ -144,7 +145,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 	if err != nil {
 		return missing(ctx, record, flags.Namespace, err, failedError, seeNamespaces)
 	}
-	server, err := member.Server(upstream, flags.drain, leaving, flags.listeners(secure)...)
+	server, err := member.Server(upstream, flags.drain, leaving, listeners...)
 	if err != nil {
 		return usageError(seeDialects, "--listen: %w", err)
 	}
@@ -214,29 +215,21 @@ const seeNamespaces = "\"lockmigrate stage list\" shows them"
 
 const seeDialects = "see \"lockmigrate stage init --help\" for the dialects"
 
-// checkListeners refuses what no server could make right.
-func (f *sidecarFlags) checkListeners() error {
+// listeners refuses what no server could make right.
+func (f *sidecarFlags) listeners(secure *tls.Config) (all []sidecar.Listener, err error) {
 	for _, text := range f.listen {
-		name, address := f.at(text)
-		if name != "" {
-			if _, err := sidecar.DialectNamed(name); err != nil {
-				return usageError(seeDialects, "--listen %q: %w", text, err)
+		dialect, address := f.at(text)
+		if dialect != "" {
+			if _, err := sidecar.DialectNamed(dialect); err != nil {
+				return nil, usageError(seeDialects, "--listen %q: %w", text, err)
 			}
 		}
 		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:/") {
-			return usageError("write it like 127.0.0.1:6380, jedis-ms=127.0.0.1:6380 or unix:/run/sidecar.sock", "--listen %q names no address", text)
+			return nil, usageError("write it like 127.0.0.1:6380, jedis-ms=127.0.0.1:6380 or unix:/run/sidecar.sock", "--listen %q names no address", text)
 		}
-	}
-	return nil
-}
-
-// listeners are what checkListeners has let pass.
-func (f *sidecarFlags) listeners(secure *tls.Config) (all []sidecar.Listener) {
-	for _, text := range f.listen {
-		dialect, address := f.at(text)
 		all = append(all, sidecar.Listener{Address: address, Dialect: dialect, TLS: secure})
 	}
-	return all
+	return all, nil
 }
 
 // tls returns what clients are met with, nil for plain connections.
