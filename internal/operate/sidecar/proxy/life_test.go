@@ -100,20 +100,6 @@ func TestHalfClose(t *testing.T) {
 	assert.Equal(t, "-ERR Protocol error: expected '$', got 'X'\r\n", string(got))
 }
 
-// TestSubscriberAndBlocked: replies that nobody asked for, and late ones, come through.
-func TestSubscriberAndBlocked(t *testing.T) {
-	server := redistest.Real(t)
-	_, addr := start(t, server.Addr, passing)
-	subscriber, blocked, other := dial(t, addr), dial(t, addr), dial(t, addr)
-	ask(t, subscriber, "*3\r\n$9\r\nsubscribe\r\n$1\r\nc\r\n:1\r\n", "SUBSCRIBE", "c")
-	_, err := blocked.Write(wire.Append(nil, "BLPOP", "l", "0"))
-	require.NoError(t, err)
-	ask(t, other, ":1\r\n", "PUBLISH", "c", "m")
-	assert.Equal(t, "*3\r\n$7\r\nmessage\r\n$1\r\nc\r\n$1\r\nm\r\n", readUntil(t, subscriber, "m\r\n"))
-	ask(t, other, ":1\r\n", "RPUSH", "l", "v")
-	assert.Equal(t, "*2\r\n$1\r\nl\r\n$1\r\nv\r\n", readUntil(t, blocked, "v\r\n"))
-}
-
 // TestTLSBothSides sends random streams through TLS on both sides, and through Unix sockets.
 func TestTLSBothSides(t *testing.T) {
 	certs := redistest.NewCertificates(t)
