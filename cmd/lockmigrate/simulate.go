@@ -279,7 +279,7 @@ func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time
 	if o := smallestBreak(r); o != nil {
 		fmt.Fprintf(b, "see one:   %s --shrink\n", report.PlayCommand(o))
 	}
-	fmt.Fprintf(b, "seed %d, trace %s: %s server operations in %s of virtual time, %.1fs (%s a second)\n", r.Seed, r.TraceHash,
+	fmt.Fprintf(b, "seed %d, trace %016x: %s server operations in %s of virtual time, %.1fs (%s a second)\n", r.Seed, r.Hash,
 		thousands(r.Ops), short(r.Simulated), wall.Seconds(), thousands(perSecond(r.Ops, wall)))
 }
 
@@ -330,7 +330,7 @@ func sweepJSON(r *report.Report, wall time.Duration) any {
 		OpsPerSecond  int64       `json:"ops_per_second"`
 		SimulatedSecs float64     `json:"simulated_seconds"`
 		WallSecs      float64     `json:"wall_seconds"`
-	}{r.Seed, r.TraceHash, cells, r.Ops, perSecond(r.Ops, wall), r.Simulated.Seconds(), wall.Seconds()}
+	}{r.Seed, fmt.Sprintf("%016x", r.Hash), cells, r.Ops, perSecond(r.Ops, wall), r.Simulated.Seconds(), wall.Seconds()}
 }
 
 // hazardCounts names the hazards that were seen.

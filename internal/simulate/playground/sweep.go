@@ -54,7 +54,7 @@ type place struct {
 func OfSweep(r *report.Report, command string) *Sweep {
 	g := &r.Grid
 	s := &Sweep{
-		Made:  fmt.Sprintf("%s: seed %d, trace %s, %d server operations in %v of virtual time", command, r.Seed, r.TraceHash, r.Ops, r.Simulated.Round(time.Second)),
+		Made:  fmt.Sprintf("%s: seed %d, trace %016x, %d server operations in %v of virtual time", command, r.Seed, r.Hash, r.Ops, r.Simulated.Round(time.Second)),
 		Skews: list(g.Skews), Rows: map[string][]int64{"lease": list(g.Leases), "hold": list(g.Holds)}, Lease: g.Lease.Milliseconds(), Hold: g.Hold.Milliseconds(),
 	}
 	best := map[place]*sim.Outcome{}

@@ -11,13 +11,10 @@ import (
 
 // Report is what a sweep found.
 type Report struct {
-	Seed      uint64
-	TraceHash string
-	Ops       int64
-	Simulated time.Duration
-	Grid      sim.Grid
-	Outcomes  []sim.Outcome // in the order of Grid.Cells
-	Rows      []Row
+	sim.Sum
+	Grid     sim.Grid
+	Outcomes []sim.Outcome // in the order of Grid.Cells
+	Rows     []Row
 }
 
 // Row is one line of the table: where a scheme breaks, and where it should.
@@ -33,15 +30,11 @@ type Row struct {
 
 // Collect makes a report of a sweep's outcomes.
 func Collect(table sim.Grid, outcomes []sim.Outcome, seed uint64) *Report {
-	r := &Report{Seed: seed, Grid: table, Outcomes: outcomes}
-	var hash uint64
+	r := &Report{Grid: table, Outcomes: outcomes}
 	for i := range outcomes {
-		o := &outcomes[i]
-		hash = hash*0x9e3779b97f4a7c15 ^ o.Hash
-		r.Ops += o.Ops
-		r.Simulated += o.Simulated
+		r.Add(&outcomes[i].Result)
 	}
-	r.TraceHash = fmt.Sprintf("%016x", hash)
+	r.Seed = seed
 	for _, scheme := range sim.Schemes {
 		if row := row(table, outcomes, scheme); row.Cells > 0 { // of a scheme that did not run nothing is known
 			r.Rows = append(r.Rows, row)

@@ -189,7 +189,7 @@ func (p *Sweep) cell(w *World, i int) Outcome {
 	fleet := o.Fleet()
 	for n := range p.Runs {
 		r := w.Run(fleet, p.Seed+uint64(n))
-		o.add(&r)
+		o.Add(&r)
 	}
 	return o
 }

@@ -52,7 +52,7 @@ func (p *Parallel) Run(fleet *Fleet, seed uint64, seeds int) Sum {
 		hashes[n] = r.Hash
 		adding.Lock()
 		defer adding.Unlock()
-		sum.add(&r)
+		sum.Add(&r)
 	})
 	sum.Hash = 0
 	for _, hash := range hashes {

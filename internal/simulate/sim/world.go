@@ -106,8 +106,8 @@ type Sum struct {
 	FirstSeed uint64 // of the first of these
 }
 
-// add takes in one more run. Only Hash depends on the order.
-func (s *Sum) add(r *Result) {
+// Add takes in one more run. Only Hash depends on the order.
+func (s *Sum) Add(r *Result) {
 	s.Runs++
 	s.Hash = folded(s.Hash, r.Hash)
 	s.Ops += r.Ops
