@@ -119,20 +119,19 @@ func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
 	if err := unused(cmd, "--as: it shows one cell", "scheme", "skew", "lease", "hold", "clients", "habits", "network", "seed", "as", "shrink"); err != nil {
 		return err
 	}
-	if !cmd.Flags().Changed("skew") {
-		f.axes.Skews = []time.Duration{0}
-	}
-	for flag, axis := range map[string]*[]time.Duration{"lease": &f.axes.Leases, "hold": &f.axes.Holds} {
+	for flag, one := range map[string]struct {
+		axis  *[]time.Duration
+		usual time.Duration
+	}{"skew": {&f.axes.Skews, 0}, "lease": {&f.axes.Leases, f.axes.Lease}, "hold": {&f.axes.Holds, f.axes.Hold}} {
 		if !cmd.Flags().Changed(flag) {
-			*axis = nil
+			*one.axis = []time.Duration{one.usual}
 		}
 	}
 	g, setting, err := f.grid()
 	if err != nil {
 		return err
 	}
-	g.Leases, g.Holds = append(g.Leases, g.Lease), append(g.Holds, g.Hold)
-	if len(g.Schemes) != 1 || len(g.Skews) != 1 || g.Leases[0] != g.Lease || g.Holds[0] != g.Hold {
+	if len(g.Schemes) != 1 || len(g.Skews) != 1 || len(g.Leases) != 1 || len(g.Holds) != 1 {
 		return usageError("give one --scheme and one --skew, --lease and --hold, such as --scheme legacy --skew 9s; or --scenario FILE", "--as shows one run")
 	}
 	cell := g.Cells(setting)[0]

@@ -123,23 +123,29 @@ func (s *Store) Exec(now protocol.Instant, conn uint32, writer uint64, command *
 
 // Look returns what a key holds at the server's time now.
 func (s *Store) Look(now protocol.Instant, key string) (Entry, bool) {
-	for i := range s.entries {
-		if e := &s.entries[i]; e.Key == key && !e.expired(int64(now)/1e6) {
-			return *e, true
-		}
+	if i := s.index(key); i >= 0 && !s.entries[i].expired(int64(now)/1e6) {
+		return s.entries[i], true
 	}
 	return Entry{}, false
 }
 
-// Put sets a key from outside, as a test or a scenario's opening position does.
-func (s *Store) Put(e Entry) {
+// index is where a key is, expired or not, or -1.
+func (s *Store) index(key string) int {
 	for i := range s.entries {
-		if s.entries[i].Key == e.Key {
-			s.entries[i] = e
-			return
+		if s.entries[i].Key == key {
+			return i
 		}
 	}
-	s.entries = append(s.entries, e)
+	return -1
+}
+
+// Put sets a key from outside, as a test or a scenario's opening position does.
+func (s *Store) Put(e Entry) {
+	if i := s.index(e.Key); i >= 0 {
+		s.entries[i] = e
+	} else {
+		s.entries = append(s.entries, e)
+	}
 }
 
 // Endless returns a key beside the lock's that has no TTL; empty: there is none. A companion that nobody removes must end by itself.
@@ -154,11 +160,8 @@ func (s *Store) Endless(lock string) string {
 
 // Lapse ends a key's TTL at once, if it has one.
 func (s *Store) Lapse(key string) {
-	for i := range s.entries {
-		if s.entries[i].Key == key && s.entries[i].ExpireMS != 0 {
-			s.drop(i)
-			return
-		}
+	if i := s.index(key); i >= 0 && s.entries[i].ExpireMS != 0 {
+		s.drop(i)
 	}
 }
 
@@ -248,16 +251,12 @@ func (s *Store) touch(key string) {
 // find returns the index of a living key, or -1. A key that has expired is removed, as Redis does on
 // access.
 func (c *call) find(key string) int {
-	for i := range c.entries {
-		if e := &c.entries[i]; e.Key == key {
-			if e.expired(c.ms) {
-				c.drop(i)
-				return -1
-			}
-			return i
-		}
+	i := c.index(key)
+	if i >= 0 && c.entries[i].expired(c.ms) {
+		c.drop(i)
+		return -1
 	}
-	return -1
+	return i
 }
 
 // write sets a key's value; ttlMS 0 leaves it without a TTL, keepTTL leaves the TTL that it has.

@@ -29,11 +29,7 @@ func TestScenarios(t *testing.T) {
 	require.NotEmpty(t, files)
 	for _, file := range files {
 		t.Run(filepath.Base(file), func(t *testing.T) {
-			text, err := os.ReadFile(file)
-			require.NoError(t, err)
-			s, err := scenario.Parse(string(text))
-			require.NoError(t, err)
-
+			s := read(t, file)
 			var lines []string
 			tally := run(s, func(r *sim.Record) { lines = append(lines, strings.TrimRight(report.TraceLine(&s.Fleet, r), " ")) }, s.HasTrace || *rewrite)
 			if *rewrite {
@@ -49,6 +45,15 @@ func TestScenarios(t *testing.T) {
 			}
 		})
 	}
+}
+
+func read(t *testing.T, file string) *scenario.Scenario {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	s, err := scenario.Parse(string(text))
+	require.NoError(t, err, file)
+	return s
 }
 
 // run plays all seeds, and traces the first one if asked.
@@ -80,10 +85,7 @@ func update(t *testing.T, file string, s *scenario.Scenario, tally *sim.Tally, l
 // TestOnlyTheShareLetsAPollerIn: without it, the fleet of old_poller.txt leaves the old client outside from the moment in
 // which two others wait. What it gets, ten seeds together, it gets before.
 func TestOnlyTheShareLetsAPollerIn(t *testing.T) {
-	text, err := os.ReadFile("../../../testdata/scenarios/old_poller.txt")
-	require.NoError(t, err)
-	s, err := scenario.Parse(string(text))
-	require.NoError(t, err)
+	s := read(t, "../../../testdata/scenarios/old_poller.txt")
 	for i := range s.Fleet.Clients {
 		s.Fleet.Clients[i].Share = 0
 	}
@@ -97,10 +99,7 @@ func TestEveryHazardIsShown(t *testing.T) {
 	files, _ := filepath.Glob("../../../testdata/scenarios/*.txt")
 	var sum sim.Tally
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		s, err := scenario.Parse(string(text))
-		require.NoError(t, err)
+		s := read(t, file)
 		s.Seeds = 1
 		tally := run(s, nil, false)
 		sum.Add(&tally)
@@ -115,10 +114,7 @@ func TestEveryHazardIsShown(t *testing.T) {
 func TestFormatReadsBack(t *testing.T) {
 	files, _ := filepath.Glob("../../../testdata/scenarios/*.txt")
 	for _, file := range files {
-		text, err := os.ReadFile(file)
-		require.NoError(t, err)
-		s, err := scenario.Parse(string(text))
-		require.NoError(t, err)
+		s := read(t, file)
 		written, began := s.Format(), time.Now()
 		again, err := scenario.Parse(written)
 		require.NoError(t, err, "%s:\n%s", file, written)
