@@ -121,10 +121,7 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 		if there.Kind != endpoint.Single {
 			return usageError("give a server of its own: redis://127.0.0.1:PORT", "a rehearsal moves to one server")
 		}
-		pool, err := there.Locks()
-		if err != nil {
-			return err
-		}
+		pool := there.Pool()
 		defer pool.Close()
 		o.Other = pool
 	}
@@ -136,10 +133,7 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 	}
 	status := env.status()
 	defer status.Clear()
-	pool, err := end.Locks()
-	if err != nil {
-		return err
-	}
+	pool := end.Pool()
 	defer pool.Close()
 	o.Pool = pool
 	o.Begins = func(name string) {

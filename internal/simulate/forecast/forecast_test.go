@@ -185,7 +185,7 @@ func TestForecastBudget(t *testing.T) {
 	for _, more := range []float64{-200, 600} {
 		d := f.groups[0].draw(rand.New(rand.NewPCG(1, 1)), 0, 0.5)
 		for i := range d.members {
-			d.members[i].hold = law{shares: []float64{0, 1}, values: []float64{1000, 4000}}
+			d.members[i].hold = law{Spread: profile.Spread{Quantiles: []profile.Quantile{{Share: 0, MS: 1000}, {Share: 1, MS: 4000}}}}
 		}
 		d.members[1].offset += b.AheadMS + more
 		found := play(new(sim.World), d.fleet(-1, 8*time.Hour), 1, 1)

@@ -3,6 +3,7 @@ package forecast
 import (
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
@@ -12,31 +13,28 @@ import (
 // law is how long something takes, in milliseconds: straight lines between the quantiles that were measured, and an
 // exponential tail beyond the longest.
 type law struct {
-	shares, values []float64 // rising; the last share is 1 - tail
-	tail, scale    float64   // how much lies beyond the last value, and how far on the average
+	profile.Spread         // its last share is 1 - tail
+	tail, scale    float64 // how much lies beyond the last value, and how far on the average
 }
 
 // drawLaw draws one of the laws that N values can come from. The shares between the quantiles vary as N values make them
 // vary (a Dirichlet distribution). The next value is beyond the longest of N with a chance of 1 in N + 1. How far beyond, the
 // longest tenth says.
 func drawLaw(s profile.Spread, r *rand.Rand) law {
-	q := s.Quantiles
-	if len(q) == 0 {
+	if len(s.Quantiles) == 0 {
 		return law{}
 	}
 	n := max(float64(s.N), 1)
-	l := law{shares: make([]float64, len(q)), values: make([]float64, len(q))}
-	sum := 0.0
-	for i := range q {
-		if i > 0 {
-			sum += gamma(n*(q[i].Share-q[i-1].Share), r)
-		}
-		l.shares[i], l.values[i] = sum, q[i].MS
+	l := law{Spread: profile.Spread{Quantiles: slices.Clone(s.Quantiles)}}
+	sum, last := 0.0, s.Quantiles[0].Share
+	for i := range l.Quantiles {
+		sum += gamma(n*(s.Quantiles[i].Share-last), r)
+		l.Quantiles[i].Share, last = sum, s.Quantiles[i].Share
 	}
 	l.tail = gamma(1, r)
 	sum += l.tail
-	for i := range l.shares {
-		l.shares[i] /= sum
+	for i := range l.Quantiles {
+		l.Quantiles[i].Share /= sum
 	}
 	l.tail /= sum
 	longest := max(0.1*n, 1)
@@ -70,72 +68,42 @@ func gamma(shape float64, r *rand.Rand) float64 {
 
 // exponentially is the law of the time until something that happens at random, mean on the average.
 func exponentially(mean float64) law {
-	return law{shares: []float64{0}, values: []float64{0}, tail: 1, scale: mean}
+	return law{Spread: profile.Spread{Quantiles: make([]profile.Quantile, 1)}, tail: 1, scale: mean}
 }
 
 // beyond is the chance of more than ms.
 func (l law) beyond(ms float64) float64 {
-	last := len(l.values) - 1
-	if last < 0 {
+	switch most := l.Most(); {
+	case ms < most:
+		return 1 - l.Below(ms)
+	case l.tail == 0 || l.scale == 0:
 		return 0
+	default:
+		return l.tail * math.Exp((most-ms)/l.scale)
 	}
-	if ms >= l.values[last] {
-		if l.tail == 0 || l.scale == 0 {
-			return 0
-		}
-		return l.tail * math.Exp((l.values[last]-ms)/l.scale)
-	}
-	for i := last; i > 0; i-- {
-		if lo, hi := l.values[i-1], l.values[i]; ms >= lo {
-			return 1 - l.shares[i-1] - (l.shares[i]-l.shares[i-1])*(ms-lo)/(hi-lo)
-		}
-	}
-	return 1
 }
 
 // at returns the value that the share rest of all values lies beyond.
 func (l law) at(rest float64) float64 {
-	last := len(l.values) - 1
-	switch {
-	case last < 0:
-		return 0
-	case rest <= l.tail:
-		return l.values[last] + l.scale*math.Log(l.tail/max(rest, 1e-300))
+	if rest <= l.tail {
+		return l.Most() + l.scale*math.Log(l.tail/max(rest, 1e-300))
 	}
-	for i := 1; i <= last; i++ {
-		if share := 1 - rest; share <= l.shares[i] {
-			span := l.shares[i] - l.shares[i-1]
-			if span <= 0 {
-				return l.values[i]
-			}
-			return l.values[i-1] + (l.values[i]-l.values[i-1])*max(share-l.shares[i-1], 0)/span
-		}
-	}
-	return l.values[last]
+	return l.At(1 - rest)
 }
 
 // mean is the mean in milliseconds.
-func (l law) mean() float64 {
-	sum := 0.0
-	for i := 1; i < len(l.values); i++ {
-		sum += (l.shares[i] - l.shares[i-1]) * (l.values[i] + l.values[i-1]) / 2
-	}
-	if n := len(l.values); n > 0 {
-		sum += l.tail * (l.values[n-1] + l.scale)
-	}
-	return sum
-}
+func (l law) mean() float64 { return l.Mean() + l.tail*(l.Most()+l.scale) }
 
 // part is the law of those values alone that have shares from to down to less of all values beyond them, for the simulator.
 // part(1, 0) is all.
 func (l law) part(from, to float64) sim.Distribution {
-	if len(l.values) == 0 || from <= to {
+	if len(l.Quantiles) == 0 || from <= to {
 		return nil
 	}
 	// The shares at which the line bends, and points along the tail, which is a curve.
 	rests := []float64{from}
-	for _, share := range l.shares {
-		rests = append(rests, 1-share)
+	for _, q := range l.Quantiles {
+		rests = append(rests, 1-q.Share)
 	}
 	for _, more := range []float64{0.5, 0.2, 0.1, 0.03, 0.01, 0.001} {
 		rests = append(rests, min(l.tail, from)*more)

@@ -40,7 +40,7 @@ func TestLaw(t *testing.T) {
 
 // TestLawParts draws from the parts of a law below and above an edge, and wants the law's own shares back.
 func TestLawParts(t *testing.T) {
-	l := law{shares: []float64{0, 0.5, 0.96}, values: []float64{100, 200, 1000}, tail: 0.04, scale: 500}
+	l := law{Spread: profile.Spread{Quantiles: []profile.Quantile{{Share: 0, MS: 100}, {Share: 0.5, MS: 200}, {Share: 0.96, MS: 1000}}}, tail: 0.04, scale: 500}
 	g := sim.NewGenerator(1, 1)
 	const n = 50_000
 	for _, edge := range []float64{150, 600, 1000, 1700} {
@@ -60,6 +60,6 @@ func TestLawParts(t *testing.T) {
 			assert.InEpsilon(t, 500, sum/n, 0.1, "beyond the last value the tail is exponential")
 		}
 	}
-	assert.Zero(t, law{shares: []float64{0, 1}, values: []float64{1, 2}}.beyond(3), "no tail")
+	assert.Zero(t, law{Spread: profile.Spread{Quantiles: []profile.Quantile{{Share: 0, MS: 1}, {Share: 1, MS: 2}}}}.beyond(3), "no tail")
 	assert.Empty(t, law{}.all())
 }
