@@ -19,38 +19,39 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// TestWindows has what stands on the keys before a window, what happens within it, and what that leaves open or comes to. What has a name in braces is put
-// in its place.
-func TestWindows(t *testing.T) {
-	s := redistest.Real(t)
+// sends lets something happen on a server, as testdata writes it: commands, each behind a semicolon; - for nothing. What has a name in braces is put in its place.
+func sends(t *testing.T, s *redistest.Server, cell string) {
 	fill := strings.NewReplacer("{live}", fmt.Sprint(time.Now().Add(time.Hour).UnixMilli()), "{over}", fmt.Sprint(time.Now().Add(-time.Minute).UnixMilli()), "{long}", strings.Repeat("x", 100_000))
-	send := func(cell string) {
-		for line := range strings.SplitSeq(fill.Replace(cell), " ; ") {
-			switch words := strings.Fields(line); words[0] {
-			case "-":
-			case "restart":
-				s.Kill()
-				s.Start()
-			case "times": // a command
-				n, err := strconv.Atoi(words[1])
-				require.NoError(t, err)
-				for range n {
-					s.Do(words[2], redis.Args{}.AddFlat(words[3:])...)
-				}
-			default:
-				s.Do(words[0], redis.Args{}.AddFlat(words[1:])...)
+	for line := range strings.SplitSeq(fill.Replace(cell), " ; ") {
+		switch words := strings.Fields(line); words[0] {
+		case "-":
+		case "restart":
+			s.Kill()
+			s.Start()
+		case "times": // a command
+			n, err := strconv.Atoi(words[1])
+			require.NoError(t, err)
+			for range n {
+				s.Do(words[2], redis.Args{}.AddFlat(words[3:])...)
 			}
+		default:
+			s.Do(words[0], redis.Args{}.AddFlat(words[1:])...)
 		}
 	}
+}
+
+// TestWindows has what stands on the keys before a window, what happens within it, and what that leaves open or comes to.
+func TestWindows(t *testing.T) {
+	s := redistest.Real(t)
 	for _, row := range redistest.Rows(t, "testdata/windows.txt") {
 		cells := strings.Split(strings.Join(row, " "), " | ")
 		require.Len(t, cells, 5, row)
 		s.Do("FLUSHALL")
-		send(cells[3])
+		sends(t, s, cells[3])
 		o := verify.Options{Match: []string{"lock:*"}, Whole: cells[2] == "monitor"}
 		warned := 0
 		o.Warn = func(string) { warned++ }
-		c := during(t, s, o, func() { send(cells[4]) })
+		c := during(t, s, o, func() { sends(t, s, cells[4]) })
 		if string(c.Verdict) != cells[0] {
 			assert.Equal(t, verify.Inconclusive, c.Verdict, row)
 			assert.Equal(t, cells[0], open(c)[0], "%v: %s", row, c.Why)

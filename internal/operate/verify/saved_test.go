@@ -2,10 +2,12 @@ package verify_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -50,38 +52,21 @@ func cut(t *testing.T, end *endpoint.Endpoint, opts verify.Options, act func()) 
 // command ran, or the server was another one, begins the window again; what was seen, and what was lost, stays so.
 func TestResume(t *testing.T) {
 	options := verify.Options{Match: []string{"lock:*"}, Window: 2 * time.Second, Longest: 2 * time.Second, Look: 50 * time.Millisecond}
-	nothing := func(*redistest.Server) {}
-	old := func(s *redistest.Server) { s.Do("SETNX", "lock:1", "1700000000000"); s.Do("DEL", "lock:1") }
-	for _, c := range []struct {
-		what     string
-		whole    bool
-		act, gap func(*redistest.Server) // within the first run, and after it
-		verdict  verify.Verdict
-		anew     string
-		open     []string
-	}{
-		{"nothing ran", false, nothing, nothing, verify.NoneSeen, "", nil},
-		{"nothing ran, MONITOR was on", true, nothing, nothing, verify.NoneSeen, "", nil},
-		{"reads", true, nothing, func(s *redistest.Server) { s.Do("GET", "lock:1"); s.Do("INFO") }, verify.NoneSeen, "", nil},
-		{"an old client in the gap", true, nothing, old, verify.NoneSeen, "1 DEL, 1 SETNX ran while nobody looked", nil},
-		{"a token in the gap", true, nothing, func(s *redistest.Server) { s.Do("SET", "lock:1", "token", "NX", "PX", "1") }, verify.NoneSeen, "1 SET ran while nobody looked", nil},
-		{"the counters were reset", true, nothing, func(s *redistest.Server) { s.Do("CONFIG", "RESETSTAT") }, verify.NoneSeen, "its counters were reset", nil},
-		{"another server", true, nothing, func(s *redistest.Server) { s.Kill(); s.Start() }, verify.NoneSeen, "it restarted or was replaced", nil},
-		{"an old client before the gap", true, old, nothing, verify.Seen, "", []string{"commands"}},
-		{"an old client before the gap, another one in it", true, old, old, verify.Seen, "1 DEL, 1 SETNX ran", []string{"commands"}},
-		{"a command that nobody saw, before the gap", false, old, nothing, verify.Inconclusive, "", []string{"commands"}},
-	} {
-		t.Run(c.what, func(t *testing.T) {
+	for _, row := range redistest.Rows(t, "testdata/resume.txt") {
+		cells := strings.Split(strings.Join(row, " "), " | ")
+		require.Len(t, cells, 6, row)
+		verdict, anew := verify.Verdict(cells[0]), strings.Trim(cells[5], "-")
+		t.Run(strings.Join(row, " "), func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
 			live(s)
 			end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 			require.NoError(t, err)
 			opts := options
-			opts.Whole = c.whole
-			saved := cut(t, end, opts, func() { c.act(s) })
+			opts.Whole = cells[2] == "monitor"
+			saved := cut(t, end, opts, func() { sends(t, s, cells[3]) })
 			assert.Less(t, saved.Evidence.LookedSeconds, 2.0)
-			c.gap(s)
+			sends(t, s, cells[4])
 			time.Sleep(1100 * time.Millisecond)
 			again := saved.Options
 			assert.Equal(t, opts.Match, again.Match)
@@ -92,24 +77,20 @@ func TestResume(t *testing.T) {
 			cert, err := verify.Run(t.Context(), end, again)
 			require.NoError(t, err)
 			took := time.Since(began).Seconds()
-			assert.Equal(t, c.verdict, cert.Verdict, cert.Why)
-			if c.open == nil {
-				assert.Empty(t, open(cert))
-			} else {
-				assert.Equal(t, c.open, open(cert))
-			}
+			assert.Equal(t, verdict, cert.Verdict, cert.Why)
+			assert.Equal(t, cells[1], cmp.Or(strings.Join(open(cert), " "), "nothing"))
 			require.Len(t, cert.Evidence.Gaps, 1)
 			assert.GreaterOrEqual(t, cert.Evidence.LookedSeconds, 2.0)
-			if c.anew == "" {
+			if anew == "" {
 				assert.Empty(t, cert.Evidence.Gaps[0].Restarted)
 				assert.GreaterOrEqual(t, took, 2-saved.Evidence.LookedSeconds-0.01, "the gap is no part of the window")
 				assert.True(t, cert.Evidence.Started.Equal(saved.Evidence.Started))
-				if c.verdict == verify.NoneSeen {
+				if verdict == verify.NoneSeen {
 					assert.Contains(t, cert.Obligations[0].Evidence, "1 gap of")
 					assert.Contains(t, fmt.Sprint(cert.ResidualRisks), "nobody looked")
 				}
 			} else {
-				assert.Contains(t, cert.Evidence.Gaps[0].Restarted, c.anew)
+				assert.Contains(t, cert.Evidence.Gaps[0].Restarted, anew)
 				assert.GreaterOrEqual(t, took, 2.0, "the whole window once more")
 			}
 			require.NotNil(t, later, "a run that goes on can be ended too")
