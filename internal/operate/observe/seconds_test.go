@@ -4,7 +4,6 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
-	"strconv"
 	"testing"
 	"time"
 
@@ -12,19 +11,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
-
-// value is what a client with this clock writes.
-type value func(clock protocol.Instant, lease time.Duration) string
-
-func floorSeconds(extra int64) value {
-	return func(clock protocol.Instant, lease time.Duration) string {
-		return strconv.FormatInt(int64(clock)/1e9+int64(lease/time.Second)+extra, 10)
-	}
-}
-
-func roundSeconds(clock protocol.Instant, lease time.Duration) string {
-	return strconv.FormatInt((int64(clock)+5e8)/1e9+int64(lease/time.Second)+1, 10)
-}
 
 // TestWholeSecondsAtRandom: where clients write whole seconds, lease and skew are right within their own error bars, whether the language cuts or
 // rounds, and whether a TTL follows: fleets of three to six clients, less than half of them with a wrong clock, a lease from a second to an
@@ -38,16 +24,16 @@ func TestWholeSecondsAtRandom(t *testing.T) {
 		n := 3 + rng.IntN(4)
 		wrong := rng.IntN((n-1)/2 + 1)
 		lease := []time.Duration{1, 2, 3, 5, 10, 15, 20, 30, 60, 120, 300, 600, 3600}[rng.IntN(13)] * s
-		var w value
-		dialect := "redis-doc"
+		dialect, extra, round, fraction := "redis-doc", int64(1), int64(0), ""
 		switch rng.IntN(3) {
 		case 0:
-			w = floorSeconds(1)
 		case 1:
-			w = roundSeconds
+			round = 5e8
 		default:
-			w = func(c protocol.Instant, l time.Duration) string { return floorSeconds(0)(c, l) + ".0" }
-			dialect = "redispy-float"
+			dialect, extra, fraction = "redispy-float", 0, ".0"
+		}
+		written := func(clock protocol.Instant) string {
+			return fmt.Sprint((int64(clock)+round)/1e9+int64(lease/s)+extra, fraction)
 		}
 		fresh, expire := seed%5 == 1, seed%5 == 2 && dialect == "redis-doc"
 		tp := newTape(Options{})
@@ -73,7 +59,7 @@ func TestWholeSecondsAtRandom(t *testing.T) {
 				if rng.IntN(20) == 0 {
 					d = time.Duration(rng.Int64N(int64(200 * time.Millisecond)))
 				}
-				tp.run(addr, "SETNX", "lock:x", w(tp.at.Add(time.Millisecond-d+off[host]), lease))
+				tp.run(addr, "SETNX", "lock:x", written(tp.at.Add(time.Millisecond-d+off[host])))
 				if expire {
 					tp.run(addr, "EXPIRE", "lock:x", fmt.Sprint(int64(lease/s)))
 				}
@@ -82,22 +68,19 @@ func TestWholeSecondsAtRandom(t *testing.T) {
 				tp.run(addr, "DEL", "lock:x")
 			}
 		}
-		r := tp.report()
 		fleets++
-		lb := false
-		for _, row := range r.Clients {
+		wrongLease := 0
+		for _, row := range tp.report().Clients {
 			total++
 			assert.Equal(t, dialect, row.Dialect, "seed %d", seed)
 			if *row.LeaseMS != ms(lease) {
-				lb = true
+				wrongLease = 1
 			}
 			if math.Abs(*row.SkewMS-ms(off[row.Host])) > *row.SkewErrorMS {
 				bad++
 			}
 		}
-		if lb {
-			badLease++
-		}
+		badLease += wrongLease
 	}
 	t.Logf("of %d error bars %d do not hold; of %d leases %d are wrong", total, bad, fleets, badLease)
 	assert.LessOrEqual(t, 200*bad, total)
