@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -29,7 +30,8 @@ type Masters struct {
 	// peers are the addresses of the servers. A server that has just been demoted shows in its MONITOR what
 	// the new master sends it, from that one's address.
 	peers   map[string]bool
-	watches []*watch // in the order in which they began
+	watches []*watch          // in the order in which they began
+	current map[string]*watch // those of masters, as far as is known, by address
 	holes   []string
 	window  window
 
@@ -48,7 +50,7 @@ func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, lim
 	if err != nil {
 		return nil, err
 	}
-	m := &Masters{end: end, opts: opts, limits: limits, peers: map[string]bool{}}
+	m := &Masters{end: end, opts: opts, limits: limits, peers: map[string]bool{}, current: map[string]*watch{}}
 	m.ctx, m.cancel = context.WithCancel(ctx)
 	m.know(nodes)
 	addrs := mastersAmong(nodes)
@@ -135,46 +137,37 @@ func (m *Masters) goAlong() {
 
 // limited tells that limits ended the watch of every master.
 func (m *Masters) limited() bool {
-	latest := m.latest()
-	ended := 0
-	for _, w := range latest {
-		switch {
-		case w.left:
-		case !w.ending() || w.lost():
+	now := m.now()
+	for _, w := range now {
+		if !w.ending() || w.lost() {
 			return false
-		default:
-			ended++
 		}
 	}
-	return ended > 0
+	return len(now) > 0
 }
 
-// latest returns the last watch of each server.
-func (m *Masters) latest() map[string]*watch {
+// now returns the watches of those that are masters, by address.
+func (m *Masters) now() map[string]*watch {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	all := map[string]*watch{}
-	for _, w := range m.watches {
-		all[w.addr] = w
-	}
-	return all
+	return maps.Clone(m.current)
 }
 
 // adjust watches the masters that stand, and no others.
 func (m *Masters) adjust(masters []string, left time.Duration) {
-	latest := m.latest()
-	for addr, w := range latest {
-		if !w.left && !slices.Contains(masters, addr) {
+	now := m.now()
+	for addr, w := range now {
+		if !slices.Contains(masters, addr) {
 			m.mu.Lock()
-			w.left = true
+			delete(m.current, addr)
 			m.mu.Unlock()
 			m.hole("%s is no master any more", addr)
 			w.cancel(errOver)
 		}
 	}
 	for _, addr := range masters {
-		w := latest[addr]
-		if w != nil && !w.left && (!w.ending() || !w.lost()) || m.restarts >= mostRestarts {
+		w := now[addr]
+		if w != nil && (!w.ending() || !w.lost()) || m.restarts >= mostRestarts {
 			continue
 		}
 		limits := m.limits
@@ -194,6 +187,7 @@ func (m *Masters) add(w *watch) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.watches = append(m.watches, w)
+	m.current[w.addr] = w
 }
 
 // hole notes what is missing.
@@ -273,13 +267,8 @@ func (m *Masters) Report() (r Report) {
 // Profile writes down the fleet of all servers as it was measured so far.
 func (m *Masters) Profile() (p profile.Profile) {
 	m.observed(func(all observers, window *window) { p = all.profile(window) })
-	latest := m.latest()
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for _, w := range latest {
-		if !w.left { // else its successor remembers
-			p.Failovers = p.Failovers.Beside(w.guard.failovers)
-		}
+	for _, w := range m.now() { // what a former master remembers its successor does
+		p.Failovers = p.Failovers.Beside(w.guard.failovers)
 	}
 	return p
 }

@@ -38,7 +38,6 @@ type Cost struct {
 // watch is a live observation of one master. Its methods are safe for concurrent use.
 type watch struct {
 	addr string
-	left bool // it is no master any more; Masters writes it, with its lock
 
 	limits Limits
 	ctx    context.Context // of the window; what ends it is its cause
