@@ -75,7 +75,8 @@ func (s step) String() string {
 
 func (p *plan) String() string {
 	var b strings.Builder
-	fmt.Fprintf(&b, "kind %s, seed %d (%s), rough %v, key %s, TTL %v, reply timeout %v\n", p.kind.name, p.seed, p.variant.options, p.rough, p.key, p.terms.ttl, p.terms.reply)
+	fmt.Fprintf(&b, "kind %s, seed %d (%s), rough %v, ", p.kind.name, p.seed, p.variant.options, p.rough)
+	fmt.Fprintf(&b, "key %s, TTL %v, reply timeout %v\n", p.key, p.terms.ttl, p.terms.reply)
 	for i, steps := range p.clients {
 		fmt.Fprintf(&b, "  client %d:", i)
 		for _, s := range steps {
