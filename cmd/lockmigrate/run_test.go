@@ -114,21 +114,40 @@ func TestErrorsAreOneSafeLine(t *testing.T) {
 	}
 }
 
-// TestHelpFitsTheScreen: every command's help, in 80 columns.
-func TestHelpFitsTheScreen(t *testing.T) {
-	var visit func(path []string, cmd *cobra.Command)
-	visit = func(path []string, cmd *cobra.Command) {
-		stdout, _ := expect(t, exitDone, append(path, "--help")...)
-		for line := range strings.SplitSeq(stdout, "\n") {
-			assert.LessOrEqual(t, utf8.RuneCountInString(line), 80, "%q: %s", path, line)
-		}
-		for _, sub := range cmd.Commands() {
-			if sub.IsAvailableCommand() {
-				visit(append(path[:len(path):len(path)], sub.Name()), sub)
-			}
+// everyCommand visits the commands that the program has.
+func everyCommand(visit func(c *cobra.Command)) {
+	var look func(c *cobra.Command)
+	look = func(c *cobra.Command) {
+		visit(c)
+		for _, sub := range c.Commands() {
+			look(sub)
 		}
 	}
-	visit(nil, newRootCommand(&environment{stdout: io.Discard, stderr: io.Discard}))
+	look(newRootCommand(processEnvironment()))
+}
+
+// TestHelpFitsTheScreen: every command's help, in 80 columns. Each section of help.txt is a command's; only what its name explains has none.
+func TestHelpFitsTheScreen(t *testing.T) {
+	sections := map[string]bool{}
+	for line := range strings.Lines(helpText) {
+		if path, found := strings.CutPrefix(strings.TrimSuffix(line, "\n"), "== "); found {
+			sections[path] = true
+		}
+	}
+	everyCommand(func(c *cobra.Command) {
+		if c.IsAvailableCommand() {
+			stdout, _ := expect(t, exitDone, append(strings.Fields(c.CommandPath())[1:], "--help")...)
+			for line := range strings.SplitSeq(stdout, "\n") {
+				assert.LessOrEqual(t, utf8.RuneCountInString(line), helpColumns, "%s: %s", c.CommandPath(), line)
+			}
+		}
+		assert.Equal(t, sections[c.CommandPath()], c.Long != "" && strings.Contains(helpText, c.Long+"\n"), c.CommandPath())
+		if !sections[c.CommandPath()] {
+			assert.Contains(t, []string{"lockmigrate version", "lockmigrate help", "lockmigrate stage show"}, c.CommandPath())
+		}
+		delete(sections, c.CommandPath())
+	})
+	assert.Empty(t, sections, "sections of no command")
 }
 
 func TestWrap(t *testing.T) {
@@ -143,31 +162,6 @@ func TestFold(t *testing.T) {
 	assert.Equal(t, "plan: one two three\n      four\nshort\n", fold("plan: one two three four\nshort\n", 19))
 	command := "  would run  ACL SETUSER old -setnx -getset '(+setnx +getset ~cache:*)'\n"
 	assert.Equal(t, command, fold(command, 20), "a reader copies it")
-}
-
-// TestEveryCommandHasItsHelp: each section of help.txt is a command's and no line is too wide; only what its name explains has none.
-func TestEveryCommandHasItsHelp(t *testing.T) {
-	sections := map[string]bool{}
-	for line := range strings.Lines(helpText) {
-		line = strings.TrimSuffix(line, "\n")
-		assert.LessOrEqual(t, len(line), helpColumns, line)
-		if path, found := strings.CutPrefix(line, "== "); found {
-			sections[path] = true
-		}
-	}
-	var look func(c *cobra.Command)
-	look = func(c *cobra.Command) {
-		assert.Equal(t, sections[c.CommandPath()], c.Long != "" && strings.Contains(helpText, c.Long+"\n"), c.CommandPath())
-		if !sections[c.CommandPath()] {
-			assert.Contains(t, []string{"lockmigrate version", "lockmigrate docs", "lockmigrate help", "lockmigrate stage show"}, c.CommandPath())
-		}
-		delete(sections, c.CommandPath())
-		for _, sub := range c.Commands() {
-			look(sub)
-		}
-	}
-	look(newRootCommand(processEnvironment()))
-	assert.Empty(t, sections, "sections of no command")
 }
 
 func TestShort(t *testing.T) {
@@ -186,8 +180,7 @@ func TestShort(t *testing.T) {
 // TestNoNumberIsBelowZero gives each number of each command a value below zero: only those that say so take it.
 func TestNoNumberIsBelowZero(t *testing.T) {
 	asked := 0
-	var look func(c *cobra.Command)
-	look = func(c *cobra.Command) {
+	everyCommand(func(c *cobra.Command) {
 		c.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			value := map[string]string{"duration": "-1s", "int": "-1", "int64": "-1", "float64": "-0.5"}[f.Value.Type()]
 			if _, allowed := f.Annotations[negative]; value == "" || allowed {
@@ -201,11 +194,7 @@ func TestNoNumberIsBelowZero(t *testing.T) {
 			assert.Contains(t, stderr, "--"+f.Name+" "+value+" is negative: give 0 or more", "%v", args)
 			asked++
 		})
-		for _, sub := range c.Commands() {
-			look(sub)
-		}
-	}
-	look(newRootCommand(processEnvironment()))
+	})
 	assert.Equal(t, 40, asked, "numbers in all: the walk reached every command; count a new one here")
 }
 
