@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"cmp"
 	"fmt"
 	"slices"
 	"time"
@@ -114,18 +113,32 @@ func (s Spread) And(other Spread) Spread {
 		return other
 	}
 	both := Spread{N: s.N + other.N}
-	weight := float64(max(s.N, 1)) / float64(max(s.N, 1)+max(other.N, 1))
-	var points []Quantile // of the distribution of both, at every value that either names
-	for _, q := range slices.Concat(s.Quantiles, other.Quantiles) {
-		points = append(points, Quantile{weight*s.Below(q.MS) + (1-weight)*other.Below(q.MS), q.MS})
-	}
-	slices.SortFunc(points, func(a, b Quantile) int { return cmp.Or(cmp.Compare(a.MS, b.MS), cmp.Compare(a.Share, b.Share)) })
-	points[0].Share = 0
-	all := Spread{Quantiles: points}
+	all := Mixed(s, other)
 	for _, share := range shares {
 		both.Quantiles = append(both.Quantiles, Quantile{share, all.At(share)})
 	}
 	return both
+}
+
+// Mixed is the spread of the values of all, with every quantile of each.
+func Mixed(all ...Spread) (out Spread) {
+	var values []float64
+	for _, s := range all {
+		out.N += max(s.N, 1)
+		for _, q := range s.Quantiles {
+			values = append(values, q.MS)
+		}
+	}
+	slices.Sort(values)
+	for _, ms := range slices.Compact(values) {
+		share := 0.0
+		for _, s := range all {
+			share += float64(max(s.N, 1)) / float64(out.N) * s.Below(ms)
+		}
+		out.Quantiles = append(out.Quantiles, Quantile{Share: min(share, 1), MS: ms})
+	}
+	out.Quantiles[0].Share, out.Quantiles[len(out.Quantiles)-1].Share = 0, 1
+	return out
 }
 
 func (s Spread) validate() error {

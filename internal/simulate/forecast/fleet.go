@@ -70,29 +70,8 @@ func (g *group) pools() {
 				members = append(members, a.hold)
 			}
 		}
-		g.holds = append(g.holds, pooled(members))
+		g.holds = append(g.holds, profile.Mixed(members...))
 	}
-}
-
-// pooled is the spread of all values, with every quantile of each: it is the ends of them that count.
-func pooled(all []profile.Spread) (out profile.Spread) {
-	var values []float64
-	for _, s := range all {
-		out.N += max(s.N, 1)
-		for _, q := range s.Quantiles {
-			values = append(values, q.MS)
-		}
-	}
-	slices.Sort(values)
-	for _, ms := range slices.Compact(values) {
-		share := 0.0
-		for _, s := range all {
-			share += float64(max(s.N, 1)) / float64(out.N) * s.Below(ms)
-		}
-		out.Quantiles = append(out.Quantiles, profile.Quantile{Share: min(share, 1), MS: ms})
-	}
-	out.Quantiles[0].Share, out.Quantiles[len(out.Quantiles)-1].Share = 0, 1
-	return out
 }
 
 // alike tells that two spreads may well be of one law: by the test of Kolmogorov and Smirnov, at 5 %.

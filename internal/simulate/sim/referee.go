@@ -96,7 +96,6 @@ type referee struct {
 type view struct {
 	inside   bool
 	wanted   protocol.Instant
-	asked    protocol.Instant // when the command under way was computed and sent
 	leaseEnd protocol.Instant // true time at which the present hold's lease is over
 	read     uint64           // who wrote the value that GET returned
 	taken    uint64           // who wrote the value that the takeover replaced
@@ -120,7 +119,6 @@ func (r *referee) wants(w *World, m *member) {
 }
 
 func (r *referee) sends(w *World, m *member) {
-	m.view.asked = w.now
 	r.judgeTakeover(w, m, false) // it goes on: it did not win with what it replaced
 }
 

@@ -36,8 +36,7 @@ type Record struct {
 	Phase   model.Phase
 	Command protocol.Command
 	Reply   protocol.Reply
-	Sent    protocol.Instant // Executes: when the command was sent
-	Key     model.Entry      // Executes: what the key holds afterwards; Enters: the key's name alone
+	Key     model.Entry // Executes: what the key holds afterwards; Enters: the key's name alone
 	Exists  bool
 	Error   time.Duration    // how far the client's wall clock is ahead
 	Lease   protocol.Instant // Enters: the true time at which the lease is over
@@ -66,7 +65,7 @@ func (w *World) emit(r Record) {
 func (w *World) noteCommand(m *member, f *flight, reply *protocol.Reply) {
 	room := &w.rooms[f.room]
 	key, exists := room.store.Look(w.clock.Read(w.now).Wall, room.key)
-	w.emit(Record{Kind: Executes, Client: m.number, Command: f.command, Reply: *reply, Sent: m.view.asked, Key: key, Exists: exists})
+	w.emit(Record{Kind: Executes, Client: m.number, Command: f.command, Reply: *reply, Key: key, Exists: exists})
 }
 
 // hashCommand mixes a command and its reply into the trace's hash.
