@@ -220,7 +220,7 @@ func (p *prober) mark(ctx context.Context, db int, what string) (there bool, err
 	return true, nil
 }
 
-// reads sends GET and PTTL for keys, and HGETALL where a key is a small hash.
+// reads sends GET and PTTL for keys. Of one that is no string the first tells that it is there.
 func (p *prober) reads(ctx context.Context, db int, keys []string) error {
 	for _, k := range keys {
 		_ = p.conn.Send("GET", k)
@@ -230,7 +230,6 @@ func (p *prober) reads(ctx context.Context, db int, keys []string) error {
 	if err := p.conn.Flush(); err != nil {
 		return err
 	}
-	var others []string
 	for _, k := range keys {
 		for _, verb := range []string{"GET", "PTTL"} {
 			reply, err := redis.ReceiveContext(p.conn, ctx)
@@ -241,26 +240,8 @@ func (p *prober) reads(ctx context.Context, db int, keys []string) error {
 			case !ran(err):
 				p.refuse(verb, k, refused)
 				continue
-			case err != nil:
-				others = append(others, k)
 			}
 			p.push(ctx, answer{verb, k, db, reply, err})
-		}
-	}
-	for _, k := range others {
-		reply, err := p.ask(ctx, k, "HLEN", k)
-		if n, ok := reply.(int64); err != nil || !ok || n > 2 {
-			if err != nil && !ran(err) {
-				return err
-			}
-			continue
-		}
-		if reply, err = p.ask(ctx, k, "HGETALL", k); err != nil && !ran(err) {
-			return err
-		}
-		p.sent.Add(2)
-		if reply != nil || err != nil {
-			p.push(ctx, answer{"HGETALL", k, db, reply, err})
 		}
 	}
 	return ctx.Err()
@@ -276,7 +257,7 @@ func (p *prober) push(ctx context.Context, a answer) {
 // take meets one of our own lines in the stream and takes in the reply that belongs to it.
 func (p *prober) take(ctx context.Context, o *Observer, l *traffic.Command) error {
 	word := l.Words[0]
-	if mark := word == "ECHO" && len(l.Words) == 2 && strings.HasPrefix(l.Words[1], snapshotMark); !mark && word != "GET" && word != "PTTL" && word != "HGETALL" {
+	if mark := word == "ECHO" && len(l.Words) == 2 && strings.HasPrefix(l.Words[1], snapshotMark); !mark && word != "GET" && word != "PTTL" {
 		return nil
 	}
 	timer := time.NewTimer(5 * time.Second)
@@ -319,10 +300,6 @@ func (p *prober) learn(o *Observer, l *traffic.Command, a answer) {
 		if text, err := redis.String(a.reply, nil); err == nil {
 			o.Keys.Learn(l.DB, a.key, text)
 			o.Settle(l.DB, a.key)
-		}
-	case a.verb == "HGETALL":
-		if fields, err := redis.StringMap(a.reply, a.err); err == nil && len(fields) > 0 {
-			o.Keys.LearnHash(l.DB, a.key, fields)
 		}
 	}
 }

@@ -178,7 +178,7 @@ const (
 var Commands = []Use{
 	use("lockmigrate scan", connects, census),
 	use("lockmigrate doctor", connects, census, "?acl|dryrun ?acl|list ?acl|log ?acl|whoami ?client|id ?client|list ?client|tracking ?command|info ?config|get ?dbsize eval evalsha"),
-	use("lockmigrate observe", connects, Lock, "client|id client|list ?dbsize echo get hgetall hlen ?info monitor pttl scan"),
+	use("lockmigrate observe", connects, Lock, "client|id client|list ?dbsize echo get ?info monitor pttl scan"),
 	use("lockmigrate verify", connects, census, "?acl|list ?acl|dryrun ?acl|log client|list command|info ?command|count ?object|help echo ?dbsize ?monitor"),
 	use("lockmigrate fence", connects, fence),
 	use("lockmigrate fence --execute", connects, fence, "acl|setuser"),

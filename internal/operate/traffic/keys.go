@@ -110,17 +110,18 @@ func (k *Keys) Learn(db int, name, value string) {
 	k.put(id, entry{kind: text, value: value, expires: k.m[id].expires}, true)
 }
 
-// LearnHash takes in a hash.
-func (k *Keys) LearnHash(db int, name string, fields map[string]string) {
-	id := Key{db, name}
-	k.put(id, entry{kind: hash, fields: fields, expires: k.m[id].expires}, true)
-}
-
 // LearnAbsent takes in that there is no such key.
 func (k *Keys) LearnAbsent(db int, name string) { k.put(Key{db, name}, entry{kind: absent}, true) }
 
-// LearnThere takes in that a key of another type exists.
-func (k *Keys) LearnThere(db int, name string) { k.put(Key{db, name}, entry{kind: there}, true) }
+// LearnThere takes in that a key of another type exists. One that was a hash is taken for it still.
+func (k *Keys) LearnThere(db int, name string) {
+	id := Key{db, name}
+	e := entry{kind: there}
+	if before := k.m[id]; before.kind == hash {
+		e = entry{kind: hash, fields: before.fields}
+	}
+	k.put(id, e, true)
+}
 
 // LearnTTL takes in the reply of PTTL.
 func (k *Keys) LearnTTL(db int, name string, now protocol.Instant, ms int64) {
