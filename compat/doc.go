@@ -167,7 +167,7 @@
 //   - G7: TestLocksOutliveAStageChange.
 //   - G8: TestBridgeWaiterWakesAtAJavaDelete; TestLegacyHolderIsWatchedAtOnce.
 //   - G9: TestProcessesTakeTurns; TestExamples in internal/scripts, bridge_acquire.
-//   - G10: TestCancelledAcquireLeavesNothing; TestServerThatStopsAnswering.
+//   - G10: TestCancelledAcquireLeavesNothing; TestNothingAnswers in internal/evidence/suites/kinds.
 //   - G11: TestWaitersOfProcessesAreServedInOrder, TestProcessesTakeTurns, TestQueueOutlivesItsWaiters;
 //     TestNoGapsWithoutOldClients; TestOldClientWhenGapsAreRare.
 //   - G12: TestWhatCannotWorkFailsAtOnce; TestAMisfitSaysWhy; TestAServiceOutlivesACorrectedRecord.

@@ -224,25 +224,3 @@ func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
 		assert.False(t, s.Value("orders") != theirs || s.Value(protocol.GuardKey("orders")) != "", "the release took the legacy client's value, or left its own guard")
 	})
 }
-
-// TestLostRepliesAreSettled: a server that stops answering in the middle costs no certainty, or says so.
-func TestServerThatStopsAnswering(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		l := newLocker(t, s, quick(func(o *compat.Options) { o.ReplyTimeout = 200 * time.Millisecond }))
-		release(t, acquire(t, l, "orders"))
-		thaw := s.Freeze()
-		start := time.Now()
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		if _, err := l.TryAcquire(ctx, "orders"); !errors.Is(err, lockmigrate.ErrNotAcquired) || time.Since(start) > 180*time.Millisecond {
-			t.Errorf("after %v: %v", time.Since(start), err)
-		}
-		_, err := l.TryAcquire(t.Context(), "bills")
-		var e *lockmigrate.Error
-		assert.False(t, !errors.Is(err, lockmigrate.ErrUnknownOutcome) || !errors.As(err, &e) || e.Until.IsZero(), "four replies were lost: %v", err)
-		thaw()
-		await(t, "both keys are free again", func() bool {
-			return s.Value("orders")+s.Value("bills")+s.Value(protocol.GuardKey("orders"))+s.Value(protocol.GuardKey("bills")) == ""
-		})
-	})
-}

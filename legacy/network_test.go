@@ -109,21 +109,6 @@ func TestLateReplyIsNoLock(t *testing.T) {
 	})
 }
 
-// Options.Wait bounds an Acquire also where the server does not answer.
-func TestWaitBoundsASilentServer(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		l, err := legacy.New(s.Pool(), legacy.Options{Lease: time.Minute, Wait: 200 * time.Millisecond, ReplyTimeout: 20 * time.Second})
-		require.NoError(t, err)
-		thaw := s.Freeze()
-		start := time.Now()
-		_, err = l.Acquire(t.Context(), "orders")
-		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		assert.Less(t, time.Since(start), 10*time.Second)
-		thaw()
-		l.Close()
-	})
-}
-
 // A DEL whose reply does not come in time is on its way yet. Nobody may get in before it: it would delete the successor's key.
 func TestADELOnItsWayIsNotSentAgain(t *testing.T) {
 	for _, c := range []struct {

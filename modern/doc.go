@@ -113,7 +113,7 @@
 //   - G2: TestLifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds.
 //   - G3: TestFault10ReleaseNeverRemovesAnothers.
 //   - G4: TestLifecycle.
-//   - G5: TestFault04LostReplies.
+//   - G5: TestFault04LostReplies; TestNothingAnswers in internal/evidence/suites/kinds.
 //   - G6: TestProcessesTakeTurns in package compat; TestFleets; TestOldClientsDeletionIsOneSetAway; TestOldClientIsWatchedAtOnce.
 //   - G7: TestFault08LostWakeUp; TestFaults in internal/evidence/suites/faults, FLUSHALL.
 //   - G8: TestFencingTokensRise, TestFault01ServersClockDiffers; TestFencingTokensWithoutTheirCounter.

@@ -49,6 +49,7 @@ type terms struct {
 	told    lockmigrate.Observer // in place of counted
 	reply   time.Duration        // of the replies; zero: half of ttl
 	ttl     time.Duration        // zero: ttl
+	wait    time.Duration        // of Acquire at most; zero: no bound
 	args    []string             // words on the server's command line
 	faulty  bool                 // the pools lose commands and replies as scene.fate says
 	server  *redistest.Server
@@ -79,7 +80,7 @@ var kinds = []kind{
 
 func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Pool, terms) locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
-		l, err := legacy.New(pools[0], legacy.Options{Lease: c.lease(), Release: release, ReplyTimeout: c.timeout(), Observer: c.observer()})
+		l, err := legacy.New(pools[0], legacy.Options{Lease: c.lease(), Wait: c.wait, Release: release, ReplyTimeout: c.timeout(), Observer: c.observer()})
 		require.NoError(t, err)
 		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
 	}
@@ -89,7 +90,7 @@ func openCompat(stage lockmigrate.Stage) func(*testing.T, []lockmigrate.Pool, te
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		o := compat.Options{
 			TTL: c.lease(), Lease: c.lease(), ShortestLease: c.lease(), ClockLag: 50 * time.Millisecond,
-			CommandDelay: 50 * time.Millisecond, MaxHold: c.maxHold, ReplyTimeout: c.timeout(), Observer: c.observer(),
+			CommandDelay: 50 * time.Millisecond, MaxHold: c.maxHold, Wait: c.wait, ReplyTimeout: c.timeout(), Observer: c.observer(),
 		}
 		if stage != lockmigrate.StageBridge {
 			var err error
@@ -106,7 +107,7 @@ func openCompat(stage lockmigrate.Stage) func(*testing.T, []lockmigrate.Pool, te
 func openModern(o modern.Options) func(*testing.T, []lockmigrate.Pool, terms) locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
 		o := o
-		o.TTL, o.MaxHold, o.ReplyTimeout, o.Observer = c.lease(), c.maxHold, c.timeout(), c.observer()
+		o.TTL, o.Wait, o.MaxHold, o.ReplyTimeout, o.Observer = c.lease(), c.wait, c.maxHold, c.timeout(), c.observer()
 		l, err := modern.New(pools[0], o)
 		require.NoError(t, err)
 		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
@@ -174,7 +175,7 @@ func lockerOf(
 }
 
 func (c terms) modern() modern.Options {
-	return modern.Options{TTL: c.lease(), MaxHold: c.maxHold, ReplyTimeout: c.timeout(), Observer: c.observer()}
+	return modern.Options{TTL: c.lease(), Wait: c.wait, MaxHold: c.maxHold, ReplyTimeout: c.timeout(), Observer: c.observer()}
 }
 
 func (c terms) lease() time.Duration {

@@ -181,6 +181,49 @@ func TestEachMomentOfAnAttemptHasItsCause(t *testing.T) {
 	})
 }
 
+// TestWaitBoundsTheWholeAcquire, also its first attempt, where the server does not answer.
+func TestWaitBoundsTheWholeAcquire(t *testing.T) {
+	const wait = 200 * time.Millisecond
+	virtually(t, nil, terms{ttl: time.Minute, reply: 10 * time.Second, wait: wait}, func(s *scene) {
+		defer s.server.Freeze()()
+		start, poll := time.Now(), time.Duration(0)
+		_, err := s.acquire(context.Background(), key)
+		assert.ErrorIs(s, err, lockmigrate.ErrNotAcquired)
+		if strings.HasPrefix(s.kind.name, "legacy") {
+			poll = 100 * time.Millisecond // an attempt that begins within Wait is finished, within one Poll
+		} else {
+			assert.ErrorContains(s, err, "Options.Wait is over")
+		}
+		assert.Less(s, time.Since(start), wait+poll+10*time.Millisecond)
+	})
+}
+
+// TestNothingAnswers: where no reply comes to anything, an attempt says that its outcome is unknown, and until when the key may stay taken;
+// that is no longer than the server counts. Who does not wait for that is back with its context. A quorum tells its observer.
+func TestNothingAnswers(t *testing.T) {
+	const lease, reply, tick = 2 * time.Second, 200 * time.Millisecond, 10 * time.Millisecond
+	virtually(t, func(k kind) bool { return k.name != "quorum" }, terms{ttl: lease, reply: reply}, func(s *scene) {
+		thaw, start := s.server.Freeze(), time.Now()
+		ctx, cancel := context.WithTimeout(s.Context(), 100*time.Millisecond)
+		defer cancel()
+		_, err := s.try(ctx, "another")
+		assert.ErrorIs(s, err, lockmigrate.ErrNotAcquired)
+		assert.Less(s, time.Since(start), 100*time.Millisecond+tick)
+
+		start = time.Now()
+		_, err = s.try(s.Context(), key)
+		require.ErrorIs(s, err, lockmigrate.ErrUnknownOutcome)
+		var e *lockmigrate.Error
+		require.ErrorAs(s, err, &e)
+		assert.WithinRange(s, e.Until, start.Add(lease-tick), time.Now().Add(lease+reply+tick))
+		thaw()
+		time.Sleep(time.Until(e.Until))
+		if !s.kind.old { // whose value stays, and is over
+			assert.EqualValues(s, 0, s.server.Do("EXISTS", key, "another", protocol.GuardKey(key), protocol.GuardKey("another")), "taken for no longer than said")
+		}
+	})
+}
+
 // TestCloseEndsWaits at once, and no waiter leaves its place in the queue behind.
 func TestCloseEndsWaits(t *testing.T) {
 	virtually(t, nil, terms{ttl: time.Minute}, func(s *scene) {
