@@ -183,13 +183,21 @@ func Run(ctx context.Context, o Options) (err error) {
 
 // run plays acts on servers that are private or not.
 func (p *player) run(ctx context.Context, acts []act, private bool) (err error) {
+	if err := p.store.Init(ctx, p.Record); err != nil {
+		cleaned := p.clean(ctx, private)
+		if errors.Is(err, stages.ErrUnsure) { // else nothing was written
+			return errors.Join(endpoint.Explain(err), cleaned)
+		}
+		var unreached *endpoint.Error
+		if errors.As(err, &unreached) {
+			return unreached
+		}
+		return endpoint.Explain(err)
+	}
 	defer func() {
 		p.end()
 		err = errors.Join(err, p.clean(ctx, private))
 	}()
-	if err := p.store.Init(ctx, p.Record); err != nil {
-		return endpoint.Explain(err)
-	}
 	for _, a := range acts {
 		if a.stage >= stages.Both && p.Other == nil {
 			continue
