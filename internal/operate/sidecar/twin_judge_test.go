@@ -133,6 +133,8 @@ func (r *run) reply(s *step, c []string, before [2]view, bare, behind string) {
 		r.differ("D4")
 	case swaps && (v.kind == "none" || len(s.commands) > 1) && bare == "nil" && far && r.losesOnNothing():
 		r.differ("D5")
+	case swaps && bare == "nil" && far && (v.kind == "none" && v.gap || r.site.stage == stages.Bridge && len(s.commands) > 1): // after a DEL
+		r.differ("D6")
 	case name == "EXEC" && behind == "nil" && r.dirtied:
 		r.differ("D9")
 	case nx && no && r.site.stage == stages.Bridge && r.site.dialect != nil && r.site.dialect.SettlesFree():
