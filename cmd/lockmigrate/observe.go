@@ -103,7 +103,7 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	if err != nil {
 		return findings{}.verdict(err)
 	}
-	out := newObserveOutput(env, flags)
+	out := &observeOutput{env: env, flags: flags}
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
 	err = out.whileRunning(masters, ended, flags.limits.For)
@@ -145,7 +145,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 	}
 	o.Finish()
 	found := findings{o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes}
-	if printErr := newObserveOutput(env, flags).final(found, err); printErr != nil {
+	if printErr := (&observeOutput{env: env, flags: flags}).final(found, err); printErr != nil {
 		return printErr
 	}
 	return found.verdict(err)

@@ -69,7 +69,7 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 	}()
 	fmt.Fprintf(env.stderr, "lockmigrate: observing what passes through %s to %s for %v; services connect there in place of the server\n",
 		strings.Join(flags.listen, ", "), end, limits.For)
-	out := newObserveOutput(env, flags)
+	out := &observeOutput{env: env, flags: flags}
 	if err := out.whileRunning(listening, ended, limits.For); err != nil {
 		return failedError("choose another --listen ADDRESS", "%w", err)
 	}

@@ -22,10 +22,6 @@ type observeOutput struct {
 	lines int // of the live table that stand on the screen
 }
 
-func newObserveOutput(env *environment, flags observeFlags) *observeOutput {
-	return &observeOutput{env: env, flags: flags}
-}
-
 // whileRunning shows the live table until the observation has ended, or a countdown where the table has no place.
 func (o *observeOutput) whileRunning(seen interface{ Report() observe.Report }, ended <-chan error, window time.Duration) error {
 	live := o.env.isTerminal(o.env.stdout) && !o.env.global.json && !o.flags.follow

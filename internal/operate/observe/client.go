@@ -16,13 +16,12 @@ type Peer struct {
 
 // client is one connection.
 type client struct {
-	o        *Observer
-	addr     string
-	votes    map[vote]int64
-	commands int64
-	first    protocol.Instant // of its commands that use a lock
-	last     protocol.Instant // of all
-	before   protocol.Instant // of its command before
+	o      *Observer
+	addr   string
+	votes  map[vote]int64
+	first  protocol.Instant // of its commands that use a lock
+	last   protocol.Instant // of all
+	before protocol.Instant // of its command before
 
 	attempts    map[traffic.Key]*attempt
 	uses        map[string]*use // by family

@@ -90,12 +90,11 @@ func (g *guard) baseline(ctx context.Context) error {
 
 // remember asks the server whether it has taken a master's place. One that has no replicas may have forgotten.
 func (g *guard) remember(ctx context.Context) {
-	is, err := endpoint.Info(ctx, g.conn, "replication")
-	server, otherErr := endpoint.Info(ctx, g.conn, "server")
-	up, noTime := strconv.ParseInt(server["uptime_in_seconds"], 10, 64)
+	is, err := endpoint.Info(ctx, g.conn)
+	up, noTime := strconv.ParseInt(is["uptime_in_seconds"], 10, 64)
 	before, known := is["master_replid2"]
 	switch promoted := strings.Trim(before, "0") != ""; {
-	case err != nil || otherErr != nil || noTime != nil || !known || is["role"] != "master":
+	case err != nil || noTime != nil || !known || is["role"] != "master":
 	case promoted:
 		g.failovers = &profile.Failovers{Seen: 1, Seconds: float64(max(up, 1))}
 	case is["connected_slaves"] != "0":

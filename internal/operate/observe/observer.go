@@ -138,7 +138,6 @@ func (o *Observer) Take(l *traffic.Command) {
 	}
 	o.script.acted = o.script.acted || l.InScript()
 	c.before, c.last = c.last, l.At
-	c.commands++
 	if l.Script != nil && !l.InScript() {
 		o.begin(c, l)
 	}

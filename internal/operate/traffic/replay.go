@@ -296,9 +296,6 @@ func (k *Keys) hashAdd(l *Command, id Key) {
 		next.fields = old.fields
 		next.fields[w[2]] = w[3]
 	}
-	if w[0] == "HINCRBY" {
-		e.There = old.kind == hash && old.fields[w[2]] != ""
-	}
 	k.put(id, next, l.InScript())
 	k.emit(e)
 }
