@@ -271,9 +271,7 @@ func details(b *strings.Builder, r observe.Report) {
 	if len(r.Events) > 0 {
 		b.WriteString("\n")
 	}
-	events := slices.Clone(r.Events)
-	slices.SortStableFunc(events, func(a, b observe.EventRow) int { return a.At.Compare(b.At) }) // a hold is told when it is over
-	for _, e := range events[:min(mostEvents, len(events))] {
+	for _, e := range r.Events[:min(mostEvents, len(r.Events))] {
 		b.WriteString(eventLine(e) + "\n")
 	}
 	more(b, len(r.Events)-mostEvents, "events")

@@ -59,10 +59,8 @@ func (all observers) report(live *window) Report {
 			r.Events = append(r.Events, e.row())
 		}
 	}
-	if len(all) > 1 {
-		slices.SortFunc(r.Overlaps, func(a, b OverlapRow) int { return a.From.Compare(b.From) })
-		slices.SortFunc(r.Events, func(a, b EventRow) int { return a.At.Compare(b.At) })
-	}
+	slices.SortStableFunc(r.Overlaps, func(a, b OverlapRow) int { return a.From.Compare(b.From) })
+	slices.SortStableFunc(r.Events, func(a, b EventRow) int { return a.At.Compare(b.At) }) // what wants a lease is told at the end
 	return r
 }
 
