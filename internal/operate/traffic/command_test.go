@@ -94,37 +94,28 @@ func TestReplayAgreesWithTheServer(t *testing.T) {
 			}
 		}
 	}
+	forms := []string{
+		"SETNX K V", "SETNX K V", "SETNX K V", "GETSET K V", "SET K V NX PX 20", "SET K V XX", "GET K", "DEL K", "DEL K", "PEXPIRE K T", "HSET K f V",
+		"EVAL S 1 K V", "SET K V EX 100 GET", "PERSIST K", "SET K V KEEPTTL", "GETDEL K",
+	}
 	settled := 0
 	for n := range 4000 {
 		k, v := key(), fmt.Sprint(random.IntN(3), "\x00\"é")
-		command, args := "", []any{k}
-		switch random.IntN(16) {
-		case 0, 1, 2:
-			command, args = "SETNX", append(args, v)
-		case 3:
-			command, args = "GETSET", append(args, v)
-		case 4:
-			command, args = "SET", append(args, v, "NX", "PX", 20)
-		case 5:
-			command, args = "SET", append(args, v, "XX")
-		case 6:
-			command = "GET"
-		case 7, 8:
-			command = "DEL"
-		case 9:
-			command, args = "PEXPIRE", append(args, 1000*random.IntN(2))
-		case 10:
-			command, args = "HSET", append(args, "f", v)
-		case 11:
-			command, args = "EVAL", []any{"return redis.pcall('SETNX', KEYS[1], ARGV[1])", 1, k, v}
-		case 12:
-			command, args = "SET", append(args, v, "EX", 100, "GET")
-		case 13:
-			command = "PERSIST"
-		case 14:
-			command, args = "SET", append(args, v, "KEEPTTL")
-		case 15:
-			command = "GETDEL"
+		words := strings.Fields(forms[random.IntN(len(forms))])
+		command, args := words[0], []any{}
+		for _, w := range words[1:] {
+			switch w {
+			case "K":
+				args = append(args, k)
+			case "V":
+				args = append(args, v)
+			case "S":
+				args = append(args, "return redis.pcall('SETNX', KEYS[1], ARGV[1])")
+			case "T":
+				args = append(args, 1000*random.IntN(2))
+			default:
+				args = append(args, w)
+			}
 		}
 		began := time.Now()
 		reply, err := conn.Do(command, args...)
