@@ -39,8 +39,7 @@ const (
 	Proofs   = "proofs"   // large searches, and grids, sweeps and random rounds at full size: minutes of computing
 )
 
-// Violated says in a failure's message that two were inside at once where that must not be. scripts/test runs
-// a failed test once more; one whose output has these words stays a failure.
+// Violated says in a failure's message that two were inside at once where that must not be: what to look for first where a run is red.
 const Violated = "EXCLUSION VIOLATED"
 
 // Wanted tells whether this run is to use a component.
