@@ -120,15 +120,15 @@ type hold struct {
 type lock struct {
 	id     traffic.Key
 	family string
-	holder *hold   // whose acquisition was the last, if it has not ended
-	past   []*hold // lost the key, but may not know
-	unit   string  // the dialect that wrote last
-	odd    map[string]bool
+	holder *hold           // whose acquisition was the last, if it has not ended
+	past   []*hold         // lost the key, but may not know
+	unit   string          // the dialect that wrote last
+	odd    map[string]bool // dialects and values on it that others misread
 	users  []user
 	more   int64 // uses by connections beyond mostUsers
 }
 
-const maxPast = 16
+const maxPast, mostOdd = 16, 64
 
 // client finds the client of a line; nil when there are too many.
 func (o *Observer) client(l *traffic.Command) *client {

@@ -253,11 +253,7 @@ func (o *Observer) mixed(c *client, lk *lock, s form, at protocol.Instant) {
 	if s.kind != Legacy {
 		return
 	}
-	if before := lk.unit; before != "" && !lk.odd[s.dialect] && !Compatible(before, s.dialect) {
-		if lk.odd == nil {
-			lk.odd = map[string]bool{}
-		}
-		lk.odd[s.dialect] = true
+	if before := lk.unit; before != "" && !Compatible(before, s.dialect) && lk.isNew(s.dialect) {
 		o.hazard(event{At: at, Hazard: "unit-mismatch", Key: lk.id, By: c, Note: "writes " + s.dialect + " where others write " + before})
 	}
 	if lk.unit == "" {
@@ -291,12 +287,11 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e traffic.Effe
 		if h.form.of != nil && looksFirst(h.form.of) {
 			c.getRelease++
 			o.family(lk.family).looked++
-			o.actsAs(lk, h, at)
-			if h != lk.holder { // it finds out that it has lost the key, and leaves it
-				o.finished(lk, h, at)
+			if h == lk.holder {
+				o.actsAs(lk, h, at)
+			} else { // it finds out that it has lost the key, and leaves it
 				a.left = true
-				o.ended(lk, h, at)
-				c.released++
+				o.leaves(lk, h, c, at)
 			}
 		}
 	}
@@ -328,16 +323,21 @@ func (o *Observer) misread(c *client, lk *lock, at protocol.Instant, e traffic.E
 	if !e.OldKnown || !e.There || d == nil {
 		return
 	}
-	if _, ok := d.Read(e.Old); ok || lk.odd[e.Old] {
-		return
+	if _, ok := d.Read(e.Old); !ok && lk.isNew(e.Old) {
+		o.hazard(event{At: at, Hazard: "foreign-value", Key: lk.id, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
+	}
+}
+
+// isNew notes a dialect or a value that others misread on a key, and tells whether it is told for the first time.
+func (lk *lock) isNew(odd string) bool {
+	if lk.odd[odd] || len(lk.odd) >= mostOdd {
+		return false
 	}
 	if lk.odd == nil {
 		lk.odd = map[string]bool{}
 	}
-	if len(lk.odd) < 64 {
-		lk.odd[strings.Clone(e.Old)] = true
-		o.hazard(event{At: at, Hazard: "foreign-value", Key: lk.id, By: c, Victim: ownerOf(lk), Note: "reads a value that " + d.Name + " cannot parse"})
-	}
+	lk.odd[strings.Clone(odd)] = true
+	return true
 }
 
 // dialectOf returns the dialect of a legacy client, nil if it has none.

@@ -212,10 +212,7 @@ func (o *Observer) delete(c *client, lk *lock, l *traffic.Command, e traffic.Eff
 		return
 	case len(mine) > 0:
 		last := mine[len(mine)-1]
-		o.actsAs(lk, last, l.At)
-		o.finished(lk, last, l.At)
-		o.ended(lk, last, l.At)
-		c.released++
+		o.leaves(lk, last, c, l.At)
 		if e.Done == traffic.Yes && h != nil {
 			o.stale(c, lk, l.At, h, fmt.Sprintf("it had lost the key (%s) and deleted its successor's", last.lost))
 		}
@@ -256,12 +253,8 @@ func (o *Observer) scriptDelete(c *client, lk *lock, l *traffic.Command, e traff
 
 // release ends a hold by the holder's own doing.
 func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
-	by.released++
-	took := at.Sub(h.began)
-	o.actsAs(lk, h, at)
-	o.finished(lk, h, at)
-	o.ended(lk, h, at)
-	o.emit(event{At: at, What: "released", Key: lk.id, By: h.c, Note: "held for " + took.Round(time.Millisecond).String()})
+	o.leaves(lk, h, by, at)
+	o.emit(event{At: at, What: "released", Key: lk.id, By: h.c, Note: "held for " + at.Sub(h.began).Round(time.Millisecond).String()})
 	if h.form.kind == Legacy && !h.form.forever {
 		since := h.at
 		o.later(func() {
@@ -270,6 +263,14 @@ func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 			}
 		})
 	}
+}
+
+// leaves ends a hold that its client gives up, itself or by another connection: until then it has believed to hold.
+func (o *Observer) leaves(lk *lock, h *hold, by *client, at protocol.Instant) {
+	by.released++
+	o.actsAs(lk, h, at)
+	o.finished(lk, h, at)
+	o.ended(lk, h, at)
 }
 
 // ended ends a hold and forgets it.
