@@ -162,20 +162,21 @@ func fleetOf(p profile.Profile, whole bool) (*fleet, error) {
 const mostJoint = 64
 
 // together sorts the groups of a family: those that share clients come together where they have few keys.
-func together(family profile.Family) (all [][]profile.Group) {
+func together(family profile.Family) (out [][]profile.Group) {
+	var all [][]profile.Group // no two of them share a client
 	for _, g := range family.Groups {
 		joined := []profile.Group{g}
-		rest := all[:0:0]
-		for _, other := range all {
-			if touches(joined, other) {
+		all = slices.DeleteFunc(all, func(other []profile.Group) bool {
+			shares := slices.ContainsFunc(other, func(o profile.Group) bool {
+				return slices.ContainsFunc(o.Clients, func(c int) bool { return slices.Contains(g.Clients, c) })
+			})
+			if shares {
 				joined = append(joined, other...)
-			} else {
-				rest = append(rest, other)
 			}
-		}
-		all = append(rest, joined)
+			return shares
+		})
+		all = append(all, joined)
 	}
-	var out [][]profile.Group
 	for _, groups := range all {
 		keys := int64(0)
 		for _, g := range groups {
@@ -188,22 +189,9 @@ func together(family profile.Family) (all [][]profile.Group) {
 			out = append(out, groups)
 			continue
 		}
-		for _, g := range groups {
-			out = append(out, []profile.Group{g})
-		}
+		out = slices.AppendSeq(out, slices.Chunk(groups, 1))
 	}
 	return out
-}
-
-func touches(a, b []profile.Group) bool {
-	for _, x := range a {
-		for _, y := range b {
-			if slices.ContainsFunc(x.Clients, func(c int) bool { return slices.Contains(y.Clients, c) }) {
-				return true
-			}
-		}
-	}
-	return false
 }
 
 // group makes the clients of some groups of one family.

@@ -100,9 +100,4 @@ func PlayCommand(o *sim.Outcome) string {
 	return line + o.Setting.Flags + " --as story"
 }
 
-func signedSeconds(d time.Duration) string {
-	if d > 0 {
-		return "+" + d.String()
-	}
-	return strings.Replace(d.String(), "-", "−", 1)
-}
+func signedSeconds(d time.Duration) string { return strings.Replace(signed(d), "-", "−", 1) }
