@@ -2,7 +2,6 @@ package waiting
 
 import (
 	"context"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -217,22 +216,4 @@ func TestConnectionsAreClosedWhenNobodyWaits(t *testing.T) {
 	require.Eventually(t, func() bool { return modeOf(h) == Idle && s.Mini.CurrentConnectionCount() == before }, 10*time.Second, time.Millisecond)
 	enter(t, h, "k")
 	assert.Equal(t, Messages, modeOf(h))
-}
-
-// FuzzReadMessage: whatever is published on our channel, nothing but a well-formed grant is one.
-func FuzzReadMessage(f *testing.F) {
-	for _, seed := range []string{"1 2 token", "head token", "token", "", "1 2 ", "1 2 a token", "x 2 token", "9223372036854775808 1 token"} {
-		f.Add(seed)
-	}
-	f.Fuzz(func(t *testing.T, text string) {
-		token, said, ok := protocol.ReadMessage(text)
-		switch {
-		case !ok:
-		case said.Kind == protocol.Woke:
-			assert.Equal(t, text, "head "+token)
-		default:
-			assert.Equal(t, protocol.Granted, said.Kind)
-			assert.True(t, strings.HasSuffix(text, " "+token))
-		}
-	})
 }

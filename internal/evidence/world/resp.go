@@ -2,6 +2,7 @@ package world
 
 import (
 	"bytes"
+	"fmt"
 	"strconv"
 )
 
@@ -100,5 +101,5 @@ func encode(b []byte, reply any) []byte {
 		}
 		return b
 	}
-	panic("world: no reply")
+	panic(fmt.Sprintf("world: %T is no reply: one of this package's own commands returned it", reply))
 }

@@ -25,7 +25,7 @@ import (
 // TestBigWord sends half a gigabyte, the most that Redis takes in one word, in flat memory.
 func TestBigWord(t *testing.T) {
 	if testing.Short() {
-		t.Skip("-short leaves it out: it sends half a gigabyte")
+		t.Skip("left out by -short: it sends half a gigabyte; `make test` does")
 	}
 	server := redistest.Real(t)
 	_, addr := start(t, server.Addr, passing)
