@@ -35,13 +35,15 @@ type trip struct {
 	ends   string // who holds the key then
 }
 
-func trips(lease time.Duration) []trip {
-	text := strconv.FormatInt(time.Now().Add(lease).UnixMilli(), 10)
+// leased stands for a time in a trip's command that is a lease away when the command is sent: a machine that was late before would send one that is over.
+const leased = "a lease"
+
+func trips() []trip {
 	return []trip{
-		{"SETNX", scripts.SidecarTake, false, false, "nobody", []any{"SETNX", text}, "1", "service"},
-		{"SETNX that waits", scripts.SidecarTake, true, false, "other", []any{"SETNX", text}, "0", "other"},
+		{"SETNX", scripts.SidecarTake, false, false, "nobody", []any{"SETNX", leased}, "1", "service"},
+		{"SETNX that waits", scripts.SidecarTake, true, false, "other", []any{"SETNX", leased}, "0", "other"},
 		{"GET", scripts.SidecarGet, false, false, "service", []any{"GET"}, "own", "service"},
-		{"GETSET", scripts.SidecarTake, false, false, "other", []any{"GETSET", text}, "far", "other"},
+		{"GETSET", scripts.SidecarTake, false, false, "other", []any{"GETSET", leased}, "far", "other"},
 		{"EXPIRE", scripts.SidecarRun, false, false, "service", []any{"EXPIRE", "2"}, "1", "service"},
 		{"DEL", scripts.SidecarDel, false, false, "service", []any{"DEL"}, "1", "nobody"},
 		{"report", scripts.StageJoin, true, true, "service", []any{"GET"}, "own", "service"},
@@ -96,7 +98,7 @@ func TestEveryRoundTrip(t *testing.T) {
 				b.proxy = s.launch(&command{Redis: b.link.Addr, Name: "billing"})
 				var kept []string
 				for _, when := range []string{"before", "after"} {
-					for _, r := range trips(s.lease) {
+					for _, r := range trips() {
 						switch {
 						case !f.late:
 						case when == "after" || !r.beside && r.name != "SETNX":
@@ -197,8 +199,14 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 	if r.script == scripts.SidecarKeep {
 		b.server.Do("DEL", key) // as an old client does after its lease
 	}
-	args := append([]any{key}, r.send[1:]...)
-	reply, err := conn.Do(r.send[0].(string), args...)
+	send := func() (any, error) {
+		args := append([]any{key}, r.send[1:]...)
+		if len(args) == 2 && args[1] == leased {
+			args[1] = time.Now().Add(b.lease).UnixMilli()
+		}
+		return conn.Do(r.send[0].(string), args...)
+	}
+	reply, err := send()
 	came := func() bool { // a reply may be here a moment before the fault's end is noted
 		select {
 		case <-placed:
@@ -209,12 +217,12 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 	}
 	redistest.Await(b, "the round trip of "+what, 20*time.Second, func() bool {
 		if err == nil && r.own && !came() { // an attempt waits when one has failed before, and the sidecar hears
-			reply, err = conn.Do(r.send[0].(string), args...)
+			reply, err = send()
 		}
 		return came()
 	})
 	if r.beside && err == nil {
-		reply, err = conn.Do(r.send[0].(string), args...)
+		reply, err = send()
 	}
 	b.link.Before(nil)
 	b.link.Heal()
