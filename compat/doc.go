@@ -175,7 +175,7 @@
 //     internal/evidence/suites/clients.
 //   - Waiting: TestProcessesTakeTurns; TestWaitersInTheQueueFollowTheStage.
 //   - Gaps: TestNoGapsWithoutOldClients; TestOldClientWhenGapsAreRare; TestExamples in internal/scripts, bridge_release and
-//     bridge_acquire; TestGapsWithoutTheRightToCount in internal/wire.
+//     bridge_acquire; TestGapsWithoutTheRightToCount in internal/redis/wire.
 //   - Stages: TestAMemberWithAFixedNameComesBack; TestALateReportAfterGoodbye.
 //   - Concurrency: TestStressTenThousandHeldLocks in package modern; TestDueRenewalsGoTogether in internal/client/lifetime.
 package compat

@@ -10,7 +10,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
 // A waiter whose attempt fails because a connection broke, or because the server loads its data, is busy with a script or

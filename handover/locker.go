@@ -13,9 +13,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Locker takes both halves, or one of them, as the record says.

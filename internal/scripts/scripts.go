@@ -20,7 +20,7 @@
 //   - internal/scripts/NAME.lua: a line of the header, and its use
 //   - internal/scripts/testdata/NAME.txt: an example
 //   - internal/protocol/protocol.go: a field of Command; internal/protocol/bridge.go: who sets it
-//   - internal/wire/script.go: a case of argument, from the field to the name
+//   - internal/redis/wire/script.go: a case of argument, from the field to the name
 //   - internal/simulate/model/bridge.go: the same rule for the explorer and the simulator
 //   - clients/java, Machines.java, and clients/python, _machines.py: a value; `go test ./internal/scripts -update` brings them the script
 //   - compat/options.go, where a user chooses it

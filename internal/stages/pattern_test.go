@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 )
 
 // TestEveryKeyCanBeNamed: a text of \xHH alone is a pattern of exactly one key, whatever bytes it has, and it survives the record.

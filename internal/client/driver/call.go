@@ -6,8 +6,8 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // call is one command on its way. It is used again and again, together with the room for its arguments

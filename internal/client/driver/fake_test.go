@@ -12,7 +12,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // fake is a redis.Conn in memory whose writes and replies the test controls.

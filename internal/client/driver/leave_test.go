@@ -14,8 +14,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // A server that is a master no more, behind an address that still means it: its answers reach their callers, and

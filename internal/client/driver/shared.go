@@ -9,8 +9,8 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // SharedOptions of a Shared. Now is required, and either Dial or Servers.

@@ -14,8 +14,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
 	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 

@@ -8,8 +8,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // Pooled is the Batcher of a pool that only hands out connections. It takes one for each batch and gives it back

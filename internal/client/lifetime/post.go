@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
 // post is the queue of renewals to one server. One task sends them, in portions, the earliest deadline first.

@@ -4,7 +4,7 @@ import (
 	"context"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
 // Sleep waits for d, or until ctx ends: then it returns the cause.

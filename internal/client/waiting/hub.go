@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
 // Mode is what wakes the waiters at present.

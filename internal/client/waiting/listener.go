@@ -13,7 +13,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
 // invalidations is the channel that the server publishes invalidations on for RESP2 clients.

@@ -9,7 +9,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // Kind says why a wait ended.

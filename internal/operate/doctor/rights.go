@@ -11,11 +11,11 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 )
 
 func scripting(ctx context.Context, p *patient) (Verdict, string, string) {

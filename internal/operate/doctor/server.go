@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
-	"github.com/lockmigrate/lockmigrate/internal/servers"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // checks are the questions, in the order of a first visit: is it the right server, can it keep locks, may we

@@ -31,9 +31,9 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
+	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 )
 
 // Taking are the commands with which a client can take or overwrite a lock that is a string: Denied, and Writes.

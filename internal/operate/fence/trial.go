@@ -7,7 +7,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 )
 
 // witnesses are keys that stand for all keys of the locks: one of each lock pattern, and one where it

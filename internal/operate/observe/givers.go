@@ -8,7 +8,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
 // givers are nodes of a cluster that give this one a slot as a whole (Valkey 9, Redis 8.4). MONITOR shows what they send like the commands of a client:

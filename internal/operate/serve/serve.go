@@ -14,7 +14,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/page"
+	"github.com/lockmigrate/lockmigrate/internal/operate/page"
 )
 
 //go:embed assets

@@ -7,8 +7,8 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // A sidecar of a handover locks on two servers. On Old the service's own commands act as they came, so Old is what a bare server is. On New they are

@@ -8,8 +8,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/glob"
 	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
+	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 )
 
 // duties are the obligations of a certificate. Each starts from no, and says yes only to what is there.

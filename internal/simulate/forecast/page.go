@@ -6,7 +6,7 @@ import (
 	"io"
 	"math"
 
-	"github.com/lockmigrate/lockmigrate/internal/page"
+	"github.com/lockmigrate/lockmigrate/internal/operate/page"
 )
 
 //go:embed page.html

@@ -12,8 +12,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
 )
 
 // TestTwinInVirtualTime is TestTwin of package sidecar over the model: the threads of one service on a bare server and behind a sidecar, at the very

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
-	"github.com/lockmigrate/lockmigrate/internal/servers"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // used are the commands that the packages and the tools use, by the table of rights.

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // TestLeavesTheLoop: nothing is lost or comes twice where a connection leaves its loop because one side takes no more, with the replies that

@@ -20,8 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/glob"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // proxyFor names the server, where this program is to be a proxy for a test.

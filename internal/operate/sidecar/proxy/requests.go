@@ -8,7 +8,7 @@ import (
 	"os"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // requests passes on what the client sends until it ends. An error cuts the connection.

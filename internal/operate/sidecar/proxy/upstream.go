@@ -15,8 +15,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // Upstream is the server behind a URL: the master that sentinels name, or the one of a cluster that has the namespace's keys.

@@ -13,8 +13,8 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
-	"github.com/lockmigrate/lockmigrate/internal/topology"
 )
 
 // Do sends one command and waits at most timeout for its reply, and as long for a server that is busy with a script. A server's refusal comes back as a

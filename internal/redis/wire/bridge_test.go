@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/wire"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 func init() { redistest.Handmade = true }

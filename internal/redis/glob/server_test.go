@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 )
 
 // TestMatchesAsTheServerDoes compares Match with KEYS on a real server: random keys and patterns of a small alphabet, in

@@ -11,14 +11,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/servers"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 var update = flag.Bool("update", false, "write the page's table instead of comparing it")
 
 // TestPage compares the table of docs/servers.md with the one in code.
 func TestPage(t *testing.T) {
-	redistest.Section(t, filepath.Join("..", "..", "docs", "servers.md"), "servers", "internal/servers", servers.Markdown(), *update)
+	redistest.Section(t, filepath.Join("..", "..", "..", "docs", "servers.md"), "servers", "internal/redis/servers", servers.Markdown(), *update)
 }
 
 func TestServersAndTheirColumns(t *testing.T) {
