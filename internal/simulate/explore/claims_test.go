@@ -22,7 +22,7 @@ var searchLimit = func() int {
 	if redistest.Thorough() {
 		return DefaultStates
 	}
-	return 15_000
+	return 5_000
 }()
 
 // parallel lets small searches run side by side. Large ones need gigabytes each.
@@ -129,6 +129,7 @@ func TestCommandsAreToldApart(t *testing.T) {
 // TestHandoverClaimsReach: the claims of a whole way would hold of a fleet that never moved, so the search must have seen holders of each stage under
 // a record of each neighbour, attempts that were given back because the stage had moved, and leases that were refused or over.
 func TestHandoverClaimsReach(t *testing.T) {
+	redistest.Need(t, redistest.Proofs)
 	for _, id := range []string{"HH-forth", "HH-back"} {
 		m := claimNamed(id).Model
 		s := newSearch(m, 300_000)

@@ -67,7 +67,7 @@ func TestUnshared(t *testing.T) {
 // TestForecastCheck: the model agrees with what it makes itself, and not with none of it. A clock that drifts counts as it was: right at
 // the beginning of the window, and 9 s ahead at its end. An hour from then on is worse.
 func TestForecastCheck(t *testing.T) {
-	measures(t)
+	measures(t, redistest.Proofs)
 	p, o := observed(0, 7000, 0), Options{Draws: 20, Commands: 1, Today: true, Span: time.Hour}
 	f := made(t, p, o)
 	assert.False(t, f.Check.Agrees, "%+v: none was recorded", f.Check)

@@ -38,19 +38,22 @@ func TestFromProfile(t *testing.T) {
 		again, err := scenario.Parse(s.Format())
 		require.NoError(t, err, "%s\n%s", name, s.Format())
 		assert.Equal(t, s.Fleet.Clients[1].Member, again.Fleet.Clients[1].Member, name)
-		s.Fleet.Until = 24 * time.Hour
+		hours := redistest.Rounds(3, 24)
+		s.Fleet.Until = time.Duration(hours) * time.Hour
 		sum, who := new(sim.Parallel).Run(&s.Fleet, 1, 1), s.Fleet.Clients[0].Member
 		switch name {
 		case "legacy":
-			f := made(t, observed(0, 7000, 0), Options{Span: 24 * time.Hour, Draws: 20, Commands: 1, Today: true})
-			assert.InEpsilon(t, f.Stages[0].Count.Mean, sum.Overlaps, 0.25)
+			if redistest.Wanted(redistest.Proofs) {
+				f := made(t, observed(0, 7000, 0), Options{Span: 24 * time.Hour, Draws: 20, Commands: 1, Today: true})
+				assert.InEpsilon(t, f.Stages[0].Count.Mean, sum.Overlaps, 0.25)
+			}
 		case "bridge", "modern":
 			assert.Zero(t, sum.Overlaps)
 			assert.Equal(t, model.CompatMember(who, protocol.MemberTerms{Shortest: 10 * time.Second}, name == "modern"), who)
 		case "sidecar":
 			assert.Zero(t, sum.Overlaps)
 		}
-		assert.InEpsilon(t, 3*9600+4*3600, sum.Acquisitions, 0.5, "%s: each as often as it was seen to, about", name)
+		assert.InEpsilon(t, hours*(3*400+2*300), sum.Acquisitions, 0.5, "%s: each as often as it was seen to, about", name)
 	}
 	_, _, err := FromProfile(p, "elsewhere", Failovers{})
 	assert.ErrorContains(t, err, "no stage is named")
@@ -63,7 +66,7 @@ func TestFromProfile(t *testing.T) {
 // old clients are, and nearly where the one is whose clock is off. A stage in which nobody writes an expiry is looked at for less time; what other
 // draws would change gets less with their number.
 func TestFirstNumbersFirst(t *testing.T) {
-	measures(t)
+	measures(t, redistest.Proofs)
 	var told []string
 	progress := func(made []Stage, next string, of int) {
 		assert.Len(t, made, len(told))

@@ -28,7 +28,7 @@ func TestAgreesWithRealServer(t *testing.T) {
 }
 
 func TestAgreesWithMiniredis(t *testing.T) {
-	agree(t, redistest.Mini(t).Addr, sequences(t, redistest.Rounds(1000, 3000)), true, withoutSecondWatch)
+	agree(t, redistest.Mini(t).Addr, sequences(t, redistest.Rounds(500, 3000)), true, withoutSecondWatch)
 }
 
 // withoutSecondWatch leaves out what miniredis does differently from Redis: a second WATCH of a key

@@ -20,7 +20,7 @@ import (
 // millisecond at which a lease ends, and at those before and after it. The differences are D1, D4, D5, D6 and D12 of docs/sidecar.md.
 func TestTwinInVirtualTime(t *testing.T) {
 	met := map[string]int{}
-	for seed := range uint64(20_000) {
+	for seed := range uint64(redistest.Rounds(2000, 20_000)) {
 		g := rand.New(rand.NewPCG(seed, 31))
 		d := protocol.Dialects()[g.IntN(8)]
 		rules := protocol.Sidecar{Name: "s", Dialect: d, Lease: time.Hour, Alone: g.IntN(2) == 0, Legacy: g.IntN(4) == 0, Grace: time.Second, Settle: 300 * time.Millisecond,
@@ -96,7 +96,7 @@ func TestTimeToTheMillisecond(t *testing.T) {
 	defer conn.Close()
 	g := rand.New(rand.NewPCG(1, 2))
 	codes := map[int64]int{}
-	for range 1000 {
+	for range redistest.Rounds(200, 1000) {
 		require.NoError(t, conn.Send("FLUSHALL"))
 		var store model.Store
 		dialects := protocol.Dialects()

@@ -59,8 +59,9 @@ func sign(d time.Duration) time.Duration {
 // TestSameAtAnyNumberOfThreads compares outcomes and hashes.
 func TestSameAtAnyNumberOfThreads(t *testing.T) {
 	g := StandardGrid()
-	g.Skews = Range(-12*time.Second, 12*time.Second, 6*time.Second)
+	g.Skews = Range(-12*time.Second, 12*time.Second, 12*time.Second)
 	s := StandardSetting()
+	s.Polls, s.Leases = s.Polls/2, s.Leases/2
 	s.Network.LoseReply, s.Network.Repeat, s.Client.DriftPPM = 1000, 1000, 200
 	s.Client.Chaos = Chaos{CrashEvery: Uniform(time.Second, time.Minute), Restart: Fixed(time.Second), PauseEvery: Uniform(time.Second, time.Minute), Pause: Uniform(0, time.Second)}
 	var first []Outcome
