@@ -90,6 +90,7 @@ func TestRehearse(t *testing.T) {
 // TestRehearseShowsSkew: with clocks further apart than a lease has left, old clients meet in today's act, as the fleet itself does; a rehearsal
 // that found nothing there would show nothing.
 func TestRehearseShowsSkew(t *testing.T) {
+	redistest.Need(t, redistest.Proofs) // it plays for 20 s
 	t.Parallel()
 	code, out, errs := lockmigrateIn(t.Context(), false, "rehearse", smallFleet(t, 10*time.Second, 0, 9900, -9900), "--act", "2s", "--speed", "10", "--json")
 	var r rehearsal

@@ -36,7 +36,7 @@ const (
 	Servers  = "servers"  // servers of other versions, built by scripts/servers
 	Postgres = "postgres" // PostgreSQL, in /usr/lib/postgresql as Debian has it
 	Etcd     = "etcd"     // etcd on the PATH
-	Proofs   = "proofs"   // large searches, and grids, sweeps and random rounds at full size: minutes of computing
+	Proofs   = "proofs"   // large searches, and grids, sweeps and random rounds at full size: minutes of computing; fleets that play in real time
 )
 
 // Violated says in a failure's message that two were inside at once where that must not be: what to look for first where a run is red.
