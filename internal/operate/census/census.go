@@ -133,8 +133,6 @@ func (c *Census) all(ctx context.Context, end *endpoint.Endpoint) error {
 			err = endpoint.Explain(c.Scan(ctx, conn))
 		}
 		switch {
-		case errors.Is(err, ErrNotRedis):
-			return &endpoint.Error{What: err.Error(), Advice: "check that a Redis server listens there, and nothing in between", Cause: err}
 		case err != nil && len(masters) > 1:
 			return fmt.Errorf("%s: %w", addr, err)
 		case err != nil:
@@ -149,7 +147,7 @@ func (c *Census) all(ctx context.Context, end *endpoint.Endpoint) error {
 func (c *Census) Scan(ctx context.Context, conn net.Conn) error {
 	defer conn.Close()
 	// Whatever read or write is under way ends with the context.
-	stop := context.AfterFunc(ctx, func() { _ = conn.SetDeadline(time.Unix(1, 0)) })
+	stop := context.AfterFunc(ctx, func() { _ = conn.Close() })
 	defer stop()
 
 	s := newScanner(c, conn)

@@ -231,7 +231,7 @@ func (j Judge) sureOf(k *Look, v Recognised, past time.Duration) Confidence {
 }
 
 // named tells that the key's name, or the operator, says that it is a lock.
-func (j Judge) named(k *Look) bool { return j.Chosen || LockName(k.Key) }
+func (j Judge) named(k *Look) bool { return j.Chosen || LockName(string(k.Key)) }
 
 // mayBeLock tells from the names of a hash's fields whether its values are worth a look.
 func (j Judge) mayBeLock(k *Look) bool {

@@ -1,6 +1,7 @@
 package census
 
 import (
+	"bytes"
 	"fmt"
 	"regexp"
 	"strconv"
@@ -82,10 +83,20 @@ func TestClassify(t *testing.T) {
 
 // FuzzClassify: no key, value or TTL makes the classifier panic or contradict itself.
 func FuzzClassify(f *testing.F) {
+	for _, d := range protocol.Dialects() {
+		value, _ := d.Expiry(midday, time.Minute, aUUID)
+		f.Add([]byte("lock"), []byte(value), int64(-1), []byte("f"), false)
+	}
 	for _, v := range strings.Fields(`{ms:0s} {sec:0s} {nano:0s} {float:0s} {uuid} {uuid}:{ms:0s} \"{ms:0s}\" 6123456789012345678 1-2-3 \x00\x01\x02\x03\x04\x05\x06\x07`) {
 		f.Add([]byte("lock"), []byte(written(f, v, noon)), int64(-1), []byte("f"), false)
 	}
 	f.Fuzz(func(t *testing.T, key, value []byte, ttl int64, field []byte, chosen bool) {
+		v := Recognise(string(value), midday)
+		require.False(t, (v.Kind == ExpiryValue) != (v.Format != "") || v.Kind == ExpiryValue && !v.Forever && !plausible(v.At, midday), "%q: %+v", value, v)
+		if v.Kind == ExpiryValue {
+			v.Live(midday)
+		}
+		require.False(t, v.Kind == TextValue && bytes.IndexByte(value, 0) >= 0, "%q is no text", value)
 		ttl = max(ttl, NoTTL)
 		judge := Judge{Now: protocol.InstantOf(noon), GhostAfter: time.Hour, Chosen: chosen}
 		for _, k := range []Look{

@@ -61,7 +61,7 @@ func (s *scanner) keepRate(ctx context.Context, next *page) error {
 	if c.opts.Rate <= 0 {
 		return nil
 	}
-	visited := len(next.ends)
+	visited := len(next.keys)
 	if next.cursor != "" {
 		visited = max(visited, s.count)
 	}

@@ -1,8 +1,8 @@
 package census
 
 import (
-	"bytes"
 	"errors"
+	"slices"
 	"strings"
 	"time"
 
@@ -12,13 +12,13 @@ import (
 // readPage reads the replies about a page's keys.
 func (s *scanner) readPage(p *page) error {
 	s.judge.Now, s.emitted = s.serverNow(), 0
-	for i := range p.ends {
-		if err := s.readString(p, p.key(i)); err != nil {
+	for _, key := range p.keys {
+		if err := s.readString(key); err != nil {
 			return err
 		}
 	}
 	for i := range p.looks {
-		if err := s.readLook(p, &p.looks[i]); err != nil {
+		if err := s.readLook(&p.looks[i]); err != nil {
 			return err
 		}
 	}
@@ -26,25 +26,22 @@ func (s *scanner) readPage(p *page) error {
 }
 
 // readString reads GETRANGE and PTTL.
-func (s *scanner) readString(p *page, key []byte) error {
-	value, _, valueErr := s.reply.bulk(p.scratch[:0], Peek)
+func (s *scanner) readString(key []byte) error {
+	value, valueErr := redis.Bytes(s.reply.Receive())
 	if fatal(valueErr) {
 		return valueErr
 	}
-	p.scratch = value
-	ttl, ttlErr := s.reply.integer()
-	if fatal(ttlErr) {
-		return ttlErr
-	}
+	ttl, ttlErr := redis.Int64(s.reply.Receive())
 	switch {
+	case fatal(ttlErr):
+		return ttlErr
 	case valueErr == nil && ttlErr == nil:
 		if ttl == -2 { // gone since SCAN
 			return nil
 		}
-		s.look = Look{Key: key, Type: "string", Value: value, TTL: ttl} // one for all: there are many
-		return s.report(&s.look)
+		return s.report(&Look{Key: key, Type: "string", Value: value, TTL: ttl})
 	case ttlErr == nil && isWrongType(valueErr):
-		s.looks = append(s.looks, look{key: bytes.Clone(key), ttl: ttl})
+		s.looks = append(s.looks, look{key: key, ttl: ttl})
 		return nil
 	case ttlErr != nil && (valueErr == nil || isWrongType(valueErr)):
 		return s.refused(ttlErr)
@@ -53,29 +50,29 @@ func (s *scanner) readString(p *page, key []byte) error {
 }
 
 // readLook reads the reply to a look's question.
-func (s *scanner) readLook(p *page, l *look) error {
+func (s *scanner) readLook(l *look) error {
 	switch l.ask {
 	case askSize:
 		return s.readSize(l)
 	case askFields, askValues:
 		return s.readHash(l)
 	default:
-		return s.readGuard(p, l)
+		return s.readGuard(l)
 	}
 }
 
 func (s *scanner) readSize(l *look) error {
 	if s.wantsType() {
-		kind, _, err := s.reply.bulk(nil, 32)
+		kind, err := redis.String(s.reply.Receive())
 		if fatal(err) {
 			return err
 		}
 		if err != nil {
 			s.lacks("TYPE", err)
 		}
-		l.kind = string(kind)
+		l.kind = kind
 	}
-	fields, err := s.reply.integer()
+	fields, err := redis.Int64(s.reply.Receive())
 	switch {
 	case fatal(err):
 		return err
@@ -94,12 +91,11 @@ func (s *scanner) readSize(l *look) error {
 
 // readGuard reads the value of the guard beside a bridge value. A user without the right to the guard's name
 // sees none.
-func (s *scanner) readGuard(p *page, l *look) error {
-	guard, _, err := s.reply.bulk(p.scratch[:0], Peek)
+func (s *scanner) readGuard(l *look) error {
+	guard, err := redis.Bytes(s.reply.Receive())
 	if fatal(err) {
 		return err
 	}
-	p.scratch = guard
 	if err != nil && !isWrongType(err) {
 		s.lacks("the guard beside a lock", err)
 	}
@@ -109,7 +105,7 @@ func (s *scanner) readGuard(p *page, l *look) error {
 // readHash reads HKEYS or HGETALL. Values are asked for only where the fields may be a lock's: those of other
 // hashes may be large.
 func (s *scanner) readHash(l *look) error {
-	n, err := s.reply.array()
+	words, err := redis.ByteSlices(s.reply.Receive())
 	switch {
 	case fatal(err):
 		return err
@@ -119,34 +115,23 @@ func (s *scanner) readHash(l *look) error {
 		return s.refused(err)
 	}
 	k := Look{Key: l.key, Type: "hash", TTL: l.ttl}
-	whole := true
-	text := func() (text []byte, err error) {
-		text, length, err := s.reply.bulk(nil, Peek)
-		whole = whole && length < Peek
-		return text, err
+	if slices.ContainsFunc(words, func(w []byte) bool { return len(w) >= Peek }) { // not a lock's
+		return s.report(&k)
 	}
-	for i := 0; i < n; i++ {
-		var f Field
-		if f.Name, err = text(); err != nil {
-			return err
+	if l.ask == askValues {
+		for i := 0; i+1 < len(words); i += 2 {
+			k.Fields = append(k.Fields, Field{words[i], words[i+1]})
 		}
-		if l.ask == askValues {
-			i++
-			if f.Value, err = text(); err != nil {
-				return err
-			}
-		}
-		if len(k.Fields) <= MaxFields {
-			k.Fields = append(k.Fields, f)
-		}
+		return s.report(&k)
 	}
-	if l.ask == askFields && whole && s.judge.mayBeLock(&k) {
+	for _, name := range words {
+		k.Fields = append(k.Fields, Field{Name: name})
+	}
+	if s.judge.mayBeLock(&k) {
 		s.looks = append(s.looks, look{ask: askValues, key: l.key, ttl: l.ttl})
 		return nil
 	}
-	if l.ask == askFields || !whole { // not a lock's
-		k.Fields = nil
-	}
+	k.Fields = nil
 	return s.report(&k)
 }
 
@@ -154,7 +139,7 @@ func (s *scanner) readHash(l *look) error {
 func (s *scanner) report(k *Look) error {
 	f := s.judge.Classify(k)
 	if f.Format == Bridge && k.TTL != NoTTL && !k.asked {
-		s.looks = append(s.looks, look{ask: askGuard, key: bytes.Clone(k.Key), value: bytes.Clone(k.Value), ttl: k.TTL})
+		s.looks = append(s.looks, look{ask: askGuard, key: k.Key, value: k.Value, ttl: k.TTL})
 		return nil
 	}
 	if (f.Confidence == None || f.Beside) && !s.wantsType() {

@@ -1,10 +1,8 @@
 package census
 
 import (
-	"bytes"
 	"encoding/base64"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"testing"
 	"time"
@@ -16,8 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// midday is the clock of these tests: 2026-03-01 12:00:00 UTC.
-const midday = protocol.Instant(1772366400 * int64(time.Second))
+var midday = protocol.InstantOf(noon)
 
 // What a dialect's clients write is recognised as that dialect's, with its instant and its step; and so is the
 // bridge's value for it.
@@ -88,23 +85,6 @@ func bytesOf(rng *rand.Rand, n int) []byte {
 	return b
 }
 
-// FuzzOf: no value makes it panic or contradict itself.
-func FuzzOf(f *testing.F) {
-	for _, d := range protocol.Dialects() {
-		value, _ := d.Expiry(midday, time.Minute, aUUID)
-		f.Add([]byte(value))
-	}
-	f.Add([]byte(aUUID + ":35"))
-	f.Fuzz(func(t *testing.T, value []byte) {
-		v := Recognise(string(value), midday)
-		require.False(t, (v.Kind == ExpiryValue) != (v.Format != "") || v.Kind == ExpiryValue && !v.Forever && !plausible(v.At, midday), "%q: %+v", value, v)
-		if v.Kind == ExpiryValue {
-			v.Live(midday)
-		}
-		require.False(t, v.Kind == TextValue && bytes.IndexByte(value, 0) >= 0, "%q is no text", value)
-	})
-}
-
 func TestPagesAdaptToTheServer(t *testing.T) {
 	for _, c := range []struct {
 		count     int
@@ -136,32 +116,4 @@ func TestScanKeepsTheRate(t *testing.T) {
 	require.NoError(t, err)
 	assert.EqualValues(t, 300, sum.Scanned)
 	assert.GreaterOrEqual(t, sum.Elapsed, 250*time.Millisecond)
-}
-
-// FuzzReplies: no bytes make the reader panic, loop for ever or keep more than it was told to.
-func FuzzReplies(f *testing.F) {
-	f.Add([]byte("$5\r\nhello\r\n:42\r\n"))
-	f.Add([]byte("*2\r\n$1\r\n0\r\n*1\r\n$1\r\na\r\n"))
-	f.Add([]byte("-ERR no\r\n+OK\r\n$-1\r\n"))
-	f.Add([]byte("$9223372036854775807\r\nx"))
-	f.Add([]byte("$-9223372036854775808\r\n"))
-	f.Fuzz(func(t *testing.T, data []byte) {
-		for _, read := range []func(p *replyReader) error{
-			func(p *replyReader) error { _, err := p.integer(); return err },
-			func(p *replyReader) error { _, err := p.array(); return err },
-			func(p *replyReader) error {
-				got, _, err := p.bulk(nil, 16)
-				require.True(t, len(got) <= 16, "kept %d bytes", len(got))
-				return err
-			},
-			func(p *replyReader) error { _, _, err := p.bulk(nil, 0); return err },
-		} {
-			p := newReplyReader(io.LimitReader(bytes.NewReader(data), 1<<20))
-			for range len(data) + 1 {
-				if err := read(p); fatal(err) {
-					break
-				}
-			}
-		}
-	})
 }

@@ -3,6 +3,7 @@ package census
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"slices"
 	"strconv"
@@ -37,11 +38,10 @@ const (
 // for the other. A page costs one round trip, whatever its keys are.
 type scanner struct {
 	census *Census
-	conn   net.Conn
-	reply  *replyReader
-	writes chan []byte // to the writer goroutine; a buffer comes back through free
-	free   chan []byte
-	failed chan error // the writer's error
+	conn   net.Conn    // that commands are written to
+	reply  redis.Conn  // the same, for reading
+	writes chan []byte // to the writer goroutine
+	failed chan error  // the writer's error
 
 	began     time.Time     // when the clocks were compared
 	ahead     time.Duration // this host's less the server's
@@ -50,31 +50,18 @@ type scanner struct {
 	count   int // of the next SCAN
 	most    int
 	looks   []look // keys of other types: what to ask in the next page
-	pages   []*page
-	look    Look
 	row     Row
 	judge   Judge
 	behind  float64       // what done said last
 	emitted time.Duration // spent in Emit during this page: not the server's fault
 }
 
-// page is the keys of one SCAN, in one piece of memory that is used again.
+// page is the keys of one SCAN.
 type page struct {
-	text []byte
-	ends []int
-
-	cursor  string // of the SCAN that goes with the reads of this page; empty for none
-	looks   []look // asked in the same write
-	sent    time.Time
-	scratch []byte
-}
-
-func (p *page) key(i int) []byte {
-	from := 0
-	if i > 0 {
-		from = p.ends[i-1]
-	}
-	return p.text[from:p.ends[i]:p.ends[i]]
+	keys   [][]byte
+	cursor string // of the SCAN that goes with the reads of this page; empty for none
+	looks  []look // asked in the same write
+	sent   time.Time
 }
 
 // look is a key that one look did not tell enough about, and what is asked next.
@@ -97,15 +84,11 @@ const (
 
 func newScanner(c *Census, conn net.Conn) *scanner {
 	s := &scanner{
-		census: c, conn: conn, reply: newReplyReader(conn), most: c.opts.mostCount(),
-		writes: make(chan []byte, 1), free: make(chan []byte, 2), failed: make(chan error, 1),
+		census: c, conn: conn, reply: redis.NewConn(conn, replyTimeout, 0), most: c.opts.mostCount(),
+		writes: make(chan []byte, 1), failed: make(chan error, 1),
 		judge: Judge{GhostAfter: c.opts.GhostAfter, Chosen: c.opts.chosen()},
 	}
 	s.count = min(firstCount, s.most)
-	for range 2 {
-		s.free <- nil
-		s.pages = append(s.pages, &page{})
-	}
 	go s.write()
 	return s
 }
@@ -118,45 +101,31 @@ func (s *scanner) write() {
 			s.failed <- err
 			_ = s.conn.Close() // wakes the reader
 			for range s.writes {
-				s.free <- nil
 			}
 			return
 		}
-		s.free <- buf[:0]
 	}
 }
 
 func (s *scanner) end() { close(s.writes) }
 
-// send hands a buffer to the writer.
-func (s *scanner) send(fill func(buf []byte) []byte) {
-	s.writes <- fill(<-s.free)
-}
-
-// begin compares the clocks, and asks whether the server is alone. Nothing else is on its way: redigo reads no more than its own replies.
+// begin compares the clocks, and asks whether the server is alone.
 func (s *scanner) begin(ctx context.Context) error {
-	conn := redis.NewConn(s.conn, replyTimeout, 0)
-	clocks, err := endpoint.CompareClocks(ctx, conn, 3, nil)
+	clocks, err := endpoint.CompareClocks(ctx, s.reply, 3, nil)
 	if err != nil {
 		return err
 	}
 	s.began, s.ahead, s.roundTrip = time.Now(), clocks.Ahead, clocks.Trip
 	// Reading a key counts as using it, and would upset the order of eviction; servers from 7.2 can do without.
-	if _, err := redis.DoContext(conn, ctx, "CLIENT", "NO-TOUCH", "ON"); fatal(err) {
+	if _, err := redis.DoContext(s.reply, ctx, "CLIENT", "NO-TOUCH", "ON"); fatal(err) {
 		return err
 	}
-	info, err := endpoint.Info(ctx, conn, "cluster")
+	info, err := endpoint.Info(ctx, s.reply, "cluster")
 	s.census.summary.ClusterNode = info["cluster_enabled"] == "1"
 	if fatal(err) {
 		return err
 	}
 	return nil
-}
-
-// await bounds the wait for what was sent.
-func (s *scanner) await(ctx context.Context) error {
-	_ = s.conn.SetReadDeadline(time.Now().Add(replyTimeout))
-	return ctx.Err() // looked at last: the deadline above must not undo the one that the context sets
 }
 
 // fatal tells an error that ends the census from a refusal that it can do without.
@@ -171,9 +140,6 @@ func (s *scanner) run(ctx context.Context) error {
 	s.sendPage(this)
 	var finished time.Time
 	for this != nil {
-		if err := s.await(ctx); err != nil {
-			return err
-		}
 		next, err := s.readScan(ctx, this)
 		if err == nil {
 			err = s.readPage(this)
@@ -190,7 +156,7 @@ func (s *scanner) run(ctx context.Context) error {
 		finished = time.Now()
 		s.census.progress(s.done(this.cursor))
 		if next == nil && len(s.looks) > 0 {
-			next = s.nextPage()
+			next = &page{}
 			s.sendPage(next)
 		}
 		this = next
@@ -203,105 +169,90 @@ func (s *scanner) readScan(ctx context.Context, this *page) (next *page, err err
 	if this.cursor == "" {
 		return nil, nil
 	}
-	next = s.nextPage()
+	next = &page{}
 	if err := s.readKeys(next); err != nil {
 		return nil, err
 	}
 	if err := s.keepRate(ctx, next); err != nil {
 		return nil, err
 	}
-	if next.cursor == "" && len(next.ends) == 0 && len(s.looks) == 0 {
+	if next.cursor == "" && len(next.keys) == 0 && len(s.looks) == 0 {
 		return nil, nil
 	}
 	s.sendPage(next)
 	return next, nil
 }
 
-// nextPage takes the page that is not in use.
-func (s *scanner) nextPage() *page {
-	p := s.pages[0]
-	s.pages[0], s.pages[1] = s.pages[1], p
-	p.text, p.ends, p.cursor = p.text[:0], p.ends[:0], ""
-	return p
-}
+// maxName bounds a key's name; Redis itself allows 512 MB.
+const maxName = 64 << 10
 
 func (s *scanner) readKeys(p *page) error {
-	n, err := s.reply.array()
+	reply, err := redis.Values(s.reply.Receive())
 	if err != nil {
 		return err
 	}
-	if n != 2 {
-		return ErrNotRedis
+	if len(reply) != 2 {
+		return fmt.Errorf("redigo: SCAN's reply has %d elements", len(reply))
 	}
-	cursor, _, err := s.reply.bulk(p.scratch[:0], 20)
+	cursor, err := redis.String(reply[0], nil)
 	if err != nil {
 		return err
 	}
-	if string(cursor) != "0" {
-		p.cursor = string(cursor)
+	if cursor != "0" {
+		p.cursor = cursor
 	}
-	p.scratch = cursor
-	if n, err = s.reply.array(); err != nil {
+	keys, err := redis.ByteSlices(reply[1], nil)
+	if err != nil {
 		return err
 	}
-	for range n {
-		from := len(p.text)
-		var length int
-		if p.text, length, err = s.reply.bulk(p.text, maxName); err != nil {
-			return err
-		}
-		key := p.text[from:]
+	for _, key := range keys {
 		switch {
-		case length > maxName:
+		case len(key) > maxName:
 			s.census.summary.Skipped++
 		case len(s.census.opts.Match) > 1 && !glob.MatchAny(s.census.opts.Match, key), s.census.again(key):
 		default:
 			s.census.summary.Scanned++
-			p.ends = append(p.ends, len(p.text))
-			continue
+			p.keys = append(p.keys, key)
 		}
-		p.text = p.text[:from]
 	}
 	return nil
 }
 
-var peekText = strconv.Itoa(Peek - 1)
+// The words of the commands for every key.
+var getRange, pttl, zero, peekText = []byte("GETRANGE"), []byte("PTTL"), []byte("0"), strconv.AppendInt(nil, Peek-1, 10)
 
 // sendPage writes all commands of a page at once.
 func (s *scanner) sendPage(p *page) {
-	p.looks, s.looks = s.looks, p.looks[:0]
+	p.looks, s.looks = s.looks, nil
 	p.sent = time.Now()
-	s.send(func(buf []byte) []byte {
-		if p.cursor != "" {
-			words := []string{"SCAN", p.cursor, "COUNT", strconv.Itoa(s.count)}
-			if len(s.census.opts.Match) == 1 {
-				words = append(words, "MATCH", s.census.opts.Match[0])
+	var buf []byte
+	if p.cursor != "" {
+		words := []string{"SCAN", p.cursor, "COUNT", strconv.Itoa(s.count)}
+		if len(s.census.opts.Match) == 1 {
+			words = append(words, "MATCH", s.census.opts.Match[0])
+		}
+		buf = wire.Append(buf, words...)
+	}
+	for _, key := range p.keys {
+		buf = wire.Append(buf, getRange, key, zero, peekText)
+		buf = wire.Append(buf, pttl, key)
+	}
+	for _, l := range p.looks {
+		switch l.ask {
+		case askSize:
+			if s.wantsType() {
+				buf = wire.Append(buf, "TYPE", string(l.key))
 			}
-			buf = wire.Append(buf, words...)
+			buf = wire.Append(buf, "HLEN", string(l.key))
+		case askFields:
+			buf = wire.Append(buf, "HKEYS", string(l.key))
+		case askValues:
+			buf = wire.Append(buf, "HGETALL", string(l.key))
+		case askGuard:
+			buf = wire.Append(buf, "GETRANGE", protocol.GuardKey(string(l.key)), "0", string(peekText))
 		}
-		for i := range p.ends {
-			key := p.key(i)
-			buf = wire.AppendWord(append(buf, "*4\r\n$8\r\nGETRANGE\r\n"...), key)
-			buf = wire.AppendWord(append(buf, "$1\r\n0\r\n"...), peekText)
-			buf = wire.AppendWord(append(buf, "*2\r\n$4\r\nPTTL\r\n"...), key)
-		}
-		for _, l := range p.looks {
-			switch l.ask {
-			case askSize:
-				if s.wantsType() {
-					buf = wire.AppendWord(append(buf, "*2\r\n$4\r\nTYPE\r\n"...), l.key)
-				}
-				buf = wire.AppendWord(append(buf, "*2\r\n$4\r\nHLEN\r\n"...), l.key)
-			case askFields:
-				buf = wire.AppendWord(append(buf, "*2\r\n$5\r\nHKEYS\r\n"...), l.key)
-			case askValues:
-				buf = wire.AppendWord(append(buf, "*2\r\n$7\r\nHGETALL\r\n"...), l.key)
-			case askGuard:
-				buf = wire.Append(buf, "GETRANGE", protocol.GuardKey(string(l.key)), "0", peekText)
-			}
-		}
-		return buf
-	})
+	}
+	s.writes <- buf
 }
 
 // wantsType tells that keys of every type will be reported.

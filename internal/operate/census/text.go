@@ -70,25 +70,19 @@ func RedissonHolder(field string) bool {
 
 // LockName tells that a key's name holds lock (but not block, clock or unlock), mutex or lease, as a word or
 // a part of one.
-func LockName[T string | []byte](key T) bool {
-	for i := 0; i+5 <= len(key)+1; i++ {
-		switch key[i] | 0x20 {
-		case 'l':
-			if hasFold(key[i:], "lock") && !hasFold(key, "redisson_unlock") {
-				if i == 0 {
-					return true
-				}
-				if before := key[i-1] | 0x20; before != 'b' && before != 'c' && (before != 'n' || i < 2 || key[i-2]|0x20 != 'u') {
-					return true
-				}
-			}
-			if hasFold(key[i:], "lease") && (i == 0 || !isLetter(key[i-1])) {
-				return true // but not please, or release
-			}
-		case 'm':
-			if hasFold(key[i:], "mutex") {
-				return true
-			}
+func LockName(key string) bool {
+	key = strings.ToLower(key)
+	if strings.HasPrefix(key, "redisson_unlock") {
+		return false
+	}
+	for at := range len(key) {
+		switch before, rest := key[:at], key[at:]; {
+		case strings.HasPrefix(rest, "mutex"):
+			return true
+		case strings.HasPrefix(rest, "lease") && (at == 0 || !isLetter(key[at-1])): // but not please, or release
+			return true
+		case strings.HasPrefix(rest, "lock") && !strings.HasSuffix(before, "b") && !strings.HasSuffix(before, "c") && !strings.HasSuffix(before, "un"):
+			return true
 		}
 	}
 	return false
@@ -98,18 +92,6 @@ func LockName[T string | []byte](key T) bool {
 // QueueLock of node-resque.
 func BlindSetName(key string) bool {
 	return strings.HasPrefix(key, "qo_") || strings.Contains(key, ":lock:") && strings.Contains(key, ":[")
-}
-
-func hasFold[T string | []byte](text T, word string) bool {
-	if len(text) < len(word) {
-		return false
-	}
-	for i := range len(word) {
-		if word[i] != '_' && text[i]|0x20 != word[i] || word[i] == '_' && text[i] != '_' {
-			return false
-		}
-	}
-	return true
 }
 
 func isLetter(b byte) bool { b |= 0x20; return b >= 'a' && b <= 'z' }

@@ -83,7 +83,7 @@ func Explain(err error) error {
 		return &Error{What: old.What(), Advice: old.Instead(), Cause: err}
 	case errors.As(err, &refused):
 		return explainRefusal(refused, err)
-	case errors.As(err, &network), closed(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded):
+	case errors.As(err, &network), closed(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), strings.HasPrefix(err.Error(), "redigo: "):
 		return explainIO("the connection to the server broke", err)
 	default:
 		return err
