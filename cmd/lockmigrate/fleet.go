@@ -160,7 +160,7 @@ func meanWait(t *sim.Tally) time.Duration {
 // nextOf is how a reader of a profile's page asks for the next step.
 func nextOf(match []string) string {
 	if len(match) == 0 {
-		match = []string{"PATTERN"}
+		match = []string{aPattern}
 	}
-	return "lockmigrate next --namespace NAME" + matchFlags(match)
+	return "lockmigrate next --namespace " + aName + matchFlags(match)
 }

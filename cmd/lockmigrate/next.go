@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/url"
 	"os"
 	"path/filepath"
 	"slices"
@@ -50,6 +51,8 @@ type standing struct {
 	oldErr      error        // what the profile does not show
 	view        *stages.View // nil: there is no record
 	reserved    bool         // its keys are, and there is no record
+	refused     error        // why stage init could not create one
+	server      string       // the flags of the command line that name the server
 	others      string       // where there is no record: namespaces that there are
 	keys        *keysSeen
 	keysErr     error // why modern cannot be, by what stands on the keys
@@ -64,30 +67,56 @@ type standing struct {
 func profileName(namespace string) string     { return namespace + ".profile.json" }
 func certificateName(namespace string) string { return namespace + ".certificate.json" }
 
-// newestCertificate returns the newest certificate about a namespace in the working folder, or nothing.
-func newestCertificate(namespace string) string {
+// newestCertificate returns the newest certificate about a record in the working folder; where none is, about its namespace; or nothing.
+func newestCertificate(record stages.Record) string {
 	files, _ := filepath.Glob("*.json")
 	var newest string
 	var ended time.Time
+	about := false
 	for _, file := range files {
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() || info.Size() > 64<<20 {
 			continue
 		}
-		if c, err := verify.Load(file); err == nil && c.Evidence.Namespace != nil && c.Evidence.Namespace.Name == namespace && c.Evidence.Ended.After(ended) {
-			newest, ended = file, c.Evidence.Ended
+		c, err := verify.Load(file)
+		n := c.Evidence.Namespace
+		if err != nil || n == nil || n.Name != record.Namespace {
+			continue
+		}
+		this := n.Epoch == record.Epoch && n.Since.Equal(record.Since)
+		if this && !about || this == about && c.Evidence.Ended.After(ended) {
+			newest, ended, about = file, c.Evidence.Ended, this
 		}
 	}
 	return newest
 }
 
+// serverFlags are the flags that name the server, for another command line: what the environment says needs none, and no output holds a password.
+func (at *place) serverFlags() (flags string) {
+	g := at.env.global
+	if u, err := url.Parse(g.redis); err != nil || u.User != nil {
+		g.redis = "URL"
+	}
+	for _, f := range []struct{ name, value string }{{"redis", g.redis}, {"tls-ca", g.tlsCA}, {"tls-cert", g.tlsCert}, {"tls-key", g.tlsKey}} {
+		if at.flags.given(f.name) {
+			flags += " --" + f.name + " " + shellWord(f.value)
+		}
+	}
+	if at.flags.given("tls-insecure") {
+		flags += " --tls-insecure"
+	}
+	return flags
+}
+
 // standing gathers the facts. It writes nothing.
 func (at *place) standing(ctx context.Context) (*standing, error) {
 	env, flags := at.env, at.flags
-	s := &standing{namespace: at.store.Namespace, match: flags.match, profileFile: cmp.Or(flags.profile, profileName(at.store.Namespace))}
+	s := &standing{namespace: at.store.Namespace, match: flags.match, profileFile: cmp.Or(flags.profile, profileName(at.store.Namespace)), server: at.serverFlags()}
 	switch p, err := openProfile(s.profileFile); {
 	case err == nil:
 		s.profile = &p
-		s.old, s.oldErr = p.OldClients()
+		if s.old, s.oldErr = p.OldClients(); s.oldErr == nil {
+			s.oldErr = aboutKeys(s.profileFile, p, s.match)
+		}
 	case flags.profile != "" || !errors.Is(err, os.ErrNotExist):
 		return nil, err
 	}
@@ -98,6 +127,15 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 			return s, nil
 		}
 		s.others = firstFew(names)
+		if s.profile != nil && s.oldErr == nil && len(s.patterns()) > 0 {
+			to := *at
+			to.flags.match, to.flags.profile = s.patterns(), s.profileFile
+			record, seen, _, err := to.creation(ctx)
+			if err == nil {
+				err = seen.speak(record.Dialect)
+			}
+			s.refused = at.explain(ctx, err)
+		}
 		return s, nil
 	}
 	if err != nil {
@@ -125,7 +163,7 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 
 // certified looks for the newest certificate at the stage that wants one, whether it supports the step, and whom it has seen if not.
 func (s *standing) certified(now time.Time, before stages.Stage) {
-	if s.certificate = newestCertificate(s.namespace); s.view.Record.Stage != before || s.certificate == "" {
+	if s.certificate = newestCertificate(s.view.Record); s.view.Record.Stage != before || s.certificate == "" {
 		return
 	}
 	_, s.certErr = restsOn(now, s.view.Record, before+1, stageFlags{evidence: s.certificate})

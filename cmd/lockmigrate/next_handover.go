@@ -36,11 +36,11 @@ func (s *standing) nextHandover(on *step, living int64, show string) {
 func (s *standing) toNew(on *step, back string) {
 	name, old := s.namespace, s.view.Record.Handover.Old
 	shown := func(m stages.Member) bool { return len(m.Info.Connections) > 0 }
-	s.named(on, func(c verify.Client) string { return "no member: " + c.String() })
+	s.named(on, s.certificate, func(c verify.Client) string { return "no member: " + c.String() })
 	on.Costs = append(on.Costs, "at stage new nobody keeps out a process that locks by Old alone; back by "+back)
 	switch {
 	case s.certificate != "" && s.certErr == nil:
-		on.is("", fmt.Sprintf("lockmigrate stage advance --namespace %s --to new --certificate %s --wait --execute", name, s.certificate), "only members lock by Old: move to new")
+		on.is("", fmt.Sprintf("lockmigrate stage advance --namespace %s --to new --certificate %s --wait --execute", name, shellWord(s.certificate)), "only members lock by Old: move to new")
 	case old.Mark == "" && !slices.ContainsFunc(s.view.Members, shown):
 		on.is("", fmt.Sprintf("lockmigrate stage advance --namespace %s --to new --force \"\" --wait --execute", name),
 			"make sure that no process locks by Old, %v, alone: say in --force how you know, and move to new", old)

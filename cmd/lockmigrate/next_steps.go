@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strings"
 	"time"
@@ -33,6 +34,12 @@ func (on *step) blocked(format string, args ...any) {
 
 // next is the runbook as a function of the facts.
 func (s *standing) next() step {
+	on := s.step()
+	on.Command += s.server
+	return on
+}
+
+func (s *standing) step() step {
 	if s.view == nil {
 		return s.begin()
 	}
@@ -54,6 +61,9 @@ func (s *standing) next() step {
 	switch {
 	case unfit > 0:
 		on.is("step 2", show, "correct or stop %s: they cannot run this record and acquire nothing", counted(unfit, "member"))
+	case errors.Is(s.certErr, verify.ErrFuture):
+		on.blocked("%s", s.certErr)
+		on.is("step 5", "lockmigrate next --namespace "+s.namespace, "set this host's clock, or remove %s: no newer certificate counts beside it", s.certificate)
 	case r.Handover != nil:
 		s.nextHandover(&on, living, show)
 	case r.Stage == stages.Legacy && living == 0:
@@ -67,7 +77,7 @@ func (s *standing) next() step {
 		on.blocked("%s", s.keys.trusted())
 		on.is("step 0", "lockmigrate doctor"+matchFlags(r.Patterns), "%s", hintOf(s.keys.trusted()))
 	case r.Stage == stages.Bridge:
-		s.toModern(&on, show)
+		s.toModern(&on, show, living)
 	case s.keysErr != nil:
 		s.sweep(&on)
 	case len(members) > 0:
@@ -83,26 +93,37 @@ func (s *standing) next() step {
 	return on
 }
 
+// patterns are the keys that a record is to be about, nil where nobody has named them.
+func (s *standing) patterns() []string {
+	if len(s.match) == 0 && s.profile != nil {
+		return stages.UnescapeAll(s.profile.Match)
+	}
+	return s.match
+}
+
 // begin is what comes before there is a record.
 func (s *standing) begin() step {
 	on := step{Stands: "there is no record", InWay: []string{}, Costs: []string{}}
 	if s.reserved {
-		on.Stands += ", and its keys are reserved: a stage init or stage delete was stopped, or the record was lost"
+		on.blocked("its keys are reserved: a stage init or stage delete was stopped, or the record was lost. Where members of a lost record may still hold locks, stage init says for how long")
 	} else if s.others != "" {
 		on.Stands += " of this name; this server has " + s.others
 	}
-	match := s.match
-	if len(match) == 0 && s.profile != nil {
-		match = stages.UnescapeAll(s.profile.Match)
-	}
+	match := s.patterns()
 	if len(match) == 0 {
-		match = []string{"PATTERN"}
+		match = []string{aPattern}
 	}
 	length, do := "10m", "watch the traffic: which clients lock, in which dialect, for how long, and with which clock"
 	switch {
 	case s.profile == nil:
 	case s.oldErr == nil:
-		on.is("step 1", fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s --execute", s.namespace, matchFlags(match), s.profileFile), "create the record, at stage legacy: nothing changes for anybody")
+		create := fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s", s.namespace, matchFlags(match), shellWord(s.profileFile))
+		if s.refused != nil {
+			on.blocked("%s", s.refused)
+			on.is("step 1", create, "%s", hintOf(s.refused))
+			return on
+		}
+		on.is("step 1", create+" --execute", "create the record, at stage legacy: nothing changes for anybody")
 		return on
 	default:
 		on.blocked("%s", s.oldErr)
@@ -111,13 +132,13 @@ func (s *standing) begin() step {
 			length = strings.TrimSuffix((3 * time.Duration(s.profile.Window.Seconds) * time.Second).Round(time.Minute).String(), "0s")
 		}
 	}
-	on.is("step 0", fmt.Sprintf("lockmigrate observe%s --for %s --profile %s", matchFlags(match), length, s.profileFile), "%s", do)
+	on.is("step 0", fmt.Sprintf("lockmigrate observe%s --for %s --profile %s", matchFlags(match), length, shellWord(s.profileFile)), "%s", do)
 	on.Costs = []string{"MONITOR sends a copy of every command: it can halve a busy server's throughput while it runs; observe ends by itself above --max-load"}
 	return on
 }
 
 // toModern is stage bridge: the old clients go, evidence that they have gone, what they left, the move.
-func (s *standing) toModern(on *step, show string) {
+func (s *standing) toModern(on *step, show string, living int64) {
 	r, state := s.view.Record, stateName(certificateName(s.namespace))
 	held, _, first := s.keys.these(heldKind)
 	var late []string
@@ -126,27 +147,36 @@ func (s *standing) toModern(on *step, show string) {
 			late = append(late, m.ID)
 		}
 	}
-	certified := s.certificate != "" && s.certErr == nil
+	certified, source := s.certificate != "" && s.certErr == nil, s.certificate
+	if s.saved != nil && !certified { // an old state beside a newer certificate does not count
+		if known := s.saved.Known(); s.running || len(known.Seen) > 0 {
+			s.seen, source = known.Seen, state
+		}
+	}
 	switch {
 	case len(late) > 0: // verify would see them, whatever the window
 		on.is("step 3", show, "wait: %s may still run stage legacy, or hold its locks (%s)", counted(int64(len(late)), "member"), strings.Join(late[:min(3, len(late))], ", "))
+	case s.keys.endless.n > 0 && !certified:
+		s.stays(on)
 	case held > 0:
 		on.blocked("old clients hold %s: %s", counted(held, "lock"), listKeys(first, held, true))
 		on.is("step 4", fmt.Sprintf("lockmigrate observe%s --for 10m", matchFlags(r.Patterns)),
-			"move the old clients, one service at a time: put a sidecar beside those that nobody will change (docs/sidecar.md), port the others. This names them")
-	case s.saved != nil && !certified && s.running: // an old state beside a newer certificate does not count
+			"move the old clients, one service at a time: put a sidecar beside those that nobody will change (docs/sidecar.md), port the others. This names them. A value that is nobody's: docs/what-if.md")
+	case s.saved != nil && !certified && s.running:
 		known := s.saved.Known()
-		s.seen = known.Seen
-		s.named(on, whatToDoAbout)
+		s.named(on, source, whatToDoAbout)
 		on.is("step 5", "lockmigrate next --namespace "+s.namespace, "a verify is looking (process %d on %s), and has looked for %v of %v. Wait for its end", s.saved.PID, s.saved.Host,
 			time.Duration(known.LookedSeconds)*time.Second, s.saved.Options.Window)
+	case living == 0 && !certified:
+		on.blocked("no member lives, and verify says none-seen only while one reports")
+		on.is("step 2", show, "start the Go services, or the sidecars, that follow this record")
 	case s.saved != nil && !certified && len(s.saved.Known().Seen) == 0 && len(s.saved.Lost()) == 0:
 		looked := time.Duration(s.saved.Evidence.LookedSeconds * float64(time.Second)).Round(time.Second)
 		on.blocked("a verify was ended after %v of %v", looked, s.saved.Options.Window)
 		on.is("step 5", "lockmigrate verify --resume "+state, "go on with it. Where a command ran in between that writes, its window begins again")
 	case len(s.seen) > 0:
-		on.blocked("%s has seen old clients", s.certificate)
-		s.named(on, whatToDoAbout)
+		on.blocked("%s has seen old clients", source)
+		s.named(on, source, whatToDoAbout)
 		on.is("step 4", s.verify(), "deal with each of them, and then look again")
 		on.Costs = []string{verifyCosts}
 	case !certified:
@@ -168,7 +198,7 @@ func (s *standing) toModern(on *step, show string) {
 	case s.keysErr != nil:
 		s.sweep(on)
 	default:
-		on.is("steps 6 and 7", fmt.Sprintf("lockmigrate stage advance --namespace %s --to modern --certificate %s --wait --execute", s.namespace, s.certificate),
+		on.is("steps 6 and 7", fmt.Sprintf("lockmigrate stage advance --namespace %s --to modern --certificate %s --wait --execute", s.namespace, shellWord(s.certificate)),
 			"shut the door with a fence, if the server has users (lockmigrate fence names them), and move to modern")
 		on.Costs = whatToKnow(stages.Bridge, stages.Modern)
 	}
@@ -177,14 +207,31 @@ func (s *standing) toModern(on *step, show string) {
 // sweep is where legacy values keep a namespace from modern.
 func (s *standing) sweep(on *step) {
 	on.blocked("%s", s.keysErr)
+	switch held, _, _ := s.keys.these(heldKind); {
+	case s.keys.endless.n > 0:
+		s.stays(on)
+		return
+	case held > 0 && s.view.Record.Stage == stages.Modern:
+		on.is("Going back, at any time", fmt.Sprintf("lockmigrate stage rollback --namespace %s --to bridge --wait --execute", s.namespace),
+			"an old client locks at stage modern, where a crash of it blocks its key. Go back, find it by lockmigrate observe, and prove anew that none is left")
+		return
+	}
 	on.is("step 6", fmt.Sprintf("lockmigrate sweep%s --ghost-after 1m --execute", matchFlags(s.view.Record.Patterns)), "remove what dead old clients have left")
 }
 
-// named puts those whom a certificate has seen in the way, each as say has it.
-func (s *standing) named(on *step, say func(verify.Client) string) {
+// stays is where values without a TTL stand, which neither an old client nor a member takes over.
+func (s *standing) stays(on *step) {
+	n := s.keys.endless.n
+	on.blocked("values without a TTL stand on %s, and verify takes each for a lock that is held: %s", counted(n, "key"), listKeys(s.keys.endless.first, n, false))
+	on.is("step 6", fmt.Sprintf("lockmigrate sweep%s --tokens", matchFlags(s.view.Record.Patterns)),
+		"find out whose they are. This shows which of them --execute would give a TTL; delete the others, or leave their keys out of the patterns (docs/what-if.md)")
+}
+
+// named puts those whom a file has seen in the way, each as say has it.
+func (s *standing) named(on *step, source string, say func(verify.Client) string) {
 	for i, c := range s.seen {
 		if i == mostClients {
-			on.blocked("and %d more: %s names them", len(s.seen)-i, s.certificate)
+			on.blocked("and %d more: %s names them", len(s.seen)-i, source)
 			return
 		}
 		on.blocked("%s", say(c))

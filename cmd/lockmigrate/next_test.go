@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -117,6 +118,8 @@ func TestNext(t *testing.T) {
 	lives, unfit := stages.Member{ID: "a", Left: time.Second}, stages.Member{ID: "b", Left: time.Second, Misfit: "another dialect"}
 	clean := &keysSeen{complete: true}
 	held := &keysSeen{complete: true, keys: 1, legacy: []legacyKind{{form: "jedis-ms", held: true, n: 1, first: []legacyValue{{key: "lock.1", ends: time.Second, ttl: -1}}}}}
+	endless := &keysSeen{complete: true, keys: 1, tokens: 1, endless: legacyKind{n: 1, first: []legacyValue{{key: "lock.1", ttl: -1}}}}
+	flag := &keysSeen{complete: true, keys: 1, endless: endless.endless, legacy: []legacyKind{{form: "redis-objects", held: true, n: 1, first: endless.endless.first}}}
 	dead := &keysSeen{complete: true, keys: 1, legacy: []legacyKind{{form: "jedis-ms", n: 1, first: []legacyValue{{key: "lock.1", ends: -time.Hour, ttl: -1}}}}}
 	ended := func(broke string) *verify.Saved { // after an hour of a day
 		m := verify.Master{Addr: "a", RunID: "1", Version: "7.4.0", Looks: 10, Canary: 9, Ended: true, Moves: "no cluster", Named: true, CountsDenied: true, LogRead: true, Writes: 104}
@@ -143,7 +146,21 @@ func TestNext(t *testing.T) {
 			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "when measured, java waited 100ms", false},
 		"legacy, blocked": {standing{view: at(stages.Legacy, lives), keys: held, blockers: []stages.Blocker{{Member: "a", Why: "behind", Left: time.Second, Wait: -1}}},
 			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "a is still on the previous epoch", false},
-		"bridge, old clients": {standing{view: at(stages.Bridge, lives), keys: held}, "lockmigrate observe --match 'lock.*' --for 10m", "old clients hold 1 lock", false},
+		"measured, refused": {standing{profile: enough, refused: unsafeError("choose others", "keys of two namespaces")}, "lockmigrate stage init --namespace orders --match 'lock.*' --profile orders.profile.json",
+			"keys of two namespaces", false},
+		"measured on every key": {standing{profile: &profile.Profile{Version: profile.Version, Window: window, Clients: enough.Clients}}, "lockmigrate stage init --namespace orders --match 'PATTERN' --profile orders.profile.json --execute",
+			"nothing changes for anybody", false},
+		"bridge, a value without a TTL": {standing{view: at(stages.Bridge, lives), keys: endless}, "lockmigrate sweep --match 'lock.*' --tokens", "verify takes each for a lock that is held: lock.1", false},
+		"bridge, silent member":         {standing{view: at(stages.Bridge, stages.Member{ID: "a", Left: -1}), keys: clean}, "lockmigrate stage --namespace orders", "no member lives", false},
+		"bridge, a certificate of the future": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json", certErr: verify.ErrFuture},
+			"lockmigrate next --namespace orders", "remove x.json", false},
+		"bridge, a verify that was ended and has seen clients": {standing{view: at(stages.Bridge, lives), keys: clean, saved: &verify.Saved{Evidence: verify.Evidence{Seen: []verify.Client{{Addr: "10.0.0.7:4711", Evidence: "MONITOR: it sent SETNX"}}}}},
+			"lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json", "10.0.0.7:4711: MONITOR: it sent SETNX", false},
+		"bridge, certified by a file of any name": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "it's $(mine).json", server: " --redis redis://a"},
+			`lockmigrate stage advance --namespace orders --to modern --certificate 'it'\''s $(mine).json' --wait --execute --redis redis://a`, "forgotten legacy client", false},
+		"modern, an old client": {standing{view: at(stages.Modern, lives), keys: held}, "lockmigrate stage rollback --namespace orders --to bridge --wait --execute", "an old client locks at stage modern", false},
+		"modern, a flag":        {standing{view: at(stages.Modern, lives), keys: flag}, "lockmigrate sweep --match 'lock.*' --tokens", "delete the others", false},
+		"bridge, old clients":   {standing{view: at(stages.Bridge, lives), keys: held}, "lockmigrate observe --match 'lock.*' --for 10m", "old clients hold 1 lock", false},
 		"bridge, quiet": {standing{view: at(stages.Bridge, lives), keys: clean},
 			"lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json", "you have to state", false},
 		"bridge, old clients that hold nothing now": {standing{view: at(stages.Bridge, lives), keys: clean, profile: enough},
@@ -242,4 +259,43 @@ func TestALookHasOneSize(t *testing.T) {
 // The flags that name a namespace's keys are for a shell.
 func TestMatchFlags(t *testing.T) {
 	assert.Equal(t, ` --match 'lock.*' --match 'o'\''brien:\[*' --match '\xff?'`, matchFlags([]string{"lock.*", `o'brien:\[*`, "\xff?"}))
+}
+
+// TestNextSaysWhatRefusesTheRecord: a record that stage init would refuse, and a profile of other keys.
+func TestNextSaysWhatRefusesTheRecord(t *testing.T) {
+	o := operator{t, redistest.Real(t).URL()}
+	t.Chdir(t.TempDir())
+	o.creates("others", "lock.*")
+	p := profile.Profile{Version: profile.Version, Window: profile.Window{Seconds: 600, Masters: 1}, Match: []string{"lock.a.*"}, Clients: []profile.Client{{
+		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written"}},
+	}}}
+	text, err := json.Marshal(p)
+	require.NoError(t, err)
+	require.NoError(t, os.WriteFile("orders.profile.json", text, 0o600))
+	for match, want := range map[string]string{"lock.a.*": `keys of two namespaces: "lock.a.*" here, "lock.*" of namespace others`, "lock.b.*": "says nothing of the keys lock.b.*"} {
+		stdout, _ := o.runs(exitDone, "next", "--namespace", "orders", "--match", match, "--json")
+		assert.Contains(t, stdout, strings.ReplaceAll(want, `"`, `\"`))
+		assert.NotContains(t, stdout, "--profile orders.profile.json --execute")
+	}
+	o.runs(exitUsage, "stage", "init", "--namespace", "orders", "--match", "PATTERN", "--profile", "orders.profile.json", "--execute")
+	o.runs(exitUsage, "next", "--namespace", "NAME")
+}
+
+// TestNewestCertificate: one of another epoch, or of another server's record, stands aside, whenever it ended.
+func TestNewestCertificate(t *testing.T) {
+	t.Chdir(t.TempDir())
+	record := stages.Record{Namespace: "orders", Epoch: 4, Since: time.UnixMilli(4)}
+	for i, name := range []string{"b.json", "a.json", "c.json"} {
+		f, err := os.Create(name)
+		require.NoError(t, err)
+		c := verify.Certificate{Format: verify.Format, Evidence: verify.Evidence{Ended: time.UnixMilli(int64(i)), Namespace: &verify.Namespace{Name: "orders", Epoch: record.Epoch, Since: record.Since}}}
+		if i == 2 {
+			c.Evidence.Namespace.Since = time.UnixMilli(5)
+		}
+		require.NoError(t, c.Write(f))
+		require.NoError(t, f.Close())
+	}
+	assert.Equal(t, "a.json", newestCertificate(record))
+	record.Epoch = 5
+	assert.Equal(t, "c.json", newestCertificate(record), "one that cannot help says why not")
 }

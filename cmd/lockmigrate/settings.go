@@ -34,6 +34,9 @@ func applySettings(cmd *cobra.Command, env *environment) error {
 	return checkValues(cmd)
 }
 
+// What stands in a printed command for what only its reader knows: pasted as it is, the command fails.
+const aPattern, aName = "PATTERN", "NAME"
+
 const negative = "may be negative"
 
 // mayBeNegative lets a flag have a number below zero. No other flag has one.
@@ -65,6 +68,8 @@ func checkValues(cmd *cobra.Command) (err error) {
 			err = f.Value.Set(stages.Unescape(f.Value.String()))
 		} else if texts := list.GetSlice(); slices.Contains(texts, "") {
 			err = usageError("give a pattern such as 'lock:*'", "a --%s pattern is empty", name)
+		} else if slices.Contains(texts, aPattern) {
+			err = usageError("give a pattern such as 'lock:*'", "--%s %s stands for the pattern of your own keys", name, aPattern)
 		} else if len(texts) > 0 {
 			err = list.Replace(stages.UnescapeAll(texts))
 		}
@@ -73,6 +78,9 @@ func checkValues(cmd *cobra.Command) (err error) {
 		}
 	}
 	if f := cmd.Flags().Lookup("namespace"); f != nil && f.Value.String() != f.DefValue {
+		if f.Value.String() == aName {
+			return usageError("give one such as orders", "--namespace %s stands for a name of your own", aName)
+		}
 		if err := stages.CheckName(f.Value.String()); err != nil {
 			return usageError("choose another --namespace", "%w", err)
 		}

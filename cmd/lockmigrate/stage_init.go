@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
@@ -104,23 +105,10 @@ func (at *place) init(ctx context.Context) error {
 	if flags.begin == stages.Modern {
 		return unsafeError("begin with legacy or bridge, and advance", "a namespace cannot begin at modern: nobody has waited for its legacy clients")
 	}
-	why, err := flags.measured()
-	if err != nil {
-		return err
-	}
-	record := flags.figures
-	record.Namespace, record.Stage, record.Epoch, record.Patterns, record.Dialect = at.store.Namespace, flags.begin, 1, flags.match, flags.dialect
-	record, err = checkedRecord(record)
-	if err != nil {
-		return err
-	}
+	record, seen, why, err := at.creation(ctx)
 	for _, line := range why {
 		at.env.note("from the profile: %s", terminal.Safe(line))
 	}
-	if err := at.room(ctx, record.Patterns); err != nil {
-		return err
-	}
-	seen, err := at.look(ctx, record.Patterns)
 	if err != nil {
 		return err
 	}
@@ -134,6 +122,33 @@ func (at *place) init(ctx context.Context) error {
 	})
 }
 
+// creation is the record that stage init creates, what stands on its keys, and what of it is from the profile; or why there can be none.
+func (at *place) creation(ctx context.Context) (record stages.Record, seen *keysSeen, why []string, err error) {
+	flags := at.flags
+	if why, err = flags.measured(); err != nil {
+		return record, nil, nil, err
+	}
+	record = flags.figures
+	record.Namespace, record.Stage, record.Epoch, record.Patterns, record.Dialect = at.store.Namespace, flags.begin, 1, flags.match, flags.dialect
+	if record, err = checkedRecord(record); err == nil {
+		err = at.room(ctx, record.Patterns)
+	}
+	if err == nil {
+		seen, err = at.look(ctx, record.Patterns)
+	}
+	return record, seen, why, err
+}
+
+// aboutKeys refuses a profile that says nothing of some keys.
+func aboutKeys(file string, p profile.Profile, match []string) error {
+	about := stages.UnescapeAll(p.Match)
+	if key, some := glob.Uncovered(about, match); some {
+		return inconclusiveError("observe them too; or leave --profile out, and give what is known of their clients",
+			"%s says nothing of the keys %s: it is about %s", file, stages.Escape(key), shownPatterns(about))
+	}
+	return nil
+}
+
 // measured fills what the command line leaves out from the profile that it names, and says what it took and why. A
 // figure that the profile does not show has to be given.
 func (f *stageFlags) measured() (why []string, err error) {
@@ -144,9 +159,8 @@ func (f *stageFlags) measured() (why []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if key, some := glob.Uncovered(stages.UnescapeAll(p.Match), f.match); some {
-		return nil, inconclusiveError("observe them too; or leave --profile out, and give what is known of their clients",
-			"%s says nothing of the keys %s: it is about %s", f.profile, stages.Escape(key), shownPatterns(stages.UnescapeAll(p.Match)))
+	if err := aboutKeys(f.profile, p, f.match); err != nil {
+		return nil, err
 	}
 	old, err := p.OldClients()
 	if err != nil && (f.dialect == "" || f.figures.Shortest == 0 || f.figures.ClockLag == 0 || f.figures.CommandDelay == 0) {

@@ -22,10 +22,10 @@ import (
 type keysSeen struct {
 	keys     int64
 	legacy   []legacyKind
-	tokens   int64 // bridge values and tokens
-	endless  int64 // tokens among them without a TTL
-	others   int64 // no lock that is known
-	unread   int64 // that this user may not read
+	tokens   int64      // bridge values and tokens
+	others   int64      // no lock that is known
+	endless  legacyKind // strings without a TTL that are no expiry: verify takes each for a lock that is held
+	unread   int64      // that this user may not read
 	lacks    []string
 	complete bool
 	clock    time.Time // the server's
@@ -90,12 +90,12 @@ func (k *keysSeen) add(row *census.Row) {
 	}
 	k.keys++
 	endless := row.Format == census.TokenNoTTL
+	if row.Type == "string" && row.TTL == census.NoTTL && !row.Format.Legacy() && row.Format != census.Bridge {
+		k.endless.add(row.Key, legacyValue{ttl: -1})
+	}
 	switch row.Format {
 	case census.Bridge, census.Token, census.TokenNoTTL, census.Redisson, census.HashUID:
 		if !endless || len(row.Dialects) == 0 {
-			if endless {
-				k.endless++
-			}
 			k.tokens++
 			return
 		} // else a legacy client's value without an expiry
@@ -216,8 +216,8 @@ func (k *keysSeen) modernCan(patterns []string) error {
 
 // besides says what is no reason to refuse stage modern, and still keeps everybody from a key.
 func (k *keysSeen) besides() (notes []string) {
-	if k.endless > 0 {
-		notes = append(notes, fmt.Sprintf("tokens without a TTL stand on keys (%d): one of a dead holder blocks its key for good; \"lockmigrate sweep --tokens\" gives them one", k.endless))
+	if n := k.endless.n; n > 0 {
+		notes = append(notes, fmt.Sprintf("values without a TTL stand on keys (%d): one of a dead holder blocks its key for good; \"lockmigrate sweep --tokens\" gives tokens one", n))
 	}
 	if k.others > 0 {
 		notes = append(notes, fmt.Sprintf("values that are no known lock stand on keys (%d): nobody can lock these; \"lockmigrate scan --all\" lists them", k.others))
@@ -248,6 +248,14 @@ func listKeys(first []legacyValue, n int64, states bool) string {
 		text += fmt.Sprintf(" and %s more", thousands(n))
 	}
 	return text
+}
+
+// shellWord is a text as one word of another command line.
+func shellWord(text string) string {
+	if text != "" && strings.Trim(text, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789._:/@%+=,-") == "" {
+		return text
+	}
+	return "'" + strings.ReplaceAll(text, "'", `'\''`) + "'"
 }
 
 // matchFlags are the flags that name a namespace's keys on another command line.

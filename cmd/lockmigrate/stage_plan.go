@@ -96,7 +96,7 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 	if record.Handover != nil {
 		hint = fmt.Sprintf(`"lockmigrate verify --only-members --namespace %s --old URL --longest-silence DURATION --for LONGER --out FILE" shows it where Old is on Redis; else say how you know it with --force "REASON"`, record.Namespace)
 	}
-	file := cmp.Or(flags.evidence, newestCertificate(record.Namespace))
+	file := cmp.Or(flags.evidence, newestCertificate(record))
 	if file == "" && record.Handover != nil {
 		return "", unsafeError(hint, "at stage new nobody keeps out a process that locks by Old alone, and no certificate says that there is none")
 	}

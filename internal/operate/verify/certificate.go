@@ -75,6 +75,7 @@ func load[T any](file, kind, format string, of func(T) string) (doc T, err error
 var (
 	ErrVerdict   = errors.New("its verdict is not none-seen")
 	ErrStale     = errors.New("it is too old")
+	ErrFuture    = errors.New("it ended in the future by this host's clock: set the clock, or remove the file")
 	ErrShort     = errors.New("its window is too short")
 	ErrNamespace = errors.New("it is about another namespace, or another epoch of it")
 )
@@ -104,6 +105,8 @@ func (c Certificate) Supports(p Purpose) error {
 		return fmt.Errorf("%w: whether it asked for members only, or for old clients", ErrNamespace)
 	case !n.Since.Equal(p.Since):
 		return fmt.Errorf("%w: a record of this name on another server", ErrNamespace)
+	case e.Ended.After(p.Now.Add(time.Minute)):
+		return ErrFuture
 	}
 	now := *n
 	now.Patterns = p.Patterns
@@ -118,7 +121,7 @@ func (c Certificate) Supports(p Purpose) error {
 		return fmt.Errorf("%w: it is %q, and the evidence in it comes to %q", ErrVerdict, c.Verdict, verdict)
 	}
 	switch {
-	case p.Now.Sub(e.Ended) > p.MaxAge || e.Ended.After(p.Now.Add(time.Minute)):
+	case p.Now.Sub(e.Ended) > p.MaxAge:
 		return ErrStale
 	case seconds(e.LongestSeconds) < p.Longest:
 		return fmt.Errorf("%w: the longest silence was said to be %v, less than the %v that the record knows of", ErrShort, seconds(e.LongestSeconds), p.Longest)

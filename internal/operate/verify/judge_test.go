@@ -245,7 +245,7 @@ func TestSupports(t *testing.T) {
 		{"another server", ErrNamespace, func(c *Certificate, p *Purpose) { p.Since = since.Add(time.Millisecond) }},
 		{"about no namespace", ErrNamespace, func(c *Certificate, p *Purpose) { c.Evidence.Namespace = nil }},
 		{"too old", ErrStale, func(c *Certificate, p *Purpose) { p.Now = ended.Add(25 * time.Hour) }},
-		{"from the future", ErrStale, func(c *Certificate, p *Purpose) { p.Now = ended.Add(-2 * time.Minute) }},
+		{"from the future", ErrFuture, func(c *Certificate, p *Purpose) { p.Now = ended.Add(-2 * time.Minute) }},
 		{"a silence shorter than the shortest lease", ErrShort, func(c *Certificate, p *Purpose) { p.Longest = time.Hour }},
 		{"patterns that the record has now", ErrVerdict, func(c *Certificate, p *Purpose) { p.Patterns = []string{"lock.*"} }},
 		{"a verdict by hand", ErrVerdict, func(c *Certificate, p *Purpose) { c.Evidence.Finished = false }},
