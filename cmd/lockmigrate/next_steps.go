@@ -105,7 +105,7 @@ func (s *standing) patterns() []string {
 func (s *standing) begin() step {
 	on := step{Stands: "there is no record", InWay: []string{}, Costs: []string{}}
 	if s.reserved {
-		on.blocked("its keys are reserved: a stage init or stage delete was stopped, or the record was lost. Where members of a lost record may still hold locks, stage init says for how long")
+		on.blocked("its keys are reserved: a stage init or stage delete was stopped, or the record was lost")
 	} else if s.others != "" {
 		on.Stands += " of this name; this server has " + s.others
 	}
@@ -156,7 +156,7 @@ func (s *standing) toModern(on *step, show string, living int64) {
 	switch {
 	case len(late) > 0: // verify would see them, whatever the window
 		on.is("step 3", show, "wait: %s may still run stage legacy, or hold its locks (%s)", counted(int64(len(late)), "member"), strings.Join(late[:min(3, len(late))], ", "))
-	case s.keys.endless.n > 0 && !certified:
+	case s.keys.endless.n > 0:
 		s.stays(on)
 	case held > 0:
 		on.blocked("old clients hold %s: %s", counted(held, "lock"), listKeys(first, held, true))

@@ -86,6 +86,8 @@ func (at *place) room(ctx context.Context, patterns []string) error {
 			"namespace %s exists already: stage %v, epoch %d%s", at.store.Namespace, view.Record.Stage, view.Record.Epoch, lastChange(view.Record))
 	} else if !errors.Is(err, stages.ErrNoRecord) {
 		return err
+	} else if err := view.Lost(); err != nil {
+		return failedError("wait for them, and run it again", "namespace %s: %w", at.store.Namespace, err)
 	}
 	var old *servers.TooOld // a plan for a server that cannot run it is none
 	if _, err := at.store.Hello(ctx); errors.As(err, &old) {

@@ -138,6 +138,9 @@ func newStageDeleteCommand(env *environment, flags *stageFlags) *cobra.Command {
 func (at *place) delete(ctx context.Context) error {
 	view, err := at.store.Show(ctx)
 	if errors.Is(err, stages.ErrNoRecord) {
+		if lost := view.Lost(); lost != nil {
+			return failedError("wait for them, and run it again", "namespace %s: %w", at.store.Namespace, lost)
+		}
 		return at.free(ctx, err)
 	}
 	if err != nil {

@@ -358,6 +358,8 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 		return fmt.Errorf("%s: %w (stage %v, epoch %d)", what, ErrExists, view.Record.Stage, view.Record.Epoch)
 	} else if !errors.Is(err, ErrNoRecord) {
 		return err
+	} else if err := view.Lost(); err != nil { // their keys stay reserved
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	c, err := s.reserve(ctx, r.Patterns, 0)
 	if err != nil {

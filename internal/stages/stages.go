@@ -370,7 +370,7 @@ func (s *Store) change(of Record, what string, execute bool) func(any, error) ([
 	}
 }
 
-// Show reads the namespace.
+// Show reads the namespace. With ErrNoRecord come the members that a lost record has left.
 func (s *Store) Show(ctx context.Context) (View, error) {
 	row, err := redis.Values(s.eval(ctx, scripts.StageShow, s.on(scripts.Values{})))
 	var refused redis.Error
@@ -389,20 +389,19 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 	if err != nil {
 		return View{}, err
 	}
-	if fields["epoch"] == "" {
-		return View{}, fmt.Errorf("namespace %s: %w", s.Namespace, ErrNoRecord)
-	}
-	var epoch, stage, since int64
-	for name, into := range map[string]*int64{"epoch": &epoch, "stage": &stage, "since": &since} {
-		if *into, err = strconv.ParseInt(fields[name], 10, 64); err != nil {
-			return View{}, s.garbage("field %s: %w", name, err)
-		}
-	}
 	view := View{Now: now}
-	if view.Record, err = s.record(epoch, stage, since, fields["patterns"], fields["clients"]); err != nil {
-		return View{}, err
+	if fields["epoch"] != "" {
+		var epoch, stage, since int64
+		for name, into := range map[string]*int64{"epoch": &epoch, "stage": &stage, "since": &since} {
+			if *into, err = strconv.ParseInt(fields[name], 10, 64); err != nil {
+				return View{}, s.garbage("field %s: %w", name, err)
+			}
+		}
+		if view.Record, err = s.record(epoch, stage, since, fields["patterns"], fields["clients"]); err != nil {
+			return View{}, err
+		}
+		view.Record.Note, view.Record.History = fields["note"], historyOf(fields["history"])
 	}
-	view.Record.Note, view.Record.History = fields["note"], historyOf(fields["history"])
 	members, err := redis.StringMap(row[2], nil)
 	if err != nil {
 		return View{}, err
@@ -419,7 +418,24 @@ func (s *Store) Show(ctx context.Context) (View, error) {
 		}
 	}
 	sort.Slice(view.Members, func(i, j int) bool { return view.Members[i].ID < view.Members[j].ID })
+	if fields["epoch"] == "" {
+		return view, fmt.Errorf("namespace %s: %w", s.Namespace, ErrNoRecord)
+	}
 	return view, nil
+}
+
+// Lost tells that members of a record that is gone may still hold locks; nil if none does.
+func (v View) Lost() error {
+	var left time.Duration
+	for _, m := range v.Members {
+		if m.Longest > 0 {
+			left = max(left, m.Left+m.Longest+Slack)
+		}
+	}
+	if left <= 0 {
+		return nil
+	}
+	return fmt.Errorf("members of a record that was lost may still hold locks, for up to %v", left)
 }
 
 // unreadable says what to do about a member whose entry nobody can read.

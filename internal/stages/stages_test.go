@@ -186,6 +186,9 @@ func TestLostRecordComesBackOnlyWhenItsMembersAreGone(t *testing.T) {
 		newFake(t, store, "a").report()
 		s.Do("DEL", RecordKey("orders"))
 		assert.ErrorContains(t, store.Init(t.Context(), orders), "may still hold locks", "init")
+		others := *store
+		others.Namespace = "others"
+		assert.ErrorIs(t, others.Init(t.Context(), orders), ErrOverlap, "the refused init gave their keys up")
 	})
 }
 
