@@ -14,7 +14,6 @@ replace github.com/lockmigrate/lockmigrate/pool/rueidis => ../../../pool/rueidis
 replace github.com/lockmigrate/lockmigrate/examples => ../../../examples
 
 require (
-	github.com/anishathalye/porcupine v1.3.1
 	github.com/bsm/redislock v0.10.0
 	github.com/go-redsync/redsync/v4 v4.16.0
 	github.com/gomodule/redigo v1.9.3

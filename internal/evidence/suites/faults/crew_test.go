@@ -2,11 +2,8 @@ package faults
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"maps"
 	"math/rand/v2"
-	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -17,6 +14,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
@@ -58,110 +57,62 @@ var kinds = []kind{
 	}, true},
 }
 
-// visit is one holder's time inside a lock, as the referee sees it.
+// visit is a worker's turn inside a lock. A holder whose context has ended knows that it must stop, and overlaps nobody.
 type visit struct {
-	key, who string
-	fence    int64
-	told     context.Context // its end is the holder's being told
-	entered  time.Time
-	long     bool
-	overlap  time.Time // when another came in beside it, which it was not told of before
+	fleet.Held
+	crew  *crew
+	kind  kind
+	key   string
+	fence int64
+
+	called, entered, ended, released time.Time
+
+	long    bool
+	lost    bool      // its holder was told, by its context or at the release
+	overlap time.Time // when another came in beside it, which it was not told of before
 }
 
-// referee watches who is inside. It believes nobody but the holders' walking in and out, by one monotonic
-// clock of one process. A holder whose context has ended knows that it must stop, and overlaps nobody.
-type referee struct {
-	mu       sync.Mutex
-	inside   map[string][]*visit
-	turns    map[string]int // by kind of key
-	overlaps map[string]int
-	delays   []time.Duration // from an overlap's beginning to its end
-	untold   int             // overlaps that the first holder never heard of, and neither its release
-	lost     int             // holders that were told
-	history  []event
-}
-
-func newReferee() *referee {
-	return &referee{inside: map[string][]*visit{}, turns: map[string]int{}, overlaps: map[string]int{}}
-}
-
-func (r *referee) enter(kind, key, who string, told context.Context, fence int64) *visit {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v := &visit{key: key, who: who, fence: fence, told: told, entered: time.Now()}
-	for _, other := range r.inside[key] {
-		if other.told.Err() == nil {
-			r.overlaps[kind]++
-			// Who came in first here need not have been first on the server: the smaller fencing token must go.
-			loser := other
-			if other.fence > fence {
-				loser = v
-			}
-			if loser.overlap.IsZero() {
-				loser.overlap = v.entered
-			}
-		}
-	}
-	r.inside[key] = append(r.inside[key], v)
-	r.turns[kind]++
-	return v
-}
-
-// stay marks a visit that will be long.
-func (r *referee) stay(v *visit) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	v.long = true
-}
-
-// midst tells that a holder has just begun a long turn: the moment in which a fault does most harm.
-func (r *referee) midst() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, visits := range r.inside {
-		for _, v := range visits {
-			if v.long && time.Since(v.entered) < ttl/3 {
-				return true
-			}
-		}
-	}
-	return false
-}
-
-func (r *referee) leave(v *visit, lost bool) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.inside[v.key] = slices.DeleteFunc(r.inside[v.key], func(o *visit) bool { return o == v })
-	if lost {
-		r.lost++
+// Release ends the turn.
+func (v *visit) Release(context.Context) error {
+	c, told := v.crew, v.Context().Err() != nil
+	c.mu.Lock()
+	v.ended = time.Now()
+	c.mu.Unlock()
+	bounded, cancel := context.WithTimeout(context.Background(), ttl)
+	defer cancel()
+	err := v.Held.Release(bounded)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v.released, v.lost = time.Now(), told || err != nil
+	c.history = append(c.history, v)
+	if told {
+		c.told++
 	}
 	if !v.overlap.IsZero() {
-		r.delays = append(r.delays, time.Since(v.overlap))
+		c.delays = append(c.delays, v.ended.Sub(v.overlap))
+		if !v.lost && v.kind.tells {
+			c.untold++
+		}
 	}
-}
-
-func (r *referee) count(m map[string]int) (n int) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, v := range m {
-		n += v
-	}
-	return n
+	return err
 }
 
 // crew is what works during a fault: holders of every kind, in two processes as it were, each with pools
 // and lockers of its own.
 type crew struct {
 	t       testing.TB
-	referee *referee
-	stop    atomic.Bool
-	cancel  context.CancelFunc
-	ctx     context.Context
-	working sync.WaitGroup
+	referee *fleet.Referee
+	workers map[*fleet.Worker]kind
 	closers []func()
-	errs    map[string]int
-	mu      sync.Mutex
-	stuck   func() // says what the site looks like when nobody takes turns any more
+	errs    atomic.Int64 // so far
+
+	mu       sync.Mutex
+	inside   map[*fleet.Worker]*visit // the last turn of each
+	overlaps map[string]int           // by kind
+	delays   []time.Duration          // from an overlap's beginning to its end
+	untold   int                      // overlaps that the first holder never heard of, and neither its release
+	told     int                      // holders whose contexts ended
+	history  []*visit
 }
 
 // side makes a process's pool.
@@ -169,8 +120,8 @@ type side func() (lockmigrate.Pool, func())
 
 func newCrew(t testing.TB, kinds []kind, hold time.Duration, sides ...side) *crew {
 	t.Helper()
-	ctx, cancel := context.WithCancel(context.Background())
-	c := &crew{t: t, referee: newReferee(), ctx: ctx, cancel: cancel, errs: map[string]int{}}
+	c := &crew{t: t, referee: fleet.NewReferee(), workers: map[*fleet.Worker]kind{}, inside: map[*fleet.Worker]*visit{}, overlaps: map[string]int{}}
+	c.referee.Entered = c.entered
 	for s, open := range sides {
 		for _, k := range kinds {
 			pool, closePool := open()
@@ -179,116 +130,119 @@ func newCrew(t testing.TB, kinds []kind, hold time.Duration, sides ...side) *cre
 			c.closers = append(c.closers, func() { _ = locker.Close(); closePool() })
 			for i := range 4 {
 				key := fmt.Sprintf("fault:%s:%d", k.name, i%2)
-				who := fmt.Sprintf("%s-%d-%d", k.name, s, i)
-				c.working.Go(func() { c.work(k, key, who, hold, locker) })
+				c.workers[c.worker(fmt.Sprintf("%s-%d-%d", k.name, s, i), key, k, hold, locker)] = k
 			}
 		}
+	}
+	for w := range c.workers {
+		w.Start(context.Background(), c.referee, 0)
 	}
 	return c
 }
 
-// work takes turns until the crew stops. Every fourth turn is longer than a TTL, so that it lives by its
-// renewals.
-func (c *crew) work(k kind, key, who string, hold time.Duration, locker lockmigrate.Locker) {
-	for n := 0; !c.stop.Load(); n++ {
+// worker takes turns at a key. Every fourth turn is longer than a TTL, so that it lives by its renewals.
+func (c *crew) worker(name, key string, k kind, hold time.Duration, locker lockmigrate.Locker) *fleet.Worker {
+	w, n := &fleet.Worker{Name: name}, 0
+	w.Key, w.Think = func() string { return key }, func() time.Duration { return 0 }
+	w.Take = func(ctx context.Context, key string) (fleet.Held, error) {
 		called := time.Now()
-		held, err := locker.Acquire(c.ctx, key)
+		lock, err := locker.Acquire(ctx, key)
 		if err != nil {
-			if !c.stop.Load() {
-				c.failed(err)
+			if ctx.Err() == nil && c.errs.Add(1) < 10 {
+				c.t.Log(err)
 			}
+			time.Sleep(10 * time.Millisecond) // as a service would before it tries again
+			return nil, err
+		}
+		v := &visit{Held: lock, crew: c, kind: k, key: key, fence: lock.Fence(), called: called}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.inside[w] = v
+		return v, nil
+	}
+	w.Hold = func() time.Duration {
+		n++
+		work := hold/2 + rand.N(hold)
+		if n%4 == 0 && k.tells {
+			work += ttl
+			c.mu.Lock()
+			defer c.mu.Unlock()
+			c.inside[w].long = true
+		}
+		return work
+	}
+	return w
+}
+
+// isInside: it has come in, and has not begun to give the lock back.
+func (v *visit) isInside() bool { return !v.entered.IsZero() && v.ended.IsZero() }
+
+// entered judges who is inside already. It believes nobody but the holders' walking in and out, by one monotonic clock of one process.
+func (c *crew) entered(w *fleet.Worker, _ []*fleet.Worker) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	v := c.inside[w]
+	v.entered = time.Now()
+	for _, other := range c.inside {
+		if other == v || other.key != v.key || !other.isInside() || other.Context().Err() != nil {
 			continue
 		}
-		v := c.referee.enter(k.name, key, who, held.Context(), held.Fence())
-		work := hold/2 + rand.N(hold)
-		if n%4 == 3 && k.tells {
-			work += ttl
-			c.referee.stay(v)
+		c.overlaps[v.kind.name]++
+		// Who came in first here need not have been first on the server: the smaller fencing token must go.
+		loser := other
+		if other.fence > v.fence {
+			loser = v
 		}
-		lost := false
-		timer := time.NewTimer(work)
-		select {
-		case <-timer.C:
-		case <-held.Context().Done():
-			lost = true
-		case <-c.ctx.Done():
-		}
-		timer.Stop()
-		c.referee.leave(v, lost)
-		ended := time.Now()
-		bounded, cancel := context.WithTimeout(context.Background(), ttl)
-		err = held.Release(bounded)
-		cancel()
-		c.referee.note(event{key: key, fence: v.fence, called: called, entered: v.entered, ended: ended, released: time.Now(), lost: lost || err != nil})
-		if !v.overlap.IsZero() && !lost && err == nil && k.tells {
-			c.referee.mu.Lock()
-			c.referee.untold++
-			c.referee.mu.Unlock()
+		if loser.overlap.IsZero() {
+			loser.overlap = v.entered
 		}
 	}
 }
 
-func (c *crew) failed(err error) {
-	what := "failed"
-	switch {
-	case errors.Is(err, lockmigrate.ErrUnknownOutcome):
-		what = "unknown outcome"
-	case errors.Is(err, lockmigrate.ErrNotAcquired):
-		what = "not acquired"
-	}
+// midst tells that a holder has just begun a long turn: the moment in which a fault does most harm.
+func (c *crew) midst() bool {
 	c.mu.Lock()
-	c.errs[what]++
-	n := c.errs[what]
-	c.mu.Unlock()
-	if n < 4 {
-		c.t.Logf("%s: %v", what, err)
+	defer c.mu.Unlock()
+	for _, v := range c.inside {
+		if v.long && v.isInside() && time.Since(v.entered) < ttl/3 {
+			return true
+		}
 	}
-	time.Sleep(10 * time.Millisecond) // as a service would before it tries again
+	return false
+}
+
+// turns counts them by kind.
+func (c *crew) turns() map[string]int {
+	n := map[string]int{}
+	for w, k := range c.workers {
+		n[k.name] += c.referee.Turns(w.Name)
+	}
+	return n
 }
 
 // progress waits until every kind has taken turns from now on: nothing hangs.
 func (c *crew) progress(within time.Duration) {
 	c.t.Helper()
-	c.referee.mu.Lock()
-	before := maps.Clone(c.referee.turns)
-	c.referee.mu.Unlock()
-	deadline := time.Now().Add(within)
-	for {
-		c.referee.mu.Lock()
-		behind := ""
-		for k, n := range c.referee.turns {
-			if n < before[k]+4 {
-				behind = k
+	before := c.turns()
+	redistest.Await(c.t, "more turns of every kind", within, func() bool {
+		for name, n := range c.turns() {
+			if n < before[name]+4 {
+				return false
 			}
 		}
-		none := len(c.referee.turns) == 0
-		c.referee.mu.Unlock()
-		if behind == "" && !none {
-			return
-		}
-		if time.Now().After(deadline) {
-			if c.stuck != nil {
-				c.stuck()
-			}
-			c.t.Fatalf("no more turns of %q within %v; errors %v", behind, within, c.errs)
-		}
-		time.Sleep(5 * time.Millisecond) // polling the crew's counters
-	}
+		return true
+	})
 }
 
 // end stops the crew and closes everything.
 func (c *crew) end() {
-	c.stop.Store(true)
-	c.cancel()
-	done := make(chan struct{})
-	go func() {
-		c.working.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(2*ttl + 10*time.Second):
-		c.t.Fatal("a worker hangs")
+	for w := range c.workers {
+		w.Stop()
+	}
+	bounded, cancel := context.WithTimeout(context.Background(), 2*ttl+10*time.Second)
+	defer cancel()
+	for w := range c.workers {
+		require.NoError(c.t, w.Wait(bounded), "a worker hangs")
 	}
 	var closing sync.WaitGroup
 	for _, end := range c.closers {

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 	"github.com/lockmigrate/lockmigrate/pool/sentinel"
 )
@@ -144,7 +146,7 @@ var faults = []fault{
 		inject: func(s *site) {
 			for _, k := range kinds {
 				for i := range 2 {
-					slot := slotOf(fmt.Sprintf("fault:%s:%d", k.name, i))
+					slot := protocol.Slot(fmt.Sprintf("fault:%s:%d", k.name, i))
 					to := s.cluster.Masters[0]
 					if s.cluster.Owner(slot) == to {
 						to = s.cluster.Masters[1]
@@ -362,54 +364,41 @@ func TestFaults(t *testing.T) {
 func survive(t *testing.T, f fault) row {
 	s := &site{t: t}
 	f.site(s)
-	hold := 8 * time.Millisecond
-	c := newCrew(t, kinds, hold, s.sides...)
-	c.stuck = func() { describe(s) }
-	ended := false
+	c := newCrew(t, kinds, 8*time.Millisecond, s.sides...)
+	end := sync.OnceFunc(c.end)
 	defer func() {
-		if !ended {
-			c.end()
+		if t.Failed() {
+			describe(s)
 		}
+		end()
 	}()
 	c.progress(20 * time.Second)
-	result := row{fault: f}
 	for range *rounds {
-		redistest.Await(t, "a holder in a long turn", 10*ttl, c.referee.midst)
+		redistest.Await(t, "a holder in a long turn", 10*ttl, c.midst)
 		f.inject(s)
-		result.injected++
 		// Nobody waits for longer than what was lost with its holder lasts: a lease of the old kind.
 		c.progress(lease + ttl + 10*time.Second + f.slow)
 	}
-	c.end()
-	ended = true
-	r := c.referee
-	result.turns = r.count(r.turns)
-	for kind, n := range r.overlaps {
-		if kind == "legacy" {
-			result.legacy += n
-		} else {
-			result.overlaps += n
-		}
+	end()
+	result := row{turns: c.referee.Since().Turns, legacy: c.overlaps["legacy"], lost: c.told}
+	for _, n := range c.overlaps {
+		result.overlaps += n
 	}
-	result.lost = r.lost
-	for _, d := range r.delays {
+	result.overlaps -= result.legacy
+	for _, d := range c.delays {
 		result.delay = max(result.delay, d)
 	}
-	result.left = left(t, s)
-	result.conns = connections(t, s)
-
 	if f.promise == exclusive {
 		assert.Zero(t, result.overlaps, redistest.Violated+": overlaps of tokens")
 		assert.Zero(t, result.legacy, "nor of old locks: nothing was lost and no lease overrun")
-		checked, wrong := r.linearizable()
+		checked, wrong := c.unexplained()
 		assert.Empty(t, wrong, "histories that no order explains")
-		t.Logf("%d operations are linearizable", checked)
+		t.Logf("%d turns with fencing tokens", checked)
 	} else {
-		assert.Zero(t, r.untold, redistest.Violated+": a holder that was overlapped did not hear of it")
+		assert.Zero(t, c.untold, redistest.Violated+": a holder that was overlapped did not hear of it")
 		assert.LessOrEqual(t, result.delay, 2*ttl, "and soon")
 	}
-	assert.Zero(t, result.left, "nothing is left behind")
-	assert.Zero(t, result.conns, "no connection is left")
+	s.nothingLeft()
 	t.Logf("%+v", result)
 	return result
 }

@@ -1,83 +1,72 @@
 package faults
 
 import (
-	"fmt"
+	"cmp"
+	"slices"
+	"testing"
 	"time"
 
-	"github.com/anishathalye/porcupine"
+	"github.com/stretchr/testify/assert"
 )
 
-// event is one turn, for the linearizability checker.
-type event struct {
-	key                              string
-	fence                            int64
-	called, entered, ended, released time.Time
-	lost                             bool
-}
-
-func (r *referee) note(e event) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history = append(r.history, e)
-}
-
-// step is an operation on the model: a lock with a fencing counter.
-type step struct {
-	acquire bool
-	fence   int64
-}
-
-type state struct {
-	held bool
-	last int64
-}
-
-// lockModel is a lock that one holds at a time, whose fencing tokens only rise. A loss ends a hold like a
-// release, at any time until the holder was told.
-var lockModel = porcupine.Model{
-	Init: func() any { return state{} },
-	Step: func(s, input, _ any) (bool, any) {
-		at, do := s.(state), input.(step)
-		if do.acquire {
-			return !at.held && do.fence > at.last, state{true, do.fence}
+// explained tells whether a key's turns are linearizable: a lock that one holds at a time, whose fencing tokens only rise, can have done what
+// the callers saw. The tokens leave one order to try: each turn's acquisition and end must have an instant between call and return, in that
+// order. A loss ends a turn like a release, at any time since its holder came in.
+func explained(turns []*visit) bool {
+	turns = slices.SortedFunc(slices.Values(turns), func(a, b *visit) int { return cmp.Compare(a.fence, b.fence) })
+	var now time.Time
+	within := func(call, back time.Time) bool {
+		if call.After(now) {
+			now = call
 		}
-		return at.held && at.last == do.fence, state{false, at.last}
-	},
-	Equal: func(a, b any) bool { return a == b },
-	DescribeOperation: func(input, _ any) string {
-		do := input.(step)
-		if do.acquire {
-			return fmt.Sprintf("acquire -> fence %d", do.fence)
-		}
-		return fmt.Sprintf("end of %d", do.fence)
-	},
-}
-
-// linearizable checks the turns on each key that has fencing tokens, and returns the keys whose history no
-// order explains.
-func (r *referee) linearizable() (checked int, wrong []string) {
-	byKey := map[string][]porcupine.Operation{}
-	for i, e := range r.history {
-		if e.fence == 0 {
-			continue
-		}
-		end := porcupine.Operation{ClientId: i, Input: step{false, e.fence}, Call: since(e.ended), Return: since(e.released)}
-		if e.lost {
-			end.Call = since(e.entered)
-		}
-		byKey[e.key] = append(byKey[e.key],
-			porcupine.Operation{ClientId: i, Input: step{true, e.fence}, Call: since(e.called), Return: since(e.entered)}, end)
+		return !now.After(back)
 	}
-	for key, ops := range byKey {
-		checked += len(ops)
-		if porcupine.CheckOperationsTimeout(lockModel, ops, 10*time.Second) == porcupine.Illegal {
+	for i, v := range turns {
+		end := v.ended
+		if v.lost {
+			end = v.entered
+		}
+		if i > 0 && turns[i-1].fence == v.fence || !within(v.called, v.entered) || !within(end, v.released) {
+			return false
+		}
+	}
+	return true
+}
+
+// unexplained are the keys of fencing tokens whose history no order explains. It returns how many turns there were, too.
+func (c *crew) unexplained() (checked int, wrong []string) {
+	byKey := map[string][]*visit{}
+	for _, v := range c.history {
+		if v.fence != 0 {
+			byKey[v.key] = append(byKey[v.key], v)
+			checked++
+		}
+	}
+	for key, turns := range byKey {
+		if !explained(turns) {
 			wrong = append(wrong, key)
 		}
 	}
 	return checked, wrong
 }
 
-var began = time.Now()
-
-// since is on the monotonic clock.
-func since(t time.Time) int64 { return int64(t.Sub(began)) }
+// TestExplained: what a history may look like, and what not.
+func TestExplained(t *testing.T) {
+	turn := func(fence int64, called, entered, ended, released int, lost bool) *visit {
+		at := func(ms int) time.Time { return time.UnixMilli(int64(ms)) }
+		return &visit{fence: fence, called: at(called), entered: at(entered), ended: at(ended), released: at(released), lost: lost}
+	}
+	for name, c := range map[string]struct {
+		turns []*visit
+		want  bool
+	}{
+		"in turn":                           {[]*visit{turn(1, 0, 1, 2, 3, false), turn(2, 0, 4, 5, 6, false)}, true},
+		"released before the reply":         {[]*visit{turn(1, 0, 1, 2, 9, false), turn(2, 0, 4, 5, 6, false)}, true},
+		"beside":                            {[]*visit{turn(1, 0, 1, 5, 6, false), turn(2, 0, 4, 7, 8, false)}, false},
+		"beside one that has lost its lock": {[]*visit{turn(1, 0, 1, 5, 6, true), turn(2, 0, 4, 7, 8, false)}, true},
+		"tokens that fall":                  {[]*visit{turn(2, 0, 1, 2, 3, false), turn(1, 4, 5, 6, 7, false)}, false},
+		"one token twice":                   {[]*visit{turn(1, 0, 1, 2, 3, false), turn(1, 4, 5, 6, 7, false)}, false},
+	} {
+		assert.Equal(t, c.want, explained(c.turns), name)
+	}
+}

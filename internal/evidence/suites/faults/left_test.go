@@ -2,8 +2,8 @@ package faults
 
 import (
 	"fmt"
+	"slices"
 	"strings"
-	"testing"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -26,33 +26,39 @@ func describe(s *site) {
 	}
 }
 
-// left counts keys of locks that outlive their TTL or lease, and companions that would never go. A server that does not answer,
-// because a sentinel cuts its connections, is asked again.
-func left(t *testing.T, s *site) int {
-	t.Helper()
-	deadline := time.Now().Add(lease + 2*time.Second)
-	for {
-		var names []string
+// none waits until look finds nothing on any server of a site that runs: TTLs pass, and servers close connections, in their own time.
+func (s *site) none(what string, within time.Duration, look func(server *redistest.Server) ([]string, error)) {
+	s.t.Helper()
+	for deadline := time.Now().Add(within); ; time.Sleep(20 * time.Millisecond) {
+		var found []string
 		for _, server := range s.all {
 			if !server.Running() {
 				continue
 			}
-			found, err := leftOn(server)
-			if err != nil {
+			names, err := look(server)
+			if err != nil { // a sentinel cuts its connections: it is asked again
 				names = append(names, err.Error())
 			}
-			names = append(names, found...)
+			found = append(found, names...)
 		}
-		if len(names) == 0 || time.Now().After(deadline) {
-			if len(names) > 0 {
-				t.Logf("left behind: %v", names)
-			}
-			return len(names)
+		if len(found) == 0 {
+			return
 		}
-		time.Sleep(20 * time.Millisecond) // waiting for another process's TTLs
+		if time.Now().After(deadline) {
+			s.t.Errorf("%s left behind: %q", what, found)
+			return
+		}
 	}
 }
 
+// nothingLeft wants nobody's lock and no connection behind a crew that has ended.
+func (s *site) nothingLeft() {
+	s.t.Helper()
+	s.none("keys", lease+2*time.Second, leftOn)
+	s.none("connections", 2*time.Second, connections)
+}
+
+// leftOn are keys of locks that outlive their TTL or lease, and companions that would never go.
 func leftOn(server *redistest.Server) (names []string, err error) {
 	if role, err := redis.Values(server.Try("ROLE")); err != nil || string(role[0].([]byte)) != "master" {
 		return nil, err
@@ -89,32 +95,15 @@ func expired(value string) bool {
 	return err == nil && time.UnixMilli(ms).Before(time.Now())
 }
 
-// connections counts those that the crew has left open.
-func connections(t *testing.T, s *site) (n int) {
-	t.Helper()
-	deadline := time.Now().Add(2 * time.Second)
-	for {
-		n = 0
-		for _, server := range s.all {
-			if !server.Running() {
-				continue
-			}
-			list, err := redis.String(server.Try("CLIENT", "LIST"))
-			if err != nil {
-				n++ // not known
-				continue
-			}
-			for _, line := range strings.Split(strings.TrimSpace(list), "\n") {
-				// Not ours: the one that asks, other servers (MIGRATE keeps its connection), sentinels, the site's own.
-				if !strings.Contains(line, "cmd=client|list") && !strings.Contains(line, "cmd=replconf") && !strings.Contains(line, "flags=S") &&
-					!strings.Contains(line, "flags=M") && !strings.Contains(line, "name=sentinel") && !strings.Contains(line, "cmd=set") && !strings.Contains(line, "cmd=restore") {
-					n++
-				}
-			}
+// connections are those that the crew has left open.
+func connections(server *redistest.Server) (lines []string, err error) {
+	list, err := redis.String(server.Try("CLIENT", "LIST"))
+	for line := range strings.Lines(list) {
+		// Not ours: the one that asks, other servers (MIGRATE keeps its connection), sentinels, the site's own.
+		others := []string{"cmd=client|list", "cmd=replconf", "flags=S", "flags=M", "name=sentinel", "cmd=set", "cmd=restore"}
+		if !slices.ContainsFunc(others, func(mark string) bool { return strings.Contains(line, mark) }) {
+			lines = append(lines, line)
 		}
-		if n == 0 || time.Now().After(deadline) {
-			return n
-		}
-		time.Sleep(20 * time.Millisecond) // the server closes them in its own time
 	}
+	return lines, err
 }

@@ -13,17 +13,14 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // row is what one fault came to.
 type row struct {
-	fault            fault
-	injected, turns  int
-	overlaps, legacy int
+	turns            int
+	overlaps, legacy int // of tokens, of old locks
 	lost             int
 	delay            time.Duration
-	left, conns      int
 }
 
 type table struct {
@@ -71,5 +68,3 @@ func (t *table) check(tb testing.TB) {
 		assert.Contains(tb, string(text), "| "+f.name+" |", "docs/faults.md is older than the suite: run with -update")
 	}
 }
-
-func slotOf(key string) int { return protocol.Slot(key) }
