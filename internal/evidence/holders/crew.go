@@ -10,12 +10,15 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-// Crew is holders that take turns on one key until they are stopped, and come and go. Its referee is that of a Fleet.
+// Crew is holders that take turns on one key until they are stopped, and come and go, with a referee's book on the server: a hash in which
+// everyone who is inside has a field. The book knows nothing of the lock.
 type Crew struct {
 	T      testing.TB
 	Key    string
 	Record *redistest.Server // if set: as Fleet.Record, of this server
 	Hold   time.Duration     // of a turn; 0: 2 ms
+
+	heard func(*Holder, Event) // if set, is told of each event once it is counted; holders speak side by side
 
 	mu     sync.Mutex
 	turns  map[*Holder]int
@@ -59,6 +62,9 @@ func (c *Crew) Enlist(h *Holder) *Holder {
 				c.ended[h] = true
 			}
 			c.mu.Unlock()
+			if c.heard != nil {
+				c.heard(h, e)
+			}
 		}
 	}()
 	return h
@@ -100,6 +106,8 @@ func (c *Crew) Stop(all ...*Holder) {
 	c.T.Helper()
 	for _, h := range all {
 		h.Send("stop")
+	}
+	for _, h := range all {
 		redistest.Await(c.T, "the end of a holder", time.Minute, func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()

@@ -3,7 +3,6 @@ package holders
 import (
 	"cmp"
 	"fmt"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -11,8 +10,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-// Fleet is a set of holders that take turns on one key, with a referee's book on the server: a hash
-// in which everyone who is inside has a field. The book knows nothing of the lock.
+// Fleet is a Crew that works until its turns are taken, and of whom some are killed or stopped inside.
 type Fleet struct {
 	T       testing.TB
 	Server  *redistest.Server // of the referee's book
@@ -65,131 +63,116 @@ func (r Report) String() string {
 		r.Turns, r.ByMember, r.Took.Round(time.Millisecond), r.Inside, r.Overlaps, r.Told, r.Kills, len(r.Errors))
 }
 
-type said struct {
-	member int
-	holder *Holder
-	event  Event
-	ended  bool
-}
-
 // Run lets the fleet work until the turns are taken, and stops it.
 func (f Fleet) Run() Report {
 	f.T.Helper()
-	referee := f.Key + ":referee"
-	report := Report{ByMember: make([]int, len(f.Members))}
-	all := make(chan said, 1024)
-	quit := make(chan struct{})
-	defer close(quit)
-	current := make([]*Holder, len(f.Members))
-	enlist := func(i int) {
-		h := f.Members[i]()
-		current[i] = h
-		h.Send("turns %s %s %d %d", f.Key, referee, 1_000_000, f.Hold.Milliseconds())
-		go func() {
-			for e := range h.Events() {
-				select {
-				case all <- said{i, h, e, false}:
-				case <-quit:
-					return
-				}
-			}
-		}()
+	type said struct {
+		by    *Holder
+		event Event
 	}
-	var book *record
+	heard, quit := make(chan said, 1024), make(chan struct{})
+	c := &Crew{T: f.T, Key: f.Key, Hold: f.Hold, heard: func(h *Holder, e Event) {
+		select {
+		case heard <- said{h, e}:
+		case <-quit:
+		}
+	}}
 	if f.Record {
-		book = newRecord(f.Server, f.Key, referee)
+		c.Record = f.Server
 	}
-	taken, besideOver := f.beside()
+	all := make([][]*Holder, len(f.Members)) // each with those whom it replaced, the present one last
+	enlist := func(i int) { all[i] = append(all[i], c.Enlist(f.Members[i]())) }
+	present := func(i int) *Holder { return all[i][len(all[i])-1] }
+	turns, kills, victims, sleepers := 0, 0, f.Kills, f.Stops // so far, and to come
+	// The kills and stops are spread over the first four fifths of the run.
+	due := func(all, left []int, h *Holder) bool {
+		return len(left) > 0 && h == present(left[0]) && turns*5*len(all) >= f.Turns*4*(len(all)-len(left))
+	}
+	finished := func() bool {
+		for _, member := range all {
+			if c.Count(member...) < cmp.Or(f.Each, 1) {
+				return false
+			}
+		}
+		return len(victims)+len(sleepers) == 0 && turns >= f.Turns
+	}
+	besideOver := f.beside(c)
 	began := time.Now()
 	for i := range f.Members {
 		enlist(i)
 	}
-
-	running, stopping := len(f.Members), false
-	victims, sleepers := f.Kills, f.Stops
 	// A holder that was stopped is not stopped once more in the same turn: it may say that it entered only after it was woken.
 	stopped, woken, wake := map[*Holder]bool{}, map[*Holder]bool{}, make(chan *Holder, len(f.Stops))
 	deadline := time.After(f.Limit)
-	for running > 0 {
+	for len(stopped) > len(woken) || !finished() || !besideOver() {
 		var s said
 		select {
-		case s = <-all:
+		case s = <-heard:
 		case h := <-wake:
 			h.Signal(syscall.SIGCONT)
 			woken[h] = true
-			continue
 		case <-deadline:
-			f.T.Fatalf("the fleet has not finished within %v: %v", f.Limit, report)
+			f.T.Fatalf("the fleet has not finished within %v: %d turns, %d killed", f.Limit, turns, kills)
 		}
-		switch e := s.event; e.Event {
+		switch s.event.Event {
 		case "turn":
-			report.Turns++
-			taken.Store(int64(report.Turns))
-			report.ByMember[s.member]++
-			report.Inside = max(report.Inside, e.Inside)
-			book.note(s.holder.ID, e)
-			if woken[s.holder] {
-				delete(stopped, s.holder)
-				delete(woken, s.holder)
+			if woken[s.by] {
+				delete(stopped, s.by)
+				delete(woken, s.by)
 			}
-			if e.Inside > 1 {
-				report.Overlaps++
-			}
-			if f.Meanwhile != nil && !stopping {
-				f.Meanwhile(report.Turns)
+			if turns++; f.Meanwhile != nil {
+				f.Meanwhile(turns)
 			}
 		case "entered":
-			// The kills and stops are spread over the first four fifths of the run.
-			due := func(all, left []int) bool {
-				return len(left) > 0 && report.Turns*5*len(all) >= f.Turns*4*(len(all)-len(left)) && s.member == left[0] && s.holder == current[s.member] && !stopped[s.holder] && !stopping
+			if stopped[s.by] {
+				continue
 			}
-			if due(f.Kills, victims) && f.catch(referee, s.holder) {
-				s.holder.Kill()
+			if due(f.Kills, victims, s.by) && f.catch(c.Referee(), s.by) {
+				member := victims[0]
+				s.by.Kill()
 				// Its name still in the book proves that it died inside. Otherwise it had left when it was stopped, and
 				// its successor is the next victim.
-				if f.Server.Do("HDEL", referee, s.holder.ID) == int64(1) {
+				if f.Server.Do("HDEL", c.Referee(), s.by.ID) == int64(1) {
 					victims = victims[1:]
-					report.Kills++
+					kills++
 				}
-				enlist(s.member)
-			} else if due(f.Stops, sleepers) && f.catch(referee, s.holder) {
-				stopped[s.holder] = true
-				time.AfterFunc(f.StopFor, func() { wake <- s.holder })
+				enlist(member)
+			} else if due(f.Stops, sleepers, s.by) && f.catch(c.Referee(), s.by) {
+				stopped[s.by] = true
+				time.AfterFunc(f.StopFor, func() { wake <- s.by })
 				sleepers = sleepers[1:]
-			}
-		case "error", "garbage":
-			report.Errors = append(report.Errors, e)
-		case "done":
-			running--
-		}
-		if !stopping && report.Turns >= f.Turns && len(victims)+len(sleepers) == 0 && everyone(report.ByMember, cmp.Or(f.Each, 1)) && besideOver() {
-			stopping = true
-			for _, h := range current {
-				h.Send("stop")
 			}
 		}
 	}
-	report.Took = time.Since(began)
-	book.report(f.T, &report)
+	close(quit)
+	var last []*Holder
+	for i := range all {
+		last = append(last, present(i))
+	}
+	c.Stop(last...)
+	report := c.Found()
+	report.Kills, report.Took = kills, time.Since(began)
+	for _, member := range all {
+		report.ByMember = append(report.ByMember, c.Count(member...))
+	}
 	return report
 }
 
-// beside starts what runs beside the fleet. It is told of the turns that were taken.
-func (f Fleet) beside() (taken *atomic.Int64, over func() bool) {
-	taken = new(atomic.Int64)
+// beside starts what runs beside the fleet, and tells when it is over.
+func (f Fleet) beside(c *Crew) (over func() bool) {
 	if f.Beside == nil {
-		return taken, func() bool { return true }
+		return func() bool { return true }
 	}
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
 		f.Beside(func(turns int) {
-			for taken.Load() < int64(turns) && f.T.Context().Err() == nil {
+			for c.Count() < turns && f.T.Context().Err() == nil {
 				time.Sleep(5 * time.Millisecond)
 			}
 		})
 	}()
-	return taken, func() bool {
+	return func() bool {
 		select {
 		case <-ended:
 			return true
@@ -208,13 +191,4 @@ func (f Fleet) catch(referee string, h *Holder) bool {
 	}
 	h.Signal(syscall.SIGCONT)
 	return false
-}
-
-func everyone(turns []int, least int) bool {
-	for _, n := range turns {
-		if n < least {
-			return false
-		}
-	}
-	return true
 }
