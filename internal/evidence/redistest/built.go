@@ -1,6 +1,9 @@
 package redistest
 
 import (
+	"bytes"
+	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path"
@@ -36,4 +39,18 @@ func Built(t testing.TB, pkg string) string {
 		t.Fatalf("build %s: %v\n%s", pkg, err, out)
 	}
 	return program
+}
+
+// Command runs a build of the operator's command against a server, and returns its exit code and what it said.
+func (s *Server) Command(ctx context.Context, program string, args ...string) (code int, out, stderr string) {
+	s.t.Helper()
+	cmd := exec.CommandContext(ctx, program, append(args, "--redis", s.URL())...)
+	cmd.Env = append(os.Environ(), "LOCKMIGRATE_REDIS=")
+	var said, warned bytes.Buffer
+	cmd.Stdout, cmd.Stderr = &said, &warned
+	var exit *exec.ExitError
+	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
+		s.t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), said.String(), warned.String()
 }

@@ -105,10 +105,7 @@ func (s *Server) Replaced() {
 // otherwise, and ends it with the test. Args are as on its command line: "--maxmemory", "10mb".
 func Real(t testing.TB, args ...string) *Server {
 	t.Helper()
-	Need(t, Redis)
-	s := newServer(t, args...)
-	s.Start()
-	return s
+	return Of(t, "", args...)
 }
 
 // At is Real at an address of the loopback: 127.0.0.2, [::1].
@@ -133,9 +130,10 @@ func Wrapped(t testing.TB, wrapper, env []string, args ...string) *Server {
 }
 
 // Of starts a server of another version: one of those that scripts/servers --list names, from the folder that
-// LOCKMIGRATE_SERVERS names. It is otherwise as Real.
+// LOCKMIGRATE_SERVERS names; the one on the PATH for an empty name. It is otherwise as Real.
 func Of(t testing.TB, name string, args ...string) *Server {
 	t.Helper()
+	Need(t, Redis)
 	s := newServerOf(t, name, args...)
 	s.Start()
 	return s

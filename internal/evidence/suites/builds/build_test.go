@@ -2,10 +2,8 @@
 package builds
 
 import (
-	"bytes"
 	"context"
 	"crypto/sha256"
-	"errors"
 	"flag"
 	"fmt"
 	"os"
@@ -132,15 +130,7 @@ func (b build) run(t *testing.T, server *redistest.Server, args ...string) (code
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
-	cmd := exec.CommandContext(ctx, b.lockmigrate(), append(args, "--redis", server.URL())...)
-	cmd.Env = append(os.Environ(), "LOCKMIGRATE_REDIS=")
-	var said, warned bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &said, &warned
-	var exit *exec.ExitError
-	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode(), said.String(), warned.String()
+	return server.Command(ctx, b.lockmigrate(), args...)
 }
 
 // does runs a build's command, which must succeed.

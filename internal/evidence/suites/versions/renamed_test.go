@@ -10,7 +10,6 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
@@ -60,16 +59,14 @@ func TestRenamed(t *testing.T) {
 				func() {
 					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
 					defer cancel()
-					taker, err := l.maker(server.Pool(), patient)
-					require.NoError(t, err)
-					release, err := taker.Acquire(ctx, "lock."+l.name)
+					lock, err := l.process(t, server.Pool(), patient, nil).Acquire(ctx, "lock."+l.name)
 					if err != nil {
 						broken[l.feature] = true
 						assert.Contains(t, strings.ToUpper(err.Error()), away, "%s: the error does not name the command", l.name)
 						assert.Empty(t, keys(server, "lock."+l.name), "%s leaves a key behind: %v", l.name, err)
 						return
 					}
-					if err := release(ctx); err != nil {
+					if err := lock.Release(ctx); err != nil {
 						broken[l.feature] = true
 						assert.Contains(t, strings.ToUpper(err.Error()), away, "%s: the error does not name the command", l.name)
 						assert.True(t, frees(away), "%s: %s is not known to be needed by a release: %v", l.name, away, err)

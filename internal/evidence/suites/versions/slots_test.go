@@ -22,10 +22,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
-	"github.com/lockmigrate/lockmigrate/modern"
-	"github.com/lockmigrate/lockmigrate/modern/redisson"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 )
 
@@ -62,27 +61,10 @@ func (m *moving) pool() *cluster.Pool {
 	return pool
 }
 
-// openers open a Locker of each kind, for a process of its own.
-var openers = map[string]func(pool lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error){
-	"legacy": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
-		return legacy.New(p, legacy.Options{Lease: ttl, Poll: 5 * time.Millisecond})
-	},
-	"legacy by transaction": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
-		return legacy.New(p, legacy.Options{Lease: ttl, Poll: 5 * time.Millisecond, Dialect: legacy.Dialect{Name: "servicestack"}})
-	},
-	"bridge": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
-		return compat.New(p, compat.Options{TTL: ttl})
-	},
-	"modern": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
-		return modern.New(p, modern.Options{TTL: ttl, FenceTTL: 2 * ttl})
-	},
-	"unfair": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
-		return modern.New(p, modern.Options{TTL: ttl, Unfair: true})
-	},
-	"redisson": func(p lockmigrate.Pool, ttl time.Duration) (lockmigrate.Locker, error) {
-		return redisson.New(p, modern.Options{TTL: ttl})
-	},
-	"member": func(p lockmigrate.Pool, _ time.Duration) (lockmigrate.Locker, error) { // the record bounds it
+// whole are the kinds of lock whose slot moves.
+var whole = append(of("legacy-unexpired", "bridge", "modern-fencing", "modern-unfair", "redisson"),
+	lock{"legacy by transaction", servers.Legacy, old(legacy.Options{Dialect: legacy.Dialect{Name: "servicestack"}})},
+	lock{"member", servers.Namespace, func(p lockmigrate.Pool, _ time.Duration, _ lockmigrate.Observer) (lockmigrate.Locker, error) { // the record bounds it
 		o := memberOptions(legacy.Dialect{Name: "jedis-ms"})
 		o.TTL, o.Lease = 4*lease, 4*lease
 		l, err := compat.New(p, o)
@@ -90,15 +72,7 @@ var openers = map[string]func(pool lockmigrate.Pool, ttl time.Duration) (lockmig
 			err = l.Ready(context.Background())
 		}
 		return l, err
-	},
-}
-
-func (m *moving) open(kind string) lockmigrate.Locker {
-	l, err := openers[kind](m.pool(), wholeTTL)
-	require.NoError(m, err)
-	m.Cleanup(func() { _ = l.Close() })
-	return l
-}
+	}})
 
 // TestSlotsThatMoveAsAWhole: the slot of a fleet's locks, queues and record moves to and fro between two masters as a whole, with all keys at once, while
 // the namespace goes from stage to stage. Nobody overlaps, no holder and no waiter hears of an error, behind a sidecar neither, and who waits is
@@ -142,20 +116,19 @@ func (m *moving) fleet() {
 			}
 		})
 	}
-	for kind := range openers {
-		turns[kind] = redistest.NewReferee(m)
-		a, b := m.open(kind), m.open(kind)
-		held[kind], err = a.Acquire(m.ctx, slotOf+"."+kind+".held")
-		require.NoError(m, err, kind)
-		waiters[kind] = b
+	open := func(l lock) lockmigrate.Locker { return l.process(m.T, m.pool(), wholeTTL, nil) }
+	for _, l := range whole {
+		turns[l.name], waiters[l.name] = redistest.NewReferee(m), open(l)
+		held[l.name], err = open(l).Acquire(m.ctx, slotOf+"."+l.name+".held")
+		require.NoError(m, err, l.name)
 	}
 	old, err := legacy.New(through.Pool(), legacy.Options{Lease: 4 * lease, Poll: 5 * time.Millisecond, Release: legacy.ReleaseAsDialect})
 	require.NoError(m, err)
 	defer old.Close()
 	work("member", old)
-	for kind, l := range waiters {
-		work(kind, l)
-		work(kind, m.open(kind))
+	for _, l := range whole {
+		work(l.name, waiters[l.name])
+		work(l.name, open(l))
 	}
 
 	// What a client has left that crashed long ago moves with the slot: the node that gives it sends it like a client.

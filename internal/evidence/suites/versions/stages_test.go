@@ -1,9 +1,9 @@
 package versions
 
 import (
+	"cmp"
 	"context"
 	"fmt"
-	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -155,29 +155,20 @@ func TestStagesBesideReleasedHolders(t *testing.T) {
 func TestReplicas(t *testing.T) {
 	t.Parallel()
 	for _, name := range []string{"redis-3.2.6", "redis-5.0.6", ""} {
-		on := site{name, nil}
-		t.Run(strings.TrimPrefix(on.name+" ", " ")+"replica", func(t *testing.T) {
+		t.Run(cmp.Or(name, "redis-server"), func(t *testing.T) {
 			t.Parallel()
-			var pair *redistest.Replicated
-			if name == "" {
-				pair = redistest.NewReplicated(t)
-			} else {
-				pair = redistest.NewReplicatedOf(t, name)
-			}
+			pair := redistest.NewReplicatedOf(t, name)
 			var waiting sync.WaitGroup
 			for _, l := range locks {
 				held := "lock." + l.name
-				first, err := l.maker(pair.Master.Pool(), patient)
+				lock, err := l.process(t, pair.Master.Pool(), patient, nil).Acquire(t.Context(), held)
 				require.NoError(t, err)
-				release, err := first.Acquire(t.Context(), held)
-				require.NoError(t, err)
-				second, err := l.maker(pair.Master.Pool(), patient)
-				require.NoError(t, err)
+				second := l.process(t, pair.Master.Pool(), patient, nil)
 				waiting.Go(func() {
 					_, err := second.Acquire(t.Context(), held) // and keeps it
 					assert.NoError(t, err, l.name)
 				})
-				require.NoError(t, release(t.Context()))
+				require.NoError(t, lock.Release(t.Context()))
 			}
 			waiting.Wait()
 			// The holders renew all the time: both servers are read while nobody can write.

@@ -1,13 +1,9 @@
 package versions
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
-	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -25,21 +21,12 @@ import (
 // command runs the operator's command.
 func command(t *testing.T, server *redistest.Server, args ...string) (code int, out, stderr string) {
 	t.Helper()
-	code, out, stderr = commandBounded(t.Context(), t, server, args...)
-	return code, out, stderr
+	return commandBounded(t.Context(), t, server, args...)
 }
 
-func commandBounded(ctx context.Context, t *testing.T, server *redistest.Server, args ...string) (int, string, string) {
+func commandBounded(ctx context.Context, t *testing.T, server *redistest.Server, args ...string) (code int, out, stderr string) {
 	t.Helper()
-	cmd := exec.CommandContext(ctx, redistest.Built(t, redistest.Operators), append(args, "--redis", server.URL())...)
-	cmd.Env = append(os.Environ(), "LOCKMIGRATE_REDIS=")
-	var out, said bytes.Buffer
-	cmd.Stdout, cmd.Stderr = &out, &said
-	var exit *exec.ExitError
-	if err := cmd.Run(); err != nil && !errors.As(err, &exit) {
-		t.Fatal(err)
-	}
-	return cmd.ProcessState.ExitCode(), out.String(), said.String()
+	return server.Command(ctx, redistest.Built(t, redistest.Operators), args...)
 }
 
 // What the exit codes mean.

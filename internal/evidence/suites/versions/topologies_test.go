@@ -27,11 +27,8 @@ type kinds map[string]lockmigrate.Locker
 func over(t *testing.T, pool lockmigrate.Pool) kinds {
 	t.Helper()
 	all := kinds{}
-	for _, name := range []string{"legacy", "bridge", "modern"} {
-		l, err := openers[name](pool, 10*time.Second)
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = l.Close() })
-		all[name] = l
+	for _, l := range of("legacy-unexpired", "bridge", "modern-fencing") {
+		all[l.name] = l.process(t, pool, 10*time.Second, nil)
 	}
 	return all
 }

@@ -6,6 +6,7 @@ import (
 	"cmp"
 	"context"
 	"flag"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -30,100 +31,89 @@ const (
 	ttl = time.Second // also what a killed holder costs the other one
 )
 
-// patient are the arguments of a lock whose TTL is not the subject: no busy machine makes it late.
-var patient = map[string]string{"ttl": "30000"}
+// patient is the TTL of a lock where it is not the subject: no busy machine makes it late.
+const patient = 30 * time.Second
 
-func ttlOf(args map[string]string) time.Duration { return holders.Millis(args, "ttl", ttl) }
-
-// lock is a kind of lock: how a process takes it, and its row in the table.
+// lock is a kind of lock: how a process opens it, and its row in the table.
 type lock struct {
 	name    string
 	feature string
-	maker   holders.Maker
+	open    func(pool lockmigrate.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error)
 }
 
 var locks = []lock{
-	{"legacy-as-dialect", servers.Legacy, old(legacy.ReleaseAsDialect)},
-	{"legacy-unexpired", servers.Legacy, old(legacy.ReleaseUnexpired)},
-	{"legacy-compare", servers.Legacy, old(legacy.ReleaseCompare)},
-	{"bridge", servers.Bridge, bridged(compat.Options{})},
+	{"legacy-as-dialect", servers.Legacy, old(legacy.Options{Release: legacy.ReleaseAsDialect})},
+	{"legacy-unexpired", servers.Legacy, old(legacy.Options{Release: legacy.ReleaseUnexpired})},
+	{"legacy-compare", servers.Legacy, old(legacy.Options{Release: legacy.ReleaseCompare})},
+	{"bridge", servers.Bridge, func(pool lockmigrate.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error) {
+		return compat.New(pool, compat.Options{TTL: ttl, Lease: ttl, ShortestLease: ttl, Observer: told})
+	}},
 	{"modern", servers.Modern, token(modern.Options{})},
 	{"modern-yield", servers.Modern, token(modern.Options{Yield: 20 * time.Millisecond})},
 	{"modern-fencing", servers.Fencing, token(modern.Options{FenceTTL: time.Minute})},
 	{"modern-unfair-fencing", servers.Fencing, token(modern.Options{Unfair: true, FenceTTL: time.Minute})},
 	{"modern-unfair", servers.Unfair, token(modern.Options{Unfair: true})},
-	{"redisson", servers.Redisson, hears(func(pool *redis.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error) {
+	{"redisson", servers.Redisson, func(pool lockmigrate.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error) {
 		return redisson.New(pool, modern.Options{TTL: ttl, Observer: told})
-	})},
+	}},
 }
 
-// hears makes a Taker whose waiters tell how they wait.
-func hears(open func(pool *redis.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error)) holders.Maker {
-	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-		mode := new(redistest.Mode)
-		locker, err := open(pool, ttlOf(args), mode.Observe)
-		if err != nil {
-			return nil, err
-		}
-		return heard{holders.TakerOf(locker.Acquire), mode}, nil
+// of are the kinds with the names.
+func of(names ...string) []lock {
+	return slices.DeleteFunc(slices.Clone(locks), func(l lock) bool { return !slices.Contains(names, l.name) })
+}
+
+func old(o legacy.Options) func(lockmigrate.Pool, time.Duration, lockmigrate.Observer) (lockmigrate.Locker, error) {
+	return func(pool lockmigrate.Pool, ttl time.Duration, _ lockmigrate.Observer) (lockmigrate.Locker, error) {
+		o := o // makers run side by side
+		o.Lease, o.Poll = ttl, 5*time.Millisecond
+		return legacy.New(pool, o)
 	}
+}
+
+func token(o modern.Options) func(lockmigrate.Pool, time.Duration, lockmigrate.Observer) (lockmigrate.Locker, error) {
+	return func(pool lockmigrate.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error) {
+		o := o
+		o.TTL, o.Observer = ttl, told
+		return modern.New(pool, o)
+	}
+}
+
+// maker makes a process of the kind.
+func (l lock) maker(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+	return holders.Of(l.open(pool, holders.Millis(args, "ttl", ttl), nil))
+}
+
+// process opens the lock as a process of its own would, until the test ends.
+func (l lock) process(t *testing.T, pool lockmigrate.Pool, ttl time.Duration, told lockmigrate.Observer) lockmigrate.Locker {
+	t.Helper()
+	locker, err := l.open(pool, ttl, told)
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = locker.Close() })
+	return locker
 }
 
 func TestMain(m *testing.M) {
-	makers := map[string]holders.Maker{}
+	makers := map[string]holders.Maker{"legacy-named": named, "member": member}
 	for _, l := range locks {
 		makers[l.name] = l.maker
 	}
-	makers["legacy-named"] = named(old(legacy.ReleaseAsDialect))
-	makers["member"] = member
 	holders.ServeIfAsked(makers)
 	_ = flag.Set("test.parallel", "6") // a test waits for a killed holder's lease most of the time
 	redistest.Main(m, redistest.Redis, redistest.Servers)
 }
 
-// named is a holder whose connections have the name that it is started with.
-func named(maker holders.Maker) holders.Maker {
-	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-		dial := pool.DialContext
-		pool.DialContext = func(ctx context.Context) (redis.Conn, error) {
-			conn, err := dial(ctx)
-			if err == nil {
-				_, err = conn.Do("CLIENT", "SETNAME", args["name"])
-			}
-			return conn, err
+// named is an old client whose connections have the name that it is started with.
+func named(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
+	dial := pool.DialContext
+	pool.DialContext = func(ctx context.Context) (redis.Conn, error) {
+		conn, err := dial(ctx)
+		if err == nil {
+			_, err = conn.Do("CLIENT", "SETNAME", args["name"])
 		}
-		return maker(pool, args)
+		return conn, err
 	}
-}
-
-// heard is a Taker whose waiters can hear of a release.
-type heard struct {
-	holders.LockTaker
-	mode *redistest.Mode
-}
-
-func (h heard) Waiting() string { return h.mode.Is() }
-
-func old(release legacy.ReleasePolicy) holders.Maker {
-	return func(pool *redis.Pool, args map[string]string) (holders.Taker, error) {
-		return holders.Of(legacy.New(pool, legacy.Options{Lease: ttlOf(args), Release: release, Poll: 5 * time.Millisecond}))
-	}
-}
-
-func bridged(opts compat.Options) holders.Maker {
-	return hears(func(pool *redis.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error) {
-		o := opts // makers run side by side
-		o.TTL, o.Lease, o.ShortestLease, o.Observer = ttl, ttl, ttl, told
-		return compat.New(pool, o)
-	})
-}
-
-func token(opts modern.Options) holders.Maker {
-	return hears(func(pool *redis.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error) {
-		o := opts
-		o.TTL, o.Observer = ttl, told
-		return modern.New(pool, o)
-	})
+	return locks[0].maker(pool, args)
 }
 
 // each runs a test on every server side by side.
@@ -131,7 +121,7 @@ func each(t *testing.T, test func(t *testing.T, on site)) {
 	for _, name := range append([]string{""}, redistest.Names()...) {
 		t.Run(cmp.Or(name, "redis-server"), func(t *testing.T) {
 			t.Parallel()
-			test(t, site{name, sync.OnceValue(func() int { return columnOf(t, start(t, name)) })})
+			test(t, site{name, sync.OnceValue(func() int { return columnOf(t, redistest.Of(t, name)) })})
 		})
 	}
 }
@@ -144,7 +134,7 @@ type site struct {
 
 func (s site) start(t *testing.T, args ...string) *redistest.Server {
 	t.Helper()
-	return start(t, s.name, args...)
+	return redistest.Of(t, s.name, args...)
 }
 
 // cell is what the table says of a feature there.
@@ -153,14 +143,6 @@ func (s site) cell(t *testing.T, feature string) servers.Cell {
 	f, found := servers.Find(feature)
 	require.True(t, found, "no row %q", feature)
 	return f.At(s.column())
-}
-
-func start(t *testing.T, name string, args ...string) *redistest.Server {
-	t.Helper()
-	if name == "" {
-		return redistest.Real(t, args...)
-	}
-	return redistest.Of(t, name, args...)
 }
 
 func columnOf(t *testing.T, server *redistest.Server) int {
@@ -211,11 +193,9 @@ func TestLocks(t *testing.T) {
 
 // refused tries a lock that the table says is refused: the error names the server's version and what works there.
 func refused(t *testing.T, server *redistest.Server, l lock) {
-	taker, err := l.maker(server.Pool(), patient)
-	require.NoError(t, err)
-	release, err := taker.Acquire(t.Context(), key)
+	lock, err := l.process(t, server.Pool(), patient, nil).Acquire(t.Context(), key)
 	if !assert.Error(t, err, "an acquisition that cannot be contended") {
-		assert.NoError(t, release(t.Context()))
+		assert.NoError(t, lock.Release(t.Context()))
 		return
 	}
 	refusedWell(t, server, err.Error())
@@ -230,7 +210,19 @@ func refusedWell(t *testing.T, server *redistest.Server, text string) {
 	assert.EqualValues(t, 0, server.Do("DBSIZE"), "keys left behind")
 }
 
-// A waiter hears of a release the way that the table says: by client tracking, or by polling and messages.
+// takeTurns has a process wait for a lock that another one holds, until it listens for the release, and get it then.
+func takeTurns(t *testing.T, l lock, server *redistest.Server, listens func(mode string) bool) {
+	t.Helper()
+	mode := new(redistest.Mode)
+	lock, err := l.process(t, server.Pool(), patient, nil).Acquire(t.Context(), key)
+	require.NoError(t, err, l.name)
+	over := redistest.BeginTurn(context.Background(), l.process(t, server.Pool(), patient, mode.Observe).Acquire, key)
+	redistest.Await(t, "a waiter that listens", 10*time.Second, func() bool { return listens(mode.Is()) })
+	require.NoError(t, lock.Release(t.Context()), l.name)
+	require.NoError(t, <-over, l.name)
+}
+
+// A waiter hears of a release the way that the table says: by client tracking, or by polling and messages. An old client polls.
 func TestWaiting(t *testing.T) {
 	t.Parallel()
 	each(t, func(t *testing.T, on site) {
@@ -240,31 +232,12 @@ func TestWaiting(t *testing.T) {
 				if !cell.How.Usable() {
 					return // TestLocks
 				}
-				server := on.start(t)
-				taker, err := l.maker(server.Pool(), patient)
-				require.NoError(t, err)
-				waiter, err := l.maker(server.Pool(), patient)
-				require.NoError(t, err)
-				modal, hears := waiter.(interface{ Waiting() string })
-				release, err := taker.Acquire(t.Context(), key)
-				require.NoError(t, err)
-				got := make(chan error, 1)
-				go func() {
-					again, err := waiter.Acquire(context.Background(), key)
-					if err == nil {
-						err = again(context.Background())
+				takeTurns(t, l, on.start(t), func(mode string) bool {
+					if cell.How == servers.Works && l.feature != servers.Legacy {
+						return mode == "tracking"
 					}
-					got <- err
-				}()
-				if hears {
-					want := map[servers.How]string{servers.Works: "tracking"}[cell.How]
-					redistest.Await(t, "a waiter that listens", 10*time.Second, func() bool {
-						mode := modal.Waiting()
-						return want == "" && mode != "idle" && mode != "tracking" || mode == want
-					})
-				}
-				require.NoError(t, release(t.Context()))
-				require.NoError(t, <-got)
+					return l.feature == servers.Legacy || mode != "idle" && mode != "tracking"
+				})
 			})
 		}
 	})
@@ -278,22 +251,7 @@ func TestVerbatimReplication(t *testing.T) {
 	_, err := server.Try("EVAL", "redis.call('TIME'); return redis.call('SET', KEYS[1], 1)", 1, "other")
 	require.ErrorContains(t, err, "non deterministic", "the setting is on")
 	for _, l := range locks {
-		taker, err := l.maker(server.Pool(), patient)
-		require.NoError(t, err)
-		waiter, err := l.maker(server.Pool(), patient)
-		require.NoError(t, err)
-		release, err := taker.Acquire(t.Context(), key)
-		require.NoError(t, err, l.name)
-		over := make(chan error, 1)
-		go func() {
-			again, err := waiter.Acquire(context.Background(), key)
-			if err == nil {
-				err = again(context.Background())
-			}
-			over <- err
-		}()
-		require.NoError(t, release(t.Context()), l.name)
-		require.NoError(t, <-over, l.name)
+		takeTurns(t, l, server, func(string) bool { return true })
 	}
 	code, out, stderr := command(t, server, append(initStage, "--execute")...)
 	assert.Equal(t, done, code, "%s%s", out, stderr)
