@@ -20,7 +20,7 @@ const Slots = 16384
 
 // Cluster is a Redis Cluster of one test.
 type Cluster struct {
-	Masters  []*Server   // as they were at the start
+	Masters  []*Server   // as they were at the start, or at the last Pairs
 	Replicas [][]*Server // of each master
 
 	t testing.TB
@@ -355,8 +355,7 @@ func (c *Cluster) Failover(replica *Server) {
 	const givenUp = 6 * time.Second
 	var asked time.Time
 	Await(c.t, "a replica that took over", time.Minute, func() bool {
-		role, err := redis.Values(replica.Try("ROLE"))
-		if err == nil && text(role[0]) == "master" {
+		if replica.Role() == "master" {
 			return true
 		}
 		if time.Since(asked) > givenUp {
@@ -370,10 +369,20 @@ func (c *Cluster) Failover(replica *Server) {
 // AwaitMaster waits until a node is a master.
 func (c *Cluster) AwaitMaster(s *Server) {
 	c.t.Helper()
-	c.await("a replica that became the master", func() bool {
-		role, err := redis.Values(s.Try("ROLE"))
-		return err == nil && text(role[0]) == "master"
-	})
+	c.await("a replica that became the master", func() bool { return s.Role() == "master" })
+}
+
+// Pairs puts the masters of the present first, where each has one replica: any pair may have changed places.
+func (c *Cluster) Pairs() {
+	for i, group := range c.Replicas {
+		role := "down"
+		if group[0].Running() {
+			c.await("a node to tell its role", func() bool { role = group[0].Role(); return role != "" })
+		}
+		if role == "master" {
+			c.Masters[i], group[0] = group[0], c.Masters[i]
+		}
+	}
 }
 
 func (c *Cluster) await(what string, reached func() bool) {
@@ -397,6 +406,15 @@ func (s *Server) Running() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.cmd != nil
+}
+
+// Role is what the server says that it is, master or slave; "" where it does not answer.
+func (s *Server) Role() string {
+	role, err := redis.Values(s.Try("ROLE"))
+	if err != nil || len(role) == 0 {
+		return ""
+	}
+	return text(role[0])
 }
 
 // Try runs one command on a fresh connection, within a second.

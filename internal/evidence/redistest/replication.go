@@ -72,7 +72,8 @@ type SentinelGroup struct {
 	Servers   []*Server // the first one was the master at the start
 	Sentinels []*Server
 
-	t testing.TB
+	t         testing.TB
+	downAfter time.Duration
 }
 
 // NewSentinels starts a master with replicas and sentinels that agree on it.
@@ -85,7 +86,7 @@ func NewSentinels(t testing.TB, replicas, sentinels int, args ...string) *Sentin
 func NewSentinelsOf(t testing.TB, name string, replicas, sentinels int, args ...string) *SentinelGroup {
 	t.Helper()
 	Need(t, Redis)
-	g := &SentinelGroup{Name: "locks", t: t}
+	g := &SentinelGroup{Name: "locks", t: t, downAfter: 500 * time.Millisecond}
 	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-slave-period", "1"}, args...)
 	g.Servers = []*Server{newServerOf(t, name, args...)}
 	g.Servers[0].Start()
@@ -101,7 +102,7 @@ func NewSentinelsOf(t testing.TB, name string, replicas, sentinels int, args ...
 		s.sentinel = fmt.Sprintf(`sentinel monitor %[1]s %[2]s %[3]s %[4]d
 sentinel down-after-milliseconds %[1]s %[5]d
 sentinel failover-timeout %[1]s 3000
-`, g.Name, host, port, sentinels/2+1, DownAfter.Milliseconds())
+`, g.Name, host, port, sentinels/2+1, g.downAfter.Milliseconds())
 		g.Sentinels = append(g.Sentinels, s)
 		starting.Go(s.Start)
 	}
@@ -133,22 +134,89 @@ func (g *SentinelGroup) URL() string {
 	return "redis+sentinel://" + strings.Join(g.Addrs(), ",") + "/" + g.Name
 }
 
-// Master returns the server that the sentinels name.
-func (g *SentinelGroup) Master() *Server {
-	g.t.Helper()
+// agreed returns the server that is the group's master for each sentinel that answers, with no failover under way; nil for none.
+func (g *SentinelGroup) agreed() *Server {
+	named := ""
 	for _, sentinel := range g.Sentinels {
-		parts, err := redis.Strings(sentinel.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", g.Name))
-		if err != nil || len(parts) != 2 {
+		fields, err := redis.StringMap(sentinel.Try("SENTINEL", "MASTER", g.Name))
+		if err != nil {
 			continue
 		}
-		for _, s := range g.Servers {
-			if s.Addr == net.JoinHostPort(parts[0], parts[1]) {
-				return s
+		addr := net.JoinHostPort(fields["ip"], fields["port"])
+		if named != "" && named != addr || strings.Contains(fields["flags"], "failover_in_progress") {
+			return nil
+		}
+		named = addr
+	}
+	for _, s := range g.Servers {
+		if s.Addr == named && s.Role() == "master" {
+			return s
+		}
+	}
+	return nil
+}
+
+// Master waits until the sentinels agree on a master.
+func (g *SentinelGroup) Master() (master *Server) {
+	g.t.Helper()
+	defer g.tell()
+	began := time.Now()
+	Await(g.t, "sentinels that agree", 3*time.Minute, func() bool {
+		if time.Since(began) > 20*time.Second {
+			g.reconcile()
+			began = time.Now()
+		}
+		master = g.agreed()
+		return master != nil
+	})
+	return master
+}
+
+// reconcile does what an operator must where a failover by order met an election: two sentinels can then
+// name different masters in the same epoch, and never agree by themselves. The server that the others
+// replicate from is right.
+func (g *SentinelGroup) reconcile() {
+	var right *Server
+	for _, s := range g.Servers {
+		if role, err := redis.Values(s.Try("ROLE")); err == nil && text(role[0]) == "master" {
+			if replicas, _ := redis.Values(role[2], nil); len(replicas) > 0 {
+				right = s
 			}
 		}
 	}
-	g.t.Fatal("no sentinel names a master")
-	return nil
+	if right == nil {
+		return
+	}
+	host, port, _ := net.SplitHostPort(right.Addr)
+	for _, sentinel := range g.Sentinels {
+		fields, err := redis.StringMap(sentinel.Try("SENTINEL", "MASTER", g.Name))
+		if err == nil && net.JoinHostPort(fields["ip"], fields["port"]) != right.Addr {
+			g.t.Logf("sentinel %s is told that %s is the master, not port %s", sentinel.Addr, right.Addr, fields["port"])
+			_, _ = sentinel.Try("SENTINEL", "REMOVE", g.Name)
+			_, _ = sentinel.Try("SENTINEL", "MONITOR", g.Name, host, port, len(g.Sentinels)/2+1)
+			_, _ = sentinel.Try("SENTINEL", "SET", g.Name, "down-after-milliseconds", g.downAfter.Milliseconds(), "failover-timeout", "3000")
+		}
+	}
+}
+
+// tell logs what sentinels and servers have said, where the test has failed.
+func (g *SentinelGroup) tell() {
+	if !g.t.Failed() {
+		return
+	}
+	for _, s := range g.Sentinels {
+		g.t.Logf("sentinel %s:\n%s", s.Addr, s.log.String())
+		replicas, _ := redis.Values(s.Try("SENTINEL", "REPLICAS", g.Name))
+		for _, r := range replicas {
+			fields, _ := redis.StringMap(r, nil)
+			g.t.Logf("sees %v", fields)
+		}
+	}
+	for _, s := range g.Servers {
+		if s.Running() {
+			g.t.Logf("server %s, %q:\n%s", s.Addr, s.Role(), s.log.String())
+		}
+	}
 }
 
 // Failover has a sentinel replace the master in an orderly way, and returns the new one. A sentinel that has
@@ -173,70 +241,66 @@ func (g *SentinelGroup) Failover() *Server {
 	return g.AwaitFailover(before)
 }
 
-// DownAfter is for how long a server must not have answered for a sentinel to take it to be down.
-const DownAfter = 500 * time.Millisecond
-
-// AwaitFailover waits until the failover is over: the sentinels name another master than before, it is one, and
-// each sentinel that answers has it as the group's master; with patience for sentinels that are starved of the
-// processor themselves (see startSentinel).
+// AwaitFailover waits until the failover is over: each sentinel that answers has another server as the group's master than before, and it is
+// one; with patience for sentinels that are starved of the processor themselves (see startSentinel).
 //
 // That each has it matters to a test that kills the new master next. The sentinel that leads a failover names the new
 // master before it has made the other replicas follow it, and while it is at that, it never replaces a new master
 // that dies: the failover ends only when the new master is up.
 //
 // Patience alone does not do. A sentinel never promotes a replica that had been without its master for more than
-// ten times DownAfter when the sentinel itself saw the master down: both times grow together from then on, so
+// ten times the down-after time when the sentinel itself saw the master down: both times grow together from then on, so
 // sentinels that were starved for longer in that moment replace nobody, for good. Nor does it promote a replica
-// that it takes to be down, as it does with each that is late by DownAfter. So the longer it takes, the longer
-// DownAfter becomes, until it is over: a fifth of the time waited, so that ten times it are more than all of it,
+// that it takes to be down, as it does with each that is late by that time. So the longer it takes, the longer
+// that time becomes, until it is over: a fifth of the time waited, so that ten times it are more than all of it,
 // while the master stays down.
-func (g *SentinelGroup) AwaitFailover(before *Server) *Server {
+func (g *SentinelGroup) AwaitFailover(before *Server) (now *Server) {
 	g.t.Helper()
-	defer func() {
-		if g.t.Failed() {
-			for _, s := range g.Sentinels {
-				g.t.Logf("sentinel %s:\n%s", s.Addr, s.log.String())
-				replicas, _ := redis.Values(s.Try("SENTINEL", "REPLICAS", g.Name))
-				for _, r := range replicas {
-					fields, _ := redis.StringMap(r, nil)
-					g.t.Logf("sees %v", fields)
-				}
-			}
-			for _, s := range g.Servers {
-				if s.Running() {
-					g.t.Logf("server %s:\n%s", s.Addr, s.log.String())
-				}
-			}
-		}
-	}()
+	defer g.tell()
 	began, raised := time.Now(), time.Duration(0)
 	Await(g.t, "another master", 2*time.Minute, func() bool {
 		if waited := time.Since(began); waited > raised+10*time.Second {
 			raised = waited
 			g.takeAsDownAfter(waited / 5)
 		}
-		now := g.Master()
-		if now == before {
-			return false
-		}
-		role, err := redis.Values(now.Try("ROLE"))
-		return err == nil && text(role[0]) == "master" && g.allHave(now)
+		now = g.agreed()
+		return now != nil && now != before
 	})
 	if raised > 0 {
-		g.takeAsDownAfter(DownAfter)
+		g.takeAsDownAfter(g.downAfter)
 	}
-	return g.Master()
+	return now
 }
 
-// allHave tells that s is the group's master for each sentinel that answers, with no failover under way.
-func (g *SentinelGroup) allHave(s *Server) bool {
-	for _, sentinel := range g.Sentinels {
-		fields, err := redis.StringMap(sentinel.Try("SENTINEL", "MASTER", g.Name))
-		if err == nil && (net.JoinHostPort(fields["ip"], fields["port"]) != s.Addr || strings.Contains(fields["flags"], "failover_in_progress")) {
-			return false
+// AwaitOK waits until the sentinels agree on a master, and all other servers are its replicas and in step.
+func (g *SentinelGroup) AwaitOK() {
+	g.t.Helper()
+	Await(g.t, "replicas in step with the master", 2*time.Minute, func() bool {
+		master := g.agreed()
+		for _, s := range g.Servers {
+			role, err := redis.Values(s.Try("ROLE"))
+			if err != nil || s != master && (text(role[0]) != "slave" || text(role[3]) != "connected") {
+				return false
+			}
 		}
+		return master != nil
+	})
+}
+
+// Rejoin makes a server that was a master, or was down, follow the present master, as the sentinels will, in their time.
+func (g *SentinelGroup) Rejoin(s *Server) {
+	g.t.Helper()
+	if !s.Running() {
+		s.Start()
 	}
-	return true
+	host, port, _ := net.SplitHostPort(g.Master().Addr)
+	s.Do("REPLICAOF", host, port)
+}
+
+// DownAfter sets for how long a server must not have answered for a sentinel to take it to be down; at first half a second.
+func (g *SentinelGroup) DownAfter(d time.Duration) {
+	g.downAfter = d
+	g.takeAsDownAfter(d)
 }
 
 func (g *SentinelGroup) takeAsDownAfter(d time.Duration) {

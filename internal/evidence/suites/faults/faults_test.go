@@ -135,9 +135,8 @@ var faults = []fault{
 		inject: func(s *site) {
 			before := s.group.Master()
 			before.Kill()
-			host, port, _ := net.SplitHostPort(s.group.AwaitFailover(before).Addr)
-			before.Start()
-			before.Do("REPLICAOF", host, port) // as the sentinels will, in their time
+			s.group.AwaitFailover(before)
+			s.group.Rejoin(before)
 		},
 	},
 	{
@@ -163,8 +162,8 @@ var faults = []fault{
 			for i := range s.cluster.Masters {
 				s.cluster.Failover(s.cluster.Replicas[i][0])
 				s.cluster.AwaitOK()
-				s.cluster.Masters[i], s.cluster.Replicas[i][0] = s.cluster.Replicas[i][0], s.cluster.Masters[i]
 			}
+			s.cluster.Pairs()
 		},
 	},
 	{
@@ -175,7 +174,7 @@ var faults = []fault{
 			s.cluster.AwaitMaster(s.cluster.Replicas[0][0])
 			s.cluster.Masters[0].Start()
 			s.cluster.AwaitOK()
-			s.cluster.Masters[0], s.cluster.Replicas[0][0] = s.cluster.Replicas[0][0], s.cluster.Masters[0]
+			s.cluster.Pairs()
 		},
 	},
 	{

@@ -64,10 +64,10 @@ func (r *soaking) faults() []fault {
 			fault{"sentinel killed", "", func() { x := s.group.Sentinels[n%3]; x.Kill(); time.Sleep(r.upTo(500)); x.Start() }},
 			fault{"replica killed", "", func() {
 				for _, x := range s.group.Servers {
-					if x != s.master() {
+					if x != s.group.Master() {
 						x.Kill()
 						time.Sleep(r.upTo(500)) // without it
-						s.rejoin(x)
+						s.group.Rejoin(x)
 						s.settle()
 						return
 					}
@@ -82,7 +82,7 @@ func (r *soaking) faults() []fault {
 			fault{"resharding", "", func() { s.breaking(func() { s.reshard(key) }) }},
 			fault{"resharding", "", func() { s.breaking(func() { s.reshard(key) }) }},
 			fault{"replica killed", "", func() {
-				s.pairs()
+				s.cluster.Pairs()
 				x := s.cluster.Replicas[n][0]
 				x.Kill()
 				time.Sleep(r.upTo(500)) // without it

@@ -2,13 +2,10 @@ package soak
 
 import (
 	"fmt"
-	"net"
 	"slices"
 	"strings"
 	"testing"
 	"time"
-
-	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -61,10 +58,7 @@ func newSite(t testing.TB, topology string, masters int) *site {
 		s.far = redistest.NewLink(t, s.server.Addr)
 	case onSentinel:
 		s.group = redistest.NewSentinels(t, 2, 3)
-		for _, sentinel := range s.group.Sentinels {
-			// A failover that nobody asked for, because the machine was busy, would lose what no fault lost.
-			sentinel.Do("SENTINEL", "SET", masterName, "down-after-milliseconds", "2000")
-		}
+		s.group.DownAfter(2 * time.Second) // a failover that nobody asked for, because the machine was busy, would lose what no fault lost
 	case onCluster:
 		s.cluster = redistest.NewCluster(t, masters, 1, "--cluster-node-timeout", "2000")
 	default:
@@ -120,80 +114,11 @@ func (s *site) allKeys() (keys []string) {
 func (s *site) owner(key string) *redistest.Server {
 	switch s.topology {
 	case onSentinel:
-		return s.master()
+		return s.group.Master()
 	case onCluster:
 		return s.cluster.Owner(protocol.Slot(key))
 	default:
 		return s.server
-	}
-}
-
-// master waits until all sentinels name the same master, and it is one: one that has not heard of a failover
-// yet still names the old.
-func (s *site) master() (master *redistest.Server) {
-	s.t.Helper()
-	defer func() {
-		if master != nil && !s.t.Failed() {
-			return
-		}
-		for _, x := range slices.Concat(s.group.Sentinels, s.group.Servers) {
-			role, err := redis.Values(x.Try("ROLE"))
-			named, _ := redis.Strings(x.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName))
-			s.t.Logf("%s runs %v: role %q %v, names %v", x.Addr, x.Running(), role, err, named)
-		}
-	}()
-	began := time.Now()
-	redistest.Await(s.t, "sentinels that agree", patience, func() bool {
-		if time.Since(began) > 20*time.Second {
-			s.reconcile()
-			began = time.Now()
-		}
-		named := map[string]bool{}
-		for _, sentinel := range s.group.Sentinels {
-			parts, err := redis.Strings(sentinel.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName))
-			if err != nil || len(parts) != 2 {
-				return false
-			}
-			named[net.JoinHostPort(parts[0], parts[1])] = true
-		}
-		for _, server := range s.group.Servers {
-			if len(named) == 1 && named[server.Addr] {
-				master = server
-				role, err := redis.Values(server.Try("ROLE"))
-				return err == nil && string(role[0].([]byte)) == "master"
-			}
-		}
-		return false
-	})
-	return master
-}
-
-// reconcile does what an operator must where a failover by order met an election: two sentinels can then
-// name different masters in the same epoch, and never agree by themselves. The server that the others
-// replicate from is right.
-func (s *site) reconcile() {
-	var right *redistest.Server
-	for _, server := range s.group.Servers {
-		role, err := redis.Values(server.Try("ROLE"))
-		if err != nil || len(role) < 3 || string(role[0].([]byte)) != "master" {
-			continue
-		}
-		if replicas, _ := redis.Values(role[2], nil); len(replicas) > 0 {
-			right = server
-		}
-	}
-	if right == nil {
-		return
-	}
-	host, port, _ := net.SplitHostPort(right.Addr)
-	for _, sentinel := range s.group.Sentinels {
-		parts, err := redis.Strings(sentinel.Try("SENTINEL", "GET-MASTER-ADDR-BY-NAME", masterName))
-		if err == nil && len(parts) == 2 && net.JoinHostPort(parts[0], parts[1]) != right.Addr {
-			s.t.Logf("sentinel %s is told that %s is the master, not %v", sentinel.Addr, right.Addr, parts)
-			_, _ = sentinel.Try("SENTINEL", "REMOVE", masterName)
-			_, _ = sentinel.Try("SENTINEL", "MONITOR", masterName, host, port, len(s.group.Sentinels)/2+1)
-			_, _ = sentinel.Try("SENTINEL", "SET", masterName, "down-after-milliseconds", "2000", "failover-timeout", "3000")
-		}
 	}
 }
 
@@ -268,13 +193,14 @@ func (s *site) masters() []string {
 		if !server.Running() {
 			continue
 		}
+		role := ""
 		redistest.Await(s.t, "a server to tell its role", patience, func() bool {
-			role, err := redis.Values(server.Try("ROLE"))
-			if err == nil && len(role) > 0 && string(role[0].([]byte)) == "master" {
-				names = append(names, server.Addr)
-			}
-			return err == nil
+			role = server.Role()
+			return role != ""
 		})
+		if role == "master" {
+			names = append(names, server.Addr)
+		}
 	}
 	slices.Sort(names)
 	return names
@@ -328,7 +254,7 @@ func (s *site) recorded() []redistest.Command {
 func (s *site) failover(i int, kill bool, unheard time.Duration) {
 	s.t.Helper()
 	if s.topology == onSentinel {
-		before := s.master()
+		before := s.group.Master()
 		if kill {
 			replicas := slices.DeleteFunc(slices.Clone(s.group.Servers), func(x *redistest.Server) bool { return x == before })
 			s.kill(before, replicas, unheard)
@@ -336,11 +262,11 @@ func (s *site) failover(i int, kill bool, unheard time.Duration) {
 		} else {
 			s.group.Failover()
 		}
-		s.rejoin(before)
+		s.group.Rejoin(before)
 		s.moved()
 		return
 	}
-	s.pairs()
+	s.cluster.Pairs()
 	i %= len(s.cluster.Masters)
 	master, replica := s.cluster.Masters[i], s.cluster.Replicas[i][0]
 	var slots []int
@@ -361,14 +287,14 @@ func (s *site) failover(i int, kill bool, unheard time.Duration) {
 		s.cluster.AwaitOwner(slot, replica)
 	}
 	s.moved()
-	s.pairs()
+	s.cluster.Pairs()
 }
 
 // orderly lets the i-th master of a cluster hand over to its replica. Anything else that changes meanwhile is
 // left for unasked to notice.
 func (s *site) orderly(i int) {
 	s.t.Helper()
-	s.pairs()
+	s.cluster.Pairs()
 	i %= len(s.cluster.Masters)
 	from, to := s.cluster.Masters[i].Addr, s.cluster.Replicas[i][0].Addr
 	s.failover(i, false, 0)
@@ -398,26 +324,6 @@ func (s *site) kill(master *redistest.Server, replicas []*redistest.Server, unhe
 	}
 }
 
-// pairs puts the masters of the present first: any pair of a cluster may have changed places.
-func (s *site) pairs() {
-	masters := s.masters()
-	for i, group := range s.cluster.Replicas {
-		if slices.Contains(masters, group[0].Addr) {
-			s.cluster.Masters[i], group[0] = group[0], s.cluster.Masters[i]
-		}
-	}
-}
-
-// rejoin makes a server that was a master, or was down, follow the present master, as the sentinels will, in
-// their time.
-func (s *site) rejoin(server *redistest.Server) {
-	if !server.Running() {
-		server.Start()
-	}
-	host, port, _ := net.SplitHostPort(s.master().Addr)
-	server.Do("REPLICAOF", host, port)
-}
-
 // reshard moves a key's slot to the next master.
 func (s *site) reshard(key string) {
 	s.t.Helper()
@@ -438,20 +344,6 @@ func (s *site) settle() {
 	case onCluster:
 		s.cluster.AwaitOK()
 	case onSentinel:
-		redistest.Await(s.t, "replicas in step with the master", 2*time.Minute, func() bool {
-			fields, err := redis.StringMap(s.group.Sentinels[0].Try("SENTINEL", "MASTER", masterName))
-			if err != nil || fields["flags"] != "master" {
-				return false
-			}
-			master, replicas := s.master(), 0
-			for _, server := range s.group.Servers {
-				role, err := redis.Values(server.Try("ROLE"))
-				if err != nil || server != master && (string(role[0].([]byte)) != "slave" || string(role[3].([]byte)) != "connected") {
-					return false
-				}
-				replicas++
-			}
-			return replicas == len(s.group.Servers)
-		})
+		s.group.AwaitOK()
 	}
 }

@@ -59,8 +59,7 @@ func turnsDuring(t *testing.T, kinds kinds, n int, old, master *redistest.Server
 	kept, lost := map[string]int{}, map[string]int{}
 	demoted := false
 	for !demoted {
-		role, err := redis.Values(old.Try("ROLE"))
-		demoted = err == nil && string(role[0].([]byte)) == "slave" // and one more turn
+		demoted = old.Role() == "slave" // and one more turn
 		time.Sleep(10 * time.Millisecond)
 		for name, l := range kinds {
 			lock, err := l.Acquire(ctx, "lock."+name)

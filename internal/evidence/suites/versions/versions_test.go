@@ -50,8 +50,8 @@ var locks = []lock{
 	}},
 	{"modern", servers.Modern, token(modern.Options{})},
 	{"modern-yield", servers.Modern, token(modern.Options{Yield: 20 * time.Millisecond})},
-	{"modern-fencing", servers.Fencing, token(modern.Options{FenceTTL: time.Minute})},
-	{"modern-unfair-fencing", servers.Fencing, token(modern.Options{Unfair: true, FenceTTL: time.Minute})},
+	{"modern-fencing", servers.Fencing, token(modern.Options{FenceTTL: time.Hour})},
+	{"modern-unfair-fencing", servers.Fencing, token(modern.Options{Unfair: true, FenceTTL: time.Hour})},
 	{"modern-unfair", servers.Unfair, token(modern.Options{Unfair: true})},
 	{"redisson", servers.Redisson, func(pool lockmigrate.Pool, ttl time.Duration, told lockmigrate.Observer) (lockmigrate.Locker, error) {
 		return redisson.New(pool, modern.Options{TTL: ttl, Observer: told})
