@@ -139,7 +139,7 @@ func TestHandoverClaimsReach(t *testing.T) {
 		for n := range s.nodes {
 			record := stageNames[s.nodes[n].over&3]
 			for i := range m.Clients {
-				a := s.tables.actors[i].at(s.nodes[n].actors[i])
+				a := s.tables.actors[i][s.nodes[n].actors[i]]
 				h := &a.hand
 				switch {
 				case h.doing == holdsIt && int(s.nodes[n].tick) < m.insideHand(&m.Clients[i], a):

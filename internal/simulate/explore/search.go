@@ -118,14 +118,14 @@ func (s *search) expand(at int) {
 		if f.latest >= 0 && int(f.latest) <= tick {
 			mayPass = false
 		}
-		s.acts = m.can(&m.Clients[i], t.actors[i].at(n.actors[i]), tick, s.acts[:0])
+		s.acts = m.can(&m.Clients[i], t.actors[i][n.actors[i]], tick, s.acts[:0])
 		for _, what := range s.acts {
 			if what == begins && !s.mayBegin(&n, i) {
 				continue
 			}
 			s.step(at, n, i, what)
 		}
-		if n.spent&0xf < uint8(m.Silences) && (f.command != 0 || t.actors[i].at(n.actors[i]).pending) {
+		if n.spent&0xf < uint8(m.Silences) && (f.command != 0 || t.actors[i][n.actors[i]].pending) {
 			next := n
 			next.spent++
 			next.actors[i] = t.moved(i, n.actors[i], givesUp, 0, tick)

@@ -14,7 +14,7 @@ type tables struct {
 	scratch []byte
 	forked  actor // what moved works on
 
-	actors  []states
+	actors  [][]*actor // the local states of each client: one takes more than a kilobyte, and never moves
 	facts   [][]facts
 	actorID []map[string]uint32
 
@@ -55,26 +55,6 @@ type facts struct {
 	gone    int16   // ... it acts, and holds a lock, until this tick at most
 }
 
-// states are the local states of one client. One takes more than a kilobyte: a page of them never moves.
-type states struct {
-	pages []*[statesAPage]actor
-	count uint32
-}
-
-const statesAPage = 32
-
-func (s *states) add(a *actor) (id uint32) {
-	id = s.count
-	if id%statesAPage == 0 {
-		s.pages = append(s.pages, new([statesAPage]actor))
-	}
-	s.count++
-	*s.at(id) = *a
-	return id
-}
-
-func (s *states) at(id uint32) *actor { return &s.pages[id/statesAPage][id%statesAPage] }
-
 type move struct {
 	actor, reply uint32
 	client, act  uint8
@@ -100,7 +80,7 @@ type age struct {
 
 func newTables(m *Model) *tables {
 	t := &tables{
-		model: m, actors: make([]states, len(m.Clients)), facts: make([][]facts, len(m.Clients)),
+		model: m, actors: make([][]*actor, len(m.Clients)), facts: make([][]facts, len(m.Clients)),
 		actorID: make([]map[string]uint32, len(m.Clients)), serverID: map[string]uint32{},
 		commandID: map[string]uint32{}, replyID: map[protocol.Reply]uint32{},
 		moves: map[move]uint32{}, effect: map[cause]outcome{}, ages: map[age]uint32{},
@@ -118,7 +98,9 @@ func (t *tables) actor(i int, a *actor) uint32 {
 	if id, ok := t.actorID[i][string(t.scratch)]; ok {
 		return id
 	}
-	id := t.actors[i].add(a)
+	id := uint32(len(t.actors[i]))
+	kept := *a
+	t.actors[i] = append(t.actors[i], &kept)
 	t.actorID[i][string(t.scratch)] = id
 	t.facts[i] = append(t.facts[i], t.describe(i, a))
 	return id
@@ -252,7 +234,7 @@ func (t *tables) moved(client int, id uint32, what act, reply uint32, tick Ticks
 	if next, ok := t.moves[key]; ok {
 		return next
 	}
-	t.forked = *t.actors[client].at(id) // a copy: the client forks here
+	t.forked = *t.actors[client][id] // a copy: the client forks here
 	a, c := &t.forked, &t.model.Clients[client]
 	switch what {
 	case runs:

@@ -51,7 +51,7 @@ func (s *search) describe(before, at int) string {
 		what = model.SayCommand(&t.commands[command]) + " -> " + model.SayReply(&t.replies[done.reply])
 	}
 	if from.act >= reads {
-		what += sayLetter(&t.actors[from.client].at(was.actors[from.client]).mail[from.act-reads])
+		what += sayLetter(&t.actors[from.client][was.actors[from.client]].mail[from.act-reads])
 	}
 	line := fmt.Sprintf("t%-2d %-6s %-46s", n.tick, who, what)
 	inside := " inside:"

@@ -10,27 +10,21 @@ import (
 
 // This file says which machine does what for which scheme. The machines are values of different types: values are what makes a session copyable.
 
-// machine is what runs. The explorer tells two of them apart by what AppendState writes.
-type machine interface {
-	protocol.Machine
-	AppendState(b []byte) []byte
+var machines = [...]func(*Session) protocol.Machine{
+	runsLegacyAcquire: func(s *Session) protocol.Machine { return &s.legacyAcquire },
+	runsLegacyRenew:   func(s *Session) protocol.Machine { return &s.legacyRenew },
+	runsLegacyRelease: func(s *Session) protocol.Machine { return &s.legacyRelease },
+	runsBridgeAcquire: func(s *Session) protocol.Machine { return &s.bridgeAcquire },
+	runsBridgeRenew:   func(s *Session) protocol.Machine { return &s.bridgeRenew },
+	runsBridgeRelease: func(s *Session) protocol.Machine { return &s.bridgeRelease },
+	runsModernAcquire: func(s *Session) protocol.Machine { return &s.modernAcquire },
+	runsModernQueue:   func(s *Session) protocol.Machine { return &s.modernQueue },
+	runsModernRenew:   func(s *Session) protocol.Machine { return &s.modernRenew },
+	runsModernRelease: func(s *Session) protocol.Machine { return &s.modernRelease },
+	runsSidecarKeep:   func(s *Session) protocol.Machine { return &s.keeper },
 }
 
-var machines = [...]func(*Session) machine{
-	runsLegacyAcquire: func(s *Session) machine { return &s.legacyAcquire },
-	runsLegacyRenew:   func(s *Session) machine { return &s.legacyRenew },
-	runsLegacyRelease: func(s *Session) machine { return &s.legacyRelease },
-	runsBridgeAcquire: func(s *Session) machine { return &s.bridgeAcquire },
-	runsBridgeRenew:   func(s *Session) machine { return &s.bridgeRenew },
-	runsBridgeRelease: func(s *Session) machine { return &s.bridgeRelease },
-	runsModernAcquire: func(s *Session) machine { return &s.modernAcquire },
-	runsModernQueue:   func(s *Session) machine { return &s.modernQueue },
-	runsModernRenew:   func(s *Session) machine { return &s.modernRenew },
-	runsModernRelease: func(s *Session) machine { return &s.modernRelease },
-	runsSidecarKeep:   func(s *Session) machine { return &s.keeper },
-}
-
-func (s *Session) machine() machine { return machines[s.running](s) }
+func (s *Session) machine() protocol.Machine { return machines[s.running](s) }
 
 func (s *Session) beginAcquire() {
 	switch s.Scheme {

@@ -37,14 +37,6 @@ type keeper struct {
 	asked bool
 }
 
-// AppendState implements machine.
-func (k *keeper) AppendState(b []byte) []byte {
-	if k.asked {
-		b = append(b, 1)
-	}
-	return b
-}
-
 // Next implements protocol.Machine.
 func (k *keeper) Next(protocol.Instant, protocol.Reply) protocol.Step {
 	if k.asked {

@@ -1,6 +1,10 @@
 package model
 
-import "encoding/binary"
+import (
+	"encoding/binary"
+	"reflect"
+	"time"
+)
 
 // AppendState writes what tells this session from another of the same client.
 func (s *Session) AppendState(b []byte) []byte {
@@ -32,12 +36,38 @@ func (s *Session) AppendState(b []byte) []byte {
 	if s.running == noMachine {
 		return b
 	}
-	b = s.machine().AppendState(b)
+	machine := reflect.ValueOf(s.machine()).Elem()
 	if s.running == runsBridgeAcquire {
+		a := s.bridgeAcquire
+		a.Patience = min(a.Patience, time.Minute) // more is as good as no end, and a waiter that is woken often would count it down
+		machine = reflect.ValueOf(&a).Elem()
 		b = append(b, byte(s.puts))
 	}
+	b = appendFields(b, machine)
 	if s.running == runsModernAcquire {
 		b = binary.AppendVarint(b, int64(s.patience))
+	}
+	return b
+}
+
+// appendFields writes the fields of a machine, so that none is forgotten: a search would take two different states for one.
+func appendFields(b []byte, machine reflect.Value) []byte {
+	for i := range machine.NumField() {
+		switch f := machine.Field(i); f.Kind() {
+		case reflect.Bool:
+			b = append(b, bit(f.Bool()))
+		case reflect.String:
+			b = append(binary.AppendUvarint(b, uint64(f.Len())), f.String()...)
+		case reflect.Uint8:
+			b = append(b, byte(f.Uint()))
+		case reflect.Int, reflect.Int64:
+			b = binary.AppendVarint(b, f.Int())
+		case reflect.Struct:
+			b = appendFields(b, f)
+		case reflect.Pointer: // its configuration, the same for all machines of a client
+		default:
+			panic("no state is written of a field " + machine.Type().Field(i).Name)
+		}
 	}
 	return b
 }
