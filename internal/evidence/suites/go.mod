@@ -18,7 +18,6 @@ require (
 	github.com/go-redsync/redsync/v4 v4.16.0
 	github.com/gomodule/redigo v1.9.3
 	github.com/jackc/pgx/v5 v5.7.6
-	github.com/jedib0t/go-pretty/v6 v6.8.3
 	github.com/lockmigrate/lockmigrate v0.0.0
 	github.com/lockmigrate/lockmigrate/examples v0.0.0
 	github.com/lockmigrate/lockmigrate/pool/goredis v0.0.0
@@ -49,6 +48,7 @@ require (
 	github.com/hashicorp/go-multierror v1.1.1 // indirect
 	github.com/jackc/pgpassfile v1.0.0 // indirect
 	github.com/jackc/pgservicefile v0.0.0-20240606120523-5a60cdf6a761 // indirect
+	github.com/jedib0t/go-pretty/v6 v6.8.3 // indirect
 	github.com/mattn/go-runewidth v0.0.16 // indirect
 	github.com/munnerz/goautoneg v0.0.0-20191010083416-a7dc8b61c822 // indirect
 	github.com/prometheus/client_model v0.6.1 // indirect
