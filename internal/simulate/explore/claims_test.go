@@ -126,6 +126,22 @@ func TestCommandsAreToldApart(t *testing.T) {
 	}
 }
 
+// TestRenewalsAreToldApart: a renewal under way keeps the bound with which it began, whatever its member has heard since.
+func TestRenewalsAreToldApart(t *testing.T) {
+	m := world("ticks=10\nx bridge")
+	states := map[string]bool{}
+	for _, until := range []protocol.Instant{Epoch, Epoch + 1} {
+		s := model.NewSession(0, &m.Clients[0].Member)
+		s.Acquire(model.Reading{})
+		s.Next(model.Reading{}, protocol.Reply{Kind: protocol.Integer, Int: protocol.TakeFree})
+		s.Obey(s.Member, until)
+		require.Equal(t, until, s.Renew(model.Reading{}).Command.NotAfter)
+		s.Obey(s.Member, Epoch+2)
+		states[string(s.AppendState(nil))] = true
+	}
+	require.Len(t, states, 2)
+}
+
 // TestHandoverClaimsReach: the claims of a whole way would hold of a fleet that never moved, so the search must have seen holders of each stage under
 // a record of each neighbour, attempts that were given back because the stage had moved, and leases that were refused or over.
 func TestHandoverClaimsReach(t *testing.T) {
