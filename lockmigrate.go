@@ -211,22 +211,20 @@ func quote(s string) string {
 	return strconv.Quote(s)
 }
 
-// Pool hands out connections. *redis.Pool is one; so is anything else with its GetContext.
+// Pool hands out connections. *redis.Pool is one; so is anything else with its GetContext that is a Dialer too.
 //
 // A lock takes a connection for the commands of one attempt and gives it back before it sleeps. So a waiting lock never holds one.
-// GetContext must honour its context while it dials and while it waits for a free connection. Dial with that context, as
-// redis.DialContext does: after a READONLY, a lock then knows a new connection from an idle one to a demoted master.
+// GetContext must honour its context while it dials and while it waits for a free connection. The context may end as soon as it has returned.
 //
-// For more than one server there are cluster.Pool and sentinel.Pool. Another pool over several servers is
+// For more than one server there are cluster.Pool and sentinel.Pool, or a type that embeds one. Another pool over several servers is
 // not enough: the locks would not know which of its errors mean that a command has not run.
 type Pool interface {
 	GetContext(ctx context.Context) (redis.Conn, error)
 }
 
-// Dialer is what a Pool may implement to let locks make connections of their own beside those of the pool: one for commands and
-// renewals, two for waiting on each server. They must be ordinary connections in RESP2. A *redis.Pool is treated as one, by its
-// Dial or DialContext. Some Pools are no Dialer, such as one that is wrapped for tracing. There each attempt and each batch of
-// renewals takes a connection from the pool. Waiters look at the key now and then.
+// Dialer lets locks make connections of their own beside those of the pool: one for commands and renewals, two for waiting on each
+// server, and one where a server refuses as a demoted master does. They must be ordinary connections in RESP2. A *redis.Pool is one, by its
+// Dial or DialContext. A Pool that wraps another, as for tracing, needs this method; New refuses it otherwise.
 type Dialer interface {
 	Dial(ctx context.Context) (redis.Conn, error)
 }

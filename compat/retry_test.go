@@ -13,6 +13,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
@@ -32,6 +33,14 @@ func wait(t *testing.T, ctx context.Context, l compat.Locker, mode *redistest.Mo
 	return locks, errs
 }
 
+// deaf has the waiters of a process look now and then: it may not subscribe.
+func deaf(words []string) world.Fault {
+	if words[0] == "SUBSCRIBE" {
+		return world.Fault{Refused: "NOPERM this user has no permissions to run the 'subscribe' command"}
+	}
+	return world.Fault{}
+}
+
 // watchedBy has a mode follow a Locker.
 func watchedBy(mode *redistest.Mode) func(*compat.Options) {
 	return func(o *compat.Options) { o.Observer = mode.Observe }
@@ -45,14 +54,15 @@ func TestAWaitersLostRepliesAreSettled(t *testing.T) {
 		held := acquire(t, holder, "orders")
 		var armed atomic.Bool
 		var lostTakes atomic.Int64
-		pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(_ int, command string) redistest.Fate {
-			if strings.HasPrefix(command, "EVAL") && armed.Load() && lostTakes.Add(1) <= 4 {
-				return redistest.LosesReply // taken, asked again, given back, asked again
+		route := s.Route("waiter")
+		route.Decide = func(words []string) world.Fault {
+			if strings.HasPrefix(words[0], "EVAL") && armed.Load() && lostTakes.Add(1) <= 4 {
+				return world.Fault{LoseReply: true} // taken, asked again, given back, asked again
 			}
-			return redistest.Passes
-		}}
+			return deaf(words)
+		}
 		var mode redistest.Mode
-		l := opened(t, pool, quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, 5*time.Second }, watchedBy(&mode)))
+		l := opened(t, route.Pool(), quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, time.Second }, watchedBy(&mode)))
 		locks, errs := wait(t, within(t, time.Minute), l, &mode, "orders")
 		// Armed while it waits: whichever of its attempts finds the key free loses every reply.
 		armed.Store(true)
@@ -76,22 +86,23 @@ func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		held := acquire(t, newLocker(t, s, quick()), "orders")
 		var armed atomic.Bool
-		pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(_ int, command string) redistest.Fate {
-			if armed.Load() && strings.HasPrefix(command, "EVAL") {
-				return redistest.LosesReply
+		route := s.Route("waiter")
+		route.Decide = func(words []string) world.Fault {
+			if armed.Load() && strings.HasPrefix(words[0], "EVAL") {
+				return world.Fault{LoseReply: true}
 			}
-			return redistest.Passes
-		}}
+			return deaf(words)
+		}
 		var mode redistest.Mode
-		l := opened(t, pool, quick(func(o *compat.Options) { o.TTL = time.Minute }, watchedBy(&mode)))
+		l := opened(t, route.Pool(), quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = time.Minute, time.Second }, watchedBy(&mode)))
 		why := errors.New("enough")
 		ctx, cancel := context.WithCancelCause(t.Context())
 		defer cancel(nil)
 		_, errs := wait(t, ctx, l, &mode, "orders")
-		before := strings.Count(pool.Commands(), "EVAL")
+		before := strings.Count(route.Commands(), "EVAL")
 		armed.Store(true)
 		release(t, held)
-		redistest.Await(t, "attempts and attempts to give back", 30*time.Second, func() bool { return strings.Count(pool.Commands(), "EVAL") > before+12 || len(errs) > 0 })
+		redistest.Await(t, "attempts and attempts to give back", 30*time.Second, func() bool { return strings.Count(route.Commands(), "EVAL") > before+12 || len(errs) > 0 })
 		cancel(why)
 		select {
 		case err := <-errs:

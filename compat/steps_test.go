@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"strings"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
@@ -177,18 +177,13 @@ func TestDisplacedHolderIsTold(t *testing.T) {
 // told, and also whose value stands there.
 func TestADisplacementBehindItsCallerIsToldInFull(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		var leave atomic.Pointer[context.CancelFunc]
-		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(int, string) {
-			if cancel := leave.Swap(nil); cancel != nil {
-				(*cancel)()
-				time.Sleep(50 * time.Millisecond) // Release is back by then
-			}
-		}}
-		k := acquire(t, compat.Tune(opened(t, pool, quick()), 900*time.Millisecond, 0), "orders")
+		route := s.Route("holder")
+		k := acquire(t, compat.Tune(opened(t, route.Pool(), quick()), 900*time.Millisecond, 0), "orders")
 		theirs := fmt.Sprint(later(long))
 		s.Do("SET", "orders", theirs)
-		ctx, cancel := context.WithCancel(t.Context())
-		leave.Store(&cancel)
+		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
+		defer cancel()
+		route.Next(1, world.Fault{LateReply: 50 * time.Millisecond}) // Release is back by then
 		require.ErrorIs(t, k.Release(ctx), lockmigrate.ErrUnknownOutcome, "release")
 		lost(t, k, 5*time.Second)
 		var e *lockmigrate.Error
@@ -201,26 +196,21 @@ func TestADisplacementBehindItsCallerIsToldInFull(t *testing.T) {
 // TestADisplacementIsToldThoughItsReplyIsLost: the first release runs, and nobody hears its answer. The second one still tells, and
 // then nothing of the holder is left.
 func TestADisplacementIsToldThoughItsReplyIsLost(t *testing.T) {
-	redistest.Each(t, func(t *testing.T, s *redistest.Server) {
-		var lose atomic.Bool
-		pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(int, string) redistest.Fate {
-			if lose.CompareAndSwap(true, false) {
-				return redistest.LosesReply
-			}
-			return redistest.Passes
-		}}
-		l := compat.Tune(opened(t, pool, quick()), 900*time.Millisecond, 0)
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		route := s.Route("holder")
+		l := compat.Tune(opened(t, route.Pool(), quick()), 900*time.Millisecond, 0)
 		if err := acquire(t, l, "orders").Release(t.Context()); err != nil { // the server knows the scripts from here on
 			t.Fatal(err)
 		}
 		k := acquire(t, l, "orders")
 		theirs := fmt.Sprint(later(long))
 		s.Do("SET", "orders", theirs)
-		lose.Store(true)
+		before := route.Commands()
+		route.Next(1, world.Fault{LoseReply: true})
 		err := k.Release(t.Context())
 		var e *lockmigrate.Error
 		assert.False(t, !errors.As(err, &e) || !errors.Is(err, lockmigrate.ErrLost) || e.Reason != lockmigrate.ReasonDisplaced || e.Value != theirs, "release: %v", err)
-		assert.False(t, lose.Load(), "no reply was lost")
+		assert.Equal(t, " EVALSHA EVALSHA EVALSHA", strings.TrimPrefix(route.Commands(), before), "lost, told, cleared")
 		assert.False(t, s.Value("orders") != theirs || s.Value(protocol.GuardKey("orders")) != "", "the release took the legacy client's value, or left its own guard")
 	})
 }

@@ -375,7 +375,7 @@ func TestTheRecordsNameMovesToAnotherServer(t *testing.T) {
 	old, err := modern.New(behind.Pool(), modern.Options{})
 	require.NoError(t, err)
 	defer old.Close()
-	l, err := handover.New(struct{ lockmigrate.Pool }{pool}, handover.Options{Namespace: "to-b", Old: old, New: handover.Wrap("etcd", handover.Funcs[int]{
+	l, err := handover.New(pool, handover.Options{Namespace: "to-b", Old: old, New: handover.Wrap("etcd", handover.Funcs[int]{
 		Acquire: func(context.Context, string) (int, error) { return 0, nil }, Release: func(context.Context, int) error { return nil },
 		Extend: func(context.Context, int) error { return nil }, TTL: time.Minute,
 	})})

@@ -13,7 +13,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
-	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
 )
@@ -57,7 +56,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	if err := opts.validate(pool); err != nil {
 		return nil, fmt.Errorf("handover: %w", err)
 	}
-	opts, pool = opts.withDefaults(), topology.Leaving(pool)
+	opts = opts.withDefaults()
 	l := &locker{
 		opts: opts, gate: admission.New[struct{}](lifetime.ErrClosed), seen: lockers.Observer(opts.Observer),
 		held: map[*lock]bool{}, store: &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout},

@@ -22,31 +22,34 @@ func TestLostReplies(t *testing.T) {
 		name    string
 		dialect legacy.Dialect
 		before  string // on the key at the start
-		fates   map[int]redistest.Fate
+		faults  map[int]world.Fault
 		want    error // nil: acquired
 		sent    string
 	}{
-		{"SETNX arrives, its reply does not, numbers", legacy.Dialect{Name: "jedis-ms"}, "", map[int]redistest.Fate{0: redistest.LosesReply},
+		{"SETNX arrives, its reply does not, numbers", legacy.Dialect{Name: "jedis-ms"}, "", map[int]world.Fault{1: {LoseReply: true}},
 			lockmigrate.ErrUnknownOutcome, "SETNX GET"},
-		{"SETNX arrives, its reply does not, own values", legacy.Dialect{Name: "jedis-uuid"}, "", map[int]redistest.Fate{0: redistest.LosesReply},
+		{"SETNX arrives, its reply does not, own values", legacy.Dialect{Name: "jedis-uuid"}, "", map[int]world.Fault{1: {LoseReply: true}},
 			nil, "SETNX GET"},
-		{"SETNX never arrives", legacy.Dialect{Name: "jedis-ms"}, "", map[int]redistest.Fate{0: redistest.LosesCommand}, nil, "SETNX GET SETNX"},
-		{"SETNX is lost twice", legacy.Dialect{Name: "jedis-ms"}, "", map[int]redistest.Fate{0: redistest.LosesCommand, 2: redistest.LosesCommand},
+		{"SETNX never arrives", legacy.Dialect{Name: "jedis-ms"}, "", map[int]world.Fault{1: {LoseCommand: true}}, nil, "SETNX GET SETNX"},
+		{"SETNX is lost twice", legacy.Dialect{Name: "jedis-ms"}, "", map[int]world.Fault{1: {LoseCommand: true}, 3: {LoseCommand: true}},
 			lockmigrate.ErrNotAcquired, "SETNX GET SETNX GET"},
-		{"GETSET arrives, its reply does not", legacy.Dialect{Name: "redispy-float"}, "5.0", map[int]redistest.Fate{2: redistest.LosesReply},
+		{"GETSET arrives, its reply does not", legacy.Dialect{Name: "redispy-float"}, "5.0", map[int]world.Fault{3: {LoseReply: true}},
 			lockmigrate.ErrUnknownOutcome, "SETNX GET GETSET GET"},
-		{"GETSET never arrives", legacy.Dialect{Name: "jedis-ms"}, past, map[int]redistest.Fate{2: redistest.LosesCommand}, lockmigrate.ErrNotAcquired, "SETNX GET GETSET GET"},
-		{"EXEC arrives, its reply does not", legacy.Dialect{Name: "servicestack"}, past, map[int]redistest.Fate{3: redistest.LosesReply},
-			lockmigrate.ErrUnknownOutcome, "SETNX WATCH GET EXEC GET"},
+		{"GETSET never arrives", legacy.Dialect{Name: "jedis-ms"}, past, map[int]world.Fault{3: {LoseCommand: true}}, lockmigrate.ErrNotAcquired, "SETNX GET GETSET GET"},
+		{"EXEC arrives, its reply does not", legacy.Dialect{Name: "servicestack"}, past, map[int]world.Fault{6: {LoseReply: true}},
+			lockmigrate.ErrUnknownOutcome, "SETNX WATCH GET MULTI SET EXEC GET"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
-			redistest.Each(t, func(t *testing.T, s *redistest.Server) {
+			redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 				if c.before != "" {
 					s.Do("SET", key, c.before)
 				}
-				pool := &redistest.Faulty{Pool: s.Pool(), Fate: func(n int, _ string) redistest.Fate { return c.fates[n] }}
-				lock, err := newLocker(t, pool, legacy.Options{Dialect: c.dialect, Lease: time.Minute}).TryAcquire(t.Context(), key)
-				assert.Equal(t, c.sent, pool.Commands())
+				route := s.Route("a")
+				for n, fault := range c.faults {
+					route.Next(n, fault)
+				}
+				lock, err := newLocker(t, route.Pool(), legacy.Options{Dialect: c.dialect, Lease: time.Minute, ReplyTimeout: time.Second}).TryAcquire(t.Context(), key)
+				assert.Equal(t, c.sent, route.Commands())
 				if c.want == nil {
 					require.NoError(t, err)
 					assert.Equal(t, lock.Token(), s.Value(key))
@@ -70,27 +73,18 @@ func TestLostReplies(t *testing.T) {
 // The caller leaves while SETNX is under way; the lock that arrives is given back.
 func TestCancelledAcquireLeavesNothing(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		ctx, cancel := context.WithCancel(t.Context())
-		sent, proceed := make(chan struct{}), make(chan struct{})
-		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) {
-			if n == 0 {
-				close(sent)
-				<-proceed
-			}
-		}}
-		locker, err := legacy.New(pool, legacy.Options{})
+		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
+		defer cancel()
+		route := s.Route("a")
+		route.Next(1, world.Fault{LateReply: time.Second})
+		locker, err := legacy.New(route.Pool(), legacy.Options{})
 		require.NoError(t, err)
-		go func() {
-			<-sent
-			cancel()
-		}()
 		_, err = locker.TryAcquire(ctx, key)
 		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		assert.ErrorIs(t, err, context.Canceled)
-		close(proceed)
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
 		locker.Close()
 		assert.EqualValues(t, 0, s.Do("EXISTS", key))
-		assert.Contains(t, pool.Commands(), "SETNX EVALSHA")
+		assert.Contains(t, route.Commands(), "SETNX EVALSHA")
 	})
 }
 
@@ -98,12 +92,9 @@ func TestCancelledAcquireLeavesNothing(t *testing.T) {
 func TestLateReplyIsNoLock(t *testing.T) {
 	const lease = 200 * time.Millisecond
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) {
-			if n == 0 {
-				time.Sleep(lease + 50*time.Millisecond) // the network
-			}
-		}}
-		_, err := newLocker(t, pool, legacy.Options{Lease: lease, ReplyTimeout: time.Minute}).TryAcquire(t.Context(), key)
+		route := s.Route("a")
+		route.Next(1, world.Fault{LateReply: lease + 50*time.Millisecond})
+		_, err := newLocker(t, route.Pool(), legacy.Options{Lease: lease, ReplyTimeout: time.Minute}).TryAcquire(t.Context(), key)
 		assert.ErrorIs(t, err, lockmigrate.ErrLost)
 		assert.EqualValues(t, 0, s.Do("EXISTS", key), "given back")
 	})

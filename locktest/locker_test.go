@@ -35,9 +35,6 @@ func TestAsTheRealOnes(t *testing.T) {
 		"legacy":   {lockmigrate.StageLegacy, false, func() (lockmigrate.Locker, error) { return legacy.New(pool, legacy.Options{}) }},
 		"modern":   {lockmigrate.StageModern, true, func() (lockmigrate.Locker, error) { return modern.New(pool, modern.Options{FenceTTL: fenced}) }},
 		"unfair":   {lockmigrate.StageModern, false, func() (lockmigrate.Locker, error) { return modern.New(pool, modern.Options{Unfair: true}) }},
-		"pooled": {lockmigrate.StageModern, false, func() (lockmigrate.Locker, error) {
-			return modern.New(struct{ lockmigrate.Pool }{pool}, modern.Options{})
-		}},
 		"redisson": {lockmigrate.StageModern, false, func() (lockmigrate.Locker, error) { return redisson.New(pool, modern.Options{}) }},
 		"quorum": {lockmigrate.StageModern, false, func() (lockmigrate.Locker, error) {
 			return quorum.New([]lockmigrate.Pool{pool}, modern.Options{})

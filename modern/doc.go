@@ -66,8 +66,7 @@
 // A Locker connects when it is used: a shared pipelined connection for the commands of all goroutines and for the renewals; a pair
 // for waiting on each master. The pair is closed when nobody has waited for a while. Where ReplyTimeout is more than a quarter of
 // TTL, the renewals have a connection of their own. They are made by the pool's Dial, outside of the pool: users of the pool
-// cannot starve them, nor they the pool. A pool that only hands out connections may be a lockmigrate.Dialer too; otherwise each
-// attempt takes a connection from it.
+// cannot starve them, nor they the pool. See lockmigrate.Dialer.
 //
 // A server may say that it is the wrong one: READONLY after a failover, NOREPLICAS, LOADING, MASTERDOWN, CLUSTERDOWN, MOVED. Its connection is
 // then given up, and the command goes out once more over a new one. That leads to the new master where a name or a proxy stands

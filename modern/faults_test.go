@@ -77,7 +77,7 @@ func TestFault01OnlyRelativeTimesOnTheWire(t *testing.T) {
 // Fault 3: a release script on every failed try. Ten tries are ten commands.
 func TestFault03FailedTryIsOneCommand(t *testing.T) {
 	for name, opts := range map[string]kind{
-		"token": {}, "fenced": {Options: modern.Options{FenceTTL: time.Minute}}, "pool": {Pooled: true}, "redisson": {Redisson: true},
+		"token": {}, "fenced": {Options: modern.Options{FenceTTL: time.Minute}}, "redisson": {Redisson: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Real(t)
@@ -93,7 +93,7 @@ func TestFault03FailedTryIsOneCommand(t *testing.T) {
 			}
 			commands := monitor.Commands()
 			assert.Len(t, commands, 10, "%v", commands)
-			if name == "token" || name == "pool" {
+			if name == "token" {
 				for _, c := range commands {
 					require.Equal(t, "SET", c.Words[0])
 					assert.Equal(t, []string{"NX", "PX", "30000"}, c.Words[3:])

@@ -28,7 +28,6 @@ func newLocker(t testing.TB, pool lockmigrate.Pool, opts modern.Options) lockmig
 type kind struct {
 	modern.Options
 	Redisson  bool
-	Pooled    bool // the pool only hands out connections
 	Untracked bool // without the right to client tracking
 }
 
@@ -43,9 +42,6 @@ func open(t testing.TB, s *redistest.Server, k kind) lockmigrate.Locker {
 
 func openOver(t testing.TB, pool lockmigrate.Pool, k kind) lockmigrate.Locker {
 	t.Helper()
-	if k.Pooled {
-		pool = struct{ lockmigrate.Pool }{pool}
-	}
 	if !k.Redisson {
 		return newLocker(t, pool, k.Options)
 	}

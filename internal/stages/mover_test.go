@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 )
 
 // A wait whose time is over in the midst of a look, at whichever of its two round trips, finishes the look and says who was in
@@ -23,12 +24,9 @@ func TestALookIsFinished(t *testing.T) {
 		a.report()
 		for slow := range 4 {
 			ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-			pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) {
-				if n == slow {
-					<-ctx.Done()
-				}
-			}}
-			mover := Mover{Store: &Store{Pool: pool, Namespace: store.Namespace, ReplyTimeout: time.Minute}, Look: time.Millisecond}
+			route := s.Route("operator")
+			route.Next(1+slow, world.Fault{LateCommand: 20 * time.Millisecond})
+			mover := Mover{Store: &Store{Pool: route.Pool(), Namespace: store.Namespace, ReplyTimeout: time.Minute}, Look: time.Millisecond}
 			err := mover.Run(ctx, Bridge, func(View, []Blocker) {})
 			cancel()
 			var waited *Waited
@@ -37,8 +35,9 @@ func TestALookIsFinished(t *testing.T) {
 		a.report()
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		defer cancel()
-		pool := &redistest.Faulty{Pool: s.Pool(), Before: func(n int, _ string) { <-ctx.Done() }}
-		mover := Mover{Store: &Store{Pool: pool, Namespace: store.Namespace, ReplyTimeout: time.Minute}, Look: time.Millisecond}
+		route := s.Route("operator")
+		route.Decide = func([]string) world.Fault { return world.Fault{LateCommand: 20 * time.Millisecond} }
+		mover := Mover{Store: &Store{Pool: route.Pool(), Namespace: store.Namespace, ReplyTimeout: time.Minute}, Look: time.Millisecond}
 		assert.NoError(t, mover.Run(ctx, Bridge, func(View, []Blocker) {}), "nobody was in the way:")
 	})
 }

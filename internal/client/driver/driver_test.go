@@ -36,14 +36,14 @@ func mustNotAbandon(t *testing.T) func(Outcome) {
 }
 
 func TestNothingIsSentForAContextThatHasEnded(t *testing.T) {
-	pool := &redistest.Faulty{Pool: redistest.Mini(t).Pool()}
+	s := redistest.Mini(t)
 	ctx, cancel := context.WithCancelCause(t.Context())
 	reason := errors.New("left")
 	cancel(reason)
-	out, err := newDriver(pool).Advance(ctx, taking(), protocol.Reply{}, mustNotAbandon(t))
+	out, err := newDriver(s.Pool()).Advance(ctx, taking(), protocol.Reply{}, mustNotAbandon(t))
 	assert.ErrorIs(t, err, reason)
 	assert.Equal(t, protocol.Failed, out.Step.Verdict, "certainly not acquired")
-	assert.Empty(t, pool.Commands())
+	assert.Zero(t, s.Mini.TotalConnectionCount())
 }
 
 // A lock can be given back over the pool after Close, with or without a context that ends.

@@ -3,6 +3,7 @@ package driver
 import (
 	"context"
 	"fmt"
+	"io"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -155,6 +156,21 @@ func asUser(t *testing.T, s *redistest.Server, rules ...any) *PerAttempt {
 	return newDriver(pool)
 }
 
+// losing is a connection on which the second command of all loses its reply.
+type losing struct {
+	redis.ConnWithTimeout
+	commands *int
+}
+
+func (c losing) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
+	reply, err := c.ConnWithTimeout.DoWithTimeout(timeout, name, args...)
+	if *c.commands++; *c.commands == 2 {
+		_ = c.Close()
+		return nil, io.EOF
+	}
+	return reply, err
+}
+
 // TestADisplacementIsToldWithoutCompanions: the release that names the lock's own keys only leaves the guard too, until it is heard.
 func TestADisplacementIsToldWithoutCompanions(t *testing.T) {
 	s := redistest.Real(t)
@@ -165,12 +181,10 @@ func TestADisplacementIsToldWithoutCompanions(t *testing.T) {
 	s.Do("SET", guard, token, "PX", 60_000)
 	m := &protocol.BridgeRelease{Key: "lock:1", Guard: guard, Value: token, Queue: protocol.QueueKey("lock:1"), Hand: true}
 	d.advance(context.Background(), &protocol.BridgeRelease{Key: "lock:2", Guard: protocol.GuardKey("lock:2"), Value: token}, protocol.Reply{}) // loads the script
-	commands := 0
-	d.Pool = &redistest.Faulty{Pool: d.Pool.(*redis.Pool), Fate: func(int, string) redistest.Fate {
-		if commands++; commands == 2 { // the first one is refused
-			return redistest.LosesReply
-		}
-		return redistest.Passes
+	commands, dial := 0, topology.Dialler(d.Pool)
+	d.Pool = &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { // the first command is refused
+		conn, err := dial(ctx)
+		return losing{conn.(redis.ConnWithTimeout), &commands}, err
 	}}
 	out := d.advance(context.Background(), m, protocol.Reply{})
 	assert.Equal(t, protocol.Displaced, out.Step.Verdict, "%v", out.Err)

@@ -12,10 +12,9 @@
 // # Connections
 //
 // One attempt uses one connection; it goes back to the pool before the machine sleeps. A connection
-// that failed is dropped and the next command, which asks what became of the last one, gets another. One whose
-// server says that it is the wrong one (READONLY, LOADING ...) is dropped too, see topology.Leaving; where that is
-// the answer to the first command of a run, the command goes out once more over another connection, until one was
-// dialled for it.
+// that failed is dropped and the next command, which asks what became of the last one, gets another. Where the answer to the first
+// command of a run says that the server is the wrong one (READONLY, LOADING ...), the command goes out once more over a connection that was
+// just dialled, see topology.Again.
 package driver
 
 import (
@@ -33,7 +32,7 @@ import (
 
 // PerAttempt runs machines. It is safe for concurrent use.
 type PerAttempt struct {
-	Pool         lockmigrate.Pool // a topology.Leaving, or one of several servers
+	Pool         lockmigrate.Pool
 	Now          func() time.Time // the client's wall clock
 	ReplyTimeout time.Duration    // the longest wait for one reply
 	// Opened, if set, may ask something of each connection before it is used.
@@ -125,15 +124,13 @@ func (d *PerAttempt) advance(ctx context.Context, m protocol.Machine, reply prot
 				return protocol.Reply{Kind: protocol.Silence}, NotSent{err}
 			}
 		}
-		for first := !begun; ; {
-			begun = true
-			reply, err = wire.Do(conn, d.ReplyTimeout, c)
-			if err == nil || !first || !topology.Again(ctx, conn, err) {
-				break
-			}
-			closeConn(conn)
-			if conn, err = d.connect(ctx); err != nil {
-				return protocol.Reply{Kind: protocol.Silence}, NotSent{err}
+		first := !begun
+		begun = true
+		reply, err = wire.Do(conn, d.ReplyTimeout, c)
+		if first {
+			if fresh := topology.Again(ctx, d.Pool, conn, err); fresh != nil {
+				conn = d.opened(fresh)
+				reply, err = wire.Do(conn, d.ReplyTimeout, c)
 			}
 		}
 		if reply.Kind == protocol.Silence {
@@ -158,10 +155,14 @@ func (d *PerAttempt) connect(ctx context.Context) (redis.Conn, error) {
 		closeConn(conn)
 		return nil, err
 	}
+	return d.opened(conn), nil
+}
+
+func (d *PerAttempt) opened(conn redis.Conn) redis.Conn {
 	if d.Opened != nil {
 		d.Opened(conn)
 	}
-	return conn, nil
+	return conn
 }
 
 func closeConn(conn redis.Conn) {

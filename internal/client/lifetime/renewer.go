@@ -85,7 +85,7 @@ const (
 	TooLate              // it had been closed before the lease was added
 )
 
-// Batcher sends commands together and hands out their replies: a driver.Shared, or Pooled.
+// Batcher sends commands together and hands out their replies: a driver.Shared.
 type Batcher interface {
 	// At names the server that serves a key, where there are several: each has a queue of its own.
 	At(ctx context.Context, key string) string

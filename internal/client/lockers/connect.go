@@ -6,8 +6,7 @@
 //
 // Commands and renewals of a server share one pipelined connection, in which a batch of renewals has room of its own. It gives
 // a silent connection up after ReplyTimeout. Where that is more than a quarter of the TTL, no time would be left for another
-// try: the renewals then have a connection of their own, which is less patient. Where a pool only hands out connections, each
-// attempt and each batch takes one and gives it back.
+// try: the renewals then have a connection of their own, which is less patient.
 package lockers
 
 import (
@@ -55,9 +54,9 @@ func (o Options) patience() time.Duration { return min(o.ReplyTimeout, o.TTL/4) 
 
 // Server is one server, or all that are behind one pool.
 type Server struct {
-	Pool       lockmigrate.Pool   // its connections do not outlive the word of a wrong server
+	Pool       lockmigrate.Pool   // nobody waits for its connections after Close
 	PerAttempt *driver.PerAttempt // over a connection of the pool, for commands that need one to themselves
-	Commands   waiting.Runner     // over the pipelined connection; the Driver where the pool cannot dial
+	Commands   waiting.Runner     // over the pipelined connection
 	own        []*driver.Shared
 }
 
@@ -73,6 +72,8 @@ type Client struct {
 	Background driver.Background
 
 	opened   Opened
+	pools    context.Context // of waits for a connection of a pool
+	endPools context.CancelCauseFunc
 	name     string
 	fenceTTL time.Duration
 	end      context.CancelCauseFunc
@@ -85,6 +86,7 @@ type Client struct {
 func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 	c := &Client{Clock: lifetime.NewClock(), Seen: Observer(o.Observer), name: o.Package, fenceTTL: o.FenceTTL}
 	c.Life, c.end = context.WithCancelCause(context.Background())
+	c.pools, c.endPools = context.WithCancelCause(context.Background())
 	var renewals []lifetime.Batcher
 	for _, pool := range pools {
 		s, batches := c.server(pool, o)
@@ -100,7 +102,7 @@ func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 	}
 	if o.Waits {
 		c.Hub = waiting.New(waiting.Options{
-			Dial: dialer(pools[0]), Servers: serversOf(pools[0]), Opened: c.asks(o), Runner: c.Servers[0].Commands, Now: c.Clock.Now, Channel: o.Channel,
+			Dial: topology.Dialler(pools[0]), Servers: serversOf(pools[0]), Opened: c.asks(o), Runner: c.Servers[0].Commands, Now: c.Clock.Now, Channel: o.Channel,
 			ReplyTimeout: o.ReplyTimeout, Poll: o.Poll, GiveBack: o.GiveBack,
 			Changed: func(m waiting.Mode, why error) {
 				c.Seen(lockmigrate.Event{Kind: lockmigrate.EventMode, Mode: string(m), Err: why})
@@ -112,15 +114,11 @@ func Connect(o Options, pools ...lockmigrate.Pool) *Client {
 
 // server wires one pool.
 func (c *Client) server(pool lockmigrate.Pool, o Options) (Server, lifetime.Batcher) {
-	dial, servers := dialer(pool), serversOf(pool)
-	pool = topology.Leaving(pool)
+	dial, servers := topology.Dialler(pool), serversOf(pool)
+	pool = topology.Ending(pool, c.pools)
 	opened := c.asks(o)
 	s := Server{Pool: pool, PerAttempt: &driver.PerAttempt{Pool: pool, Now: c.Clock.Time, ReplyTimeout: o.ReplyTimeout, Opened: opened}}
-	s.Commands = s.PerAttempt
 	patience := o.patience()
-	if dial == nil && servers == nil {
-		return s, &lifetime.Pooled{Pool: pool, Timeout: patience, Opened: opened}
-	}
 	open := func(timeout time.Duration) *driver.Shared {
 		conn := driver.NewShared(driver.SharedOptions{Dial: dial, Servers: servers, Now: c.Clock.Now, ReplyTimeout: timeout, Ping: pingIdle,
 			Setup: func(_ string, conn redis.Conn) error { opened(conn); return nil }})
@@ -157,31 +155,6 @@ func serversOf(pool lockmigrate.Pool) topology.Servers {
 	return nil
 }
 
-// errNoConn is the error of a Dial that returns neither a connection nor an error.
-var errNoConn = errors.New("the pool's Dial returned neither a connection nor an error")
-
-// dialer returns how to make connections outside of a pool; nil if there is no way.
-func dialer(pool lockmigrate.Pool) func(ctx context.Context) (redis.Conn, error) {
-	var dial func(ctx context.Context) (redis.Conn, error)
-	switch p := pool.(type) {
-	case lockmigrate.Dialer:
-		dial = p.Dial
-	case *redis.Pool:
-		if dial = p.DialContext; dial == nil {
-			dial = func(context.Context) (redis.Conn, error) { return p.Dial() }
-		}
-	default:
-		return nil
-	}
-	return func(ctx context.Context) (redis.Conn, error) {
-		conn, err := dial(ctx)
-		if conn == nil && err == nil {
-			err = errNoConn
-		}
-		return conn, err
-	}
-}
-
 // Closed tells that Close has been called.
 func (c *Client) Closed() bool { return c.closed.Load() }
 
@@ -189,11 +162,7 @@ func (c *Client) Closed() bool { return c.closed.Load() }
 // pool gets an error after ReplyTimeout. Close's error says how many locks were still held.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
-		time.AfterFunc(c.Lives.ReplyTimeout, func() { // where a pool is exhausted
-			for _, s := range c.Servers {
-				topology.Leave(s.Pool, lifetime.ErrClosed)
-			}
-		})
+		time.AfterFunc(c.Lives.ReplyTimeout, func() { c.endPools(lifetime.ErrClosed) }) // where a pool is exhausted
 		c.closed.Store(true)
 		c.end(lifetime.ErrClosed)
 		c.Background.Close() // before the renewer: a lock whose release is under way is not lost

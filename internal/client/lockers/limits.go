@@ -10,6 +10,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
 // Longest is the longest duration that an option may have. Sums and multiples of such durations, and instants so far from
@@ -50,7 +51,8 @@ func Periods(options ...Named) error {
 	return errors.Join(wrong...)
 }
 
-// CheckPool refuses a pool that can never give a connection: none, a nil pointer, and a *redis.Pool without a function to dial.
+// CheckPool refuses a pool that can never give a connection: none, a nil pointer, and a *redis.Pool without a function to dial. It refuses
+// one that only hands out connections: a lock waits, renews and outlives failovers over connections of its own.
 func CheckPool(pool lockmigrate.Pool) error {
 	if pool == nil {
 		return errors.New("a Locker needs a pool")
@@ -60,6 +62,9 @@ func CheckPool(pool lockmigrate.Pool) error {
 	}
 	if p, ok := pool.(*redis.Pool); ok && p.Dial == nil && p.DialContext == nil {
 		return errors.New("the *redis.Pool has neither Dial nor DialContext: set one of them")
+	}
+	if topology.RouterOf(pool) == nil && topology.Dialler(pool) == nil {
+		return fmt.Errorf("the %T only hands out connections: give it a method Dial(context.Context) (redis.Conn, error), see lockmigrate.Dialer", pool)
 	}
 	return nil
 }

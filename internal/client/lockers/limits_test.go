@@ -10,9 +10,11 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 )
 
-type dialler struct{ _ int }
+type wrapped struct{ lockmigrate.Pool }
 
-func (*dialler) GetContext(context.Context) (redis.Conn, error) { return nil, nil }
+type dialler struct{ wrapped }
+
+func (*dialler) Dial(context.Context) (redis.Conn, error) { return nil, nil }
 
 func TestPool(t *testing.T) {
 	for want, pool := range map[string]lockmigrate.Pool{
@@ -20,6 +22,7 @@ func TestPool(t *testing.T) {
 		"the *redis.Pool is nil":      (*redis.Pool)(nil),
 		"the *lockers.dialler is nil": (*dialler)(nil),
 		"neither Dial nor Dial":       &redis.Pool{},
+		"only hands out connections":  wrapped{&redis.Pool{}},
 	} {
 		assert.ErrorContains(t, CheckPool(pool), want)
 	}

@@ -28,9 +28,9 @@ type Runner interface {
 	Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error)
 }
 
-// Options of a Hub. Runner and Now are required.
+// Options of a Hub. Runner and Now are required, and either Dial or Servers.
 type Options struct {
-	// Dial makes a connection outside of any pool. Nil: polling only.
+	// Dial makes a connection outside of any pool.
 	Dial func(ctx context.Context) (redis.Conn, error)
 	// Servers, where the keys are on several, takes Dial's place.
 	Servers topology.Servers

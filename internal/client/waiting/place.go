@@ -140,15 +140,11 @@ func (h *Hub) listen(ctx context.Context, q *queue) error {
 	return context.Cause(ctx)
 }
 
-// wants tells whether there is somebody to listen for, and a way to.
+// wants tells whether a queue is still to be listened for.
 func (h *Hub) wants(q *queue) bool {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	dials := h.opts.Dial != nil || h.opts.Servers != nil
-	if !dials && !h.closed {
-		h.setMode(Polling, nil)
-	}
-	return dials && !h.closed && (q.place == nil || q.place.listener == nil)
+	return !h.closed && (q.place == nil || q.place.listener == nil)
 }
 
 // track opens the tracked connections, which are made when they are needed. The caller holds mu.

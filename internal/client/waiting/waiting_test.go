@@ -2,6 +2,7 @@ package waiting
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"testing"
 	"time"
@@ -138,7 +139,10 @@ func TestModes(t *testing.T) {
 	assert.Equal(t, Messages, modeOf(h), "the embedded server has no tracking")
 	turn.Leave()
 
-	h = newHub(t, s, func(o *Options) { o.Dial = nil; o.Poll = time.Millisecond })
+	refused := errors.New("nobody may listen")
+	h = newHub(t, s, func(o *Options) {
+		o.Dial, o.Poll = func(context.Context) (redis.Conn, error) { return nil, refused }, time.Millisecond
+	})
 	turn = enter(t, h, "k")
 	assert.Equal(t, Polling, modeOf(h))
 	assert.Equal(t, Timer, wait(t, turn).Kind)

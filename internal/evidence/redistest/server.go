@@ -455,6 +455,20 @@ func (s *Server) Wire(ctx context.Context) (net.Conn, error) {
 	return (&net.Dialer{}).DialContext(ctx, "tcp", s.Addr)
 }
 
+// Idle leaves nine idle connections in a pool; those that it had come last.
+func Idle(t testing.TB, pool *redis.Pool) {
+	var conns [9]redis.Conn
+	for i := range conns {
+		conns[i] = pool.Get()
+		if err := conns[i].Err(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range conns {
+		_ = c.Close()
+	}
+}
+
 // Dialer makes connections to an address.
 func Dialer(addr string) func(ctx context.Context) (redis.Conn, error) {
 	return func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }

@@ -121,8 +121,13 @@ func named(s *redistest.Server, name string) *redis.Pool {
 	return pool
 }
 
-// onlyPool is a pool that can make no connection outside of itself.
-type onlyPool struct{ lockmigrate.Pool }
+// watchful is a lock whose commands go over a pool's connections, one at a time.
+func watchful(t *testing.T, pool lockmigrate.Pool) lockmigrate.Locker {
+	t.Helper()
+	old, err := legacy.New(pool, legacy.Options{Dialect: legacy.Dialect{Name: "servicestack"}, Lease: 10 * time.Second})
+	require.NoError(t, err)
+	return old
+}
 
 // clientsOf are the connections to a server that have a name.
 func clientsOf(s *redistest.Server, name string) (found []map[string]string) {
@@ -145,10 +150,7 @@ func TestOnlyMembers(t *testing.T) {
 	pool := named(a, "orders")
 	t.Cleanup(func() { _ = pool.Close() })
 	f.join(modernOld(t, pool), nil, "lock:1", "lock:2")
-	f.join(modernOld(t, onlyPool{a.Pool()}), nil, "lock:1")
-	watchful, err := legacy.New(a.Pool(), legacy.Options{Dialect: legacy.Dialect{Name: "servicestack"}, Lease: 10 * time.Second})
-	require.NoError(t, err)
-	f.join(watchful, nil, "lock:3")
+	f.join(watchful(t, a.Pool()), nil, "lock:3")
 	mark := a.Value(stages.MarkKey(ofFleet))
 	token := func(conn redis.Conn, key string) {
 		_, err := conn.Do("SET", key, "x", "NX", "PX", 5000)
@@ -359,7 +361,7 @@ func TestOnlyMembersBehindAProxy(t *testing.T) {
 	pool := &redis.Pool{MaxActive: 1, MaxIdle: 1, Wait: true, DialContext: a.Dial}
 	t.Cleanup(func() { _ = pool.Close() })
 	for range 2 {
-		f.join(modernOld(t, onlyPool{pool}), nil, "lock:1")
+		f.join(watchful(t, pool), nil, "lock:1")
 	}
 	cert := f.look(func() {})
 	assert.Equal(t, verify.Inconclusive, cert.Verdict)

@@ -3,9 +3,7 @@ package topology
 import (
 	"context"
 	"errors"
-	"net/http/httptrace"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -47,122 +45,73 @@ func (p *Patience) Wait(ctx context.Context, limit time.Duration) bool {
 	return time.Now().Add(p.pause).Before(p.until) && Sleep(ctx, p.pause)
 }
 
-// Leaving returns a pool that drops a connection whose server has said that it is the wrong one, and the idle ones
-// with it, where pool is a *redis.Pool: they lead to the same server, and nothing but the answer to a command
-// tells. Those of any other pool are dropped as they are met, see Again. Pools of several servers see to that themselves.
-func Leaving(pool lockmigrate.Pool) lockmigrate.Pool {
-	if RouterOf(pool) != nil {
-		return pool
-	}
-	if _, is := pool.(*leaving); is {
-		return pool
-	}
-	l := &leaving{pool: pool}
-	l.life, l.end = context.WithCancelCause(context.Background())
-	return l
-}
-
-// Leave has nobody wait any more for a connection of a pool that Leaving has returned, now or later: their error is cause.
-// Connections that were handed out are not touched. A pool of several servers bounds such waits by itself.
-func Leave(pool lockmigrate.Pool, cause error) {
-	if l, is := pool.(*leaving); is {
-		l.end(cause)
-	}
-}
-
-type leaving struct {
-	pool     lockmigrate.Pool
-	dropping atomic.Bool
-	refused  atomic.Int32    // connections in the last minute whose server has said that it is the wrong one
-	life     context.Context // of waits for a connection
-	end      context.CancelCauseFunc
-}
-
-// maxStale is how many refused connections a minute Again takes for old. Those that a pool has dialled unseen are among
-// them: a server that stays the wrong one must not be flooded with connections.
-const maxStale = 256
-
-// Again tells whether a command that ended with err is to be sent again over another connection of the pool: the server of
-// this one has said that it is the wrong one, and another may lead to the right one. A connection that was just dialled has
-// the last word: the address means its server now. Any other may be older than a change of the address, and the pool may have
-// more of its age.
-func Again(ctx context.Context, conn redis.Conn, err error) bool {
-	c, is := conn.(*leavingConn)
-	var refused redis.Error
-	return is && errors.As(err, &refused) && Elsewhere(string(refused)) && (c.dialled == nil || !c.dialled.Load()) &&
-		c.pool.refused.Load() <= maxStale && ctx.Err() == nil
-}
-
-// Over is an exchange over a connection of a pool, and over others as long as Again tells.
-func Over(ctx context.Context, pool lockmigrate.Pool, exchange func(conn redis.Conn) (any, error)) (any, error) {
-	for {
-		conn, err := pool.GetContext(ctx)
-		if err != nil {
-			return nil, err
+// Dialler returns how to make connections beside those of a pool; nil where it cannot, and for a pool of several servers.
+func Dialler(pool lockmigrate.Pool) func(ctx context.Context) (redis.Conn, error) {
+	var dial func(ctx context.Context) (redis.Conn, error)
+	switch p := pool.(type) {
+	case lockmigrate.Dialer:
+		dial = p.Dial
+	case *redis.Pool:
+		if dial = p.DialContext; dial == nil {
+			dial = func(context.Context) (redis.Conn, error) { return p.Dial() }
 		}
-		reply, err := exchange(conn)
-		again := Again(ctx, conn, err)
-		if _ = conn.Close(); !again {
-			return reply, err
+	default:
+		return nil
+	}
+	return func(ctx context.Context) (redis.Conn, error) {
+		conn, err := dial(ctx)
+		if conn == nil && err == nil {
+			err = errNoConn
 		}
-	}
-}
-
-func (l *leaving) GetContext(ctx context.Context) (redis.Conn, error) {
-	if l.refused.Load() == 0 {
-		return l.get(ctx)
-	}
-	dialled := new(atomic.Bool)
-	if p, is := l.pool.(*redis.Pool); is { // its Dial knows no context
-		dialled.Store(p.IdleCount() == 0)
-	}
-	conn, err := l.get(httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{ConnectDone: func(_, _ string, err error) {
-		if err == nil {
-			dialled.Store(true)
-		}
-	}}))
-	if c, is := conn.(*leavingConn); is {
-		c.dialled = dialled
-	}
-	return conn, err
-}
-
-func (l *leaving) get(ctx context.Context) (redis.Conn, error) {
-	if p, is := l.pool.(*redis.Pool); is && !p.Wait {
-		return l.wrap(p.GetContext(ctx)) // it waits for a dial at most
-	}
-	// The context must live as long as the connection, which may dial with it yet.
-	waits, cancel := context.WithCancelCause(ctx)
-	stop := context.AfterFunc(l.life, func() { cancel(context.Cause(l.life)) })
-	conn, err := l.wrap(l.pool.GetContext(waits))
-	stop()
-	if c, is := conn.(*leavingConn); is {
-		c.done = cancel
-		return c, err
-	}
-	if err != nil && context.Cause(ctx) == nil && context.Cause(waits) != nil {
-		err = context.Cause(waits)
-	}
-	cancel(nil)
-	return conn, err
-}
-
-func (l *leaving) wrap(conn redis.Conn, err error) (redis.Conn, error) {
-	if err != nil || conn == nil {
 		return conn, err
 	}
-	c := &leavingConn{pool: l}
-	c.told = told{conn, c}
-	return c, nil
+}
+
+// errNoConn is the error of a Dial that returns neither a connection nor an error.
+var errNoConn = errors.New("the pool's Dial returned neither a connection nor an error")
+
+// Over is an exchange over a connection of a pool, and once more over another one where Again gives one.
+func Over(ctx context.Context, pool lockmigrate.Pool, exchange func(conn redis.Conn) (any, error)) (any, error) {
+	conn, err := pool.GetContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := exchange(conn)
+	if fresh := Again(ctx, pool, conn, err); fresh != nil {
+		conn = fresh
+		reply, err = exchange(conn)
+	}
+	_ = conn.Close() // it has done what it was for
+	return reply, err
+}
+
+// Again gives a pool's connection up whose server has said by err that it is the wrong one, and the idle ones with it: they lead to the same
+// server, and nothing but the answer to a command tells. It returns one that was just dialled, which has the last word: the address means its
+// server now. It returns nil where err is the command's answer, and where no connection can be made. Pools of several servers see to that
+// themselves.
+func Again(ctx context.Context, pool lockmigrate.Pool, conn redis.Conn, err error) redis.Conn {
+	var refused redis.Error
+	dial := Dialler(pool)
+	if dial == nil || !errors.As(err, &refused) || !Elsewhere(string(refused)) {
+		return nil
+	}
+	discard(conn)
+	if e, is := pool.(*ending); is {
+		pool = e.pool
+	}
+	if p, is := pool.(*redis.Pool); is {
+		dropIdle(p)
+	}
+	fresh, err := dial(ctx)
+	if err != nil {
+		return nil // the answer says why, as far as is known
+	}
+	_ = conn.Close() // the pool drops it
+	return fresh
 }
 
 // dropIdle closes the connections that the pool has at the moment.
-func (l *leaving) dropIdle() {
-	pool, is := l.pool.(*redis.Pool)
-	if !is || l.dropping.Swap(true) {
-		return
-	}
-	defer l.dropping.Store(false)
+func dropIdle(pool *redis.Pool) {
 	// An idle one comes at once; where others have taken them meanwhile, there is not much to wait for.
 	ctx, cancel := context.WithTimeout(context.Background(), 50*time.Millisecond)
 	defer cancel()
@@ -181,70 +130,33 @@ func discard(conn redis.Conn) {
 	_, _ = redis.ReceiveWithTimeout(conn, time.Nanosecond)
 }
 
-// leavingConn watches the replies of a pool's connection.
-type leavingConn struct {
-	told
-	pool    *leaving
-	done    context.CancelCauseFunc // nil where nothing waits for that
-	dialled *atomic.Bool            // whether it was made when it was asked for, as far as is seen; nil where nobody looked
-	wrong   bool
-	closed  bool
-}
-
-func (c *leavingConn) look(refused redis.Error) {
-	if c.wrong || !Elsewhere(string(refused)) {
-		return
+// Ending returns a pool whose waits for a connection end with life, with its cause: a pool may be exhausted for ever. A pool of several servers
+// bounds such waits by itself.
+func Ending(pool lockmigrate.Pool, life context.Context) lockmigrate.Pool {
+	if RouterOf(pool) != nil {
+		return pool
 	}
-	c.wrong = true
-	if c.pool.refused.Add(1) == 1 {
-		time.AfterFunc(time.Minute, func() { c.pool.refused.Store(0) })
+	return &ending{pool, life}
+}
+
+type ending struct {
+	pool lockmigrate.Pool
+	life context.Context
+}
+
+// Dial implements lockmigrate.Dialer.
+func (e *ending) Dial(ctx context.Context) (redis.Conn, error) { return Dialler(e.pool)(ctx) }
+
+func (e *ending) GetContext(ctx context.Context) (redis.Conn, error) {
+	if p, is := e.pool.(*redis.Pool); is && !p.Wait {
+		return p.GetContext(ctx) // it waits for a dial at most
 	}
-}
-
-func (c *leavingConn) Close() error {
-	if c.done != nil {
-		defer c.done(nil)
+	waits, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(e.life, func() { cancel(context.Cause(e.life)) })()
+	conn, err := e.pool.GetContext(waits)
+	if err != nil && context.Cause(ctx) == nil && context.Cause(waits) != nil {
+		err = context.Cause(waits)
 	}
-	if c.wrong && !c.closed {
-		c.closed = true
-		discard(c.Conn)
-		err := c.Conn.Close()
-		c.pool.dropIdle()
-		return err
-	}
-	c.closed = true
-	return c.Conn.Close()
-}
-
-// told is a connection whose refusals somebody looks at. That is no function: a method as a value is an allocation.
-type told struct {
-	redis.Conn
-	by interface{ look(refused redis.Error) }
-}
-
-func (c *told) tell(reply any, err error) (any, error) {
-	if refused, ok := err.(redis.Error); ok {
-		c.by.look(refused)
-	}
-	return reply, err
-}
-
-func (c *told) Do(name string, args ...any) (any, error) { return c.tell(c.Conn.Do(name, args...)) }
-
-func (c *told) Receive() (any, error) { return c.tell(c.Conn.Receive()) }
-
-func (c *told) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
-	return c.tell(redis.DoWithTimeout(c.Conn, timeout, name, args...))
-}
-
-func (c *told) ReceiveWithTimeout(timeout time.Duration) (any, error) {
-	return c.tell(redis.ReceiveWithTimeout(c.Conn, timeout))
-}
-
-func (c *told) DoContext(ctx context.Context, name string, args ...any) (any, error) {
-	return c.tell(redis.DoContext(c.Conn, ctx, name, args...))
-}
-
-func (c *told) ReceiveContext(ctx context.Context) (any, error) {
-	return c.tell(redis.ReceiveContext(c.Conn, ctx))
+	return conn, err
 }

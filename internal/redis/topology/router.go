@@ -193,7 +193,7 @@ func (r *Router) DialAddr(ctx context.Context, addr string) (redis.Conn, error) 
 	if err != nil {
 		return nil, err
 	}
-	return r.watch(conn, addr), nil
+	return &watched{Conn: conn, router: r, addr: addr}, nil
 }
 
 // Masters returns the addresses of all masters.
@@ -423,27 +423,24 @@ func (r *Router) pool(addr string) (*redis.Pool, error) {
 // watched is a connection to one server that ends itself when the server turns out to be no master any
 // more: pools and lines then drop it.
 type watched struct {
-	told
+	redis.Conn
 	router  *Router
 	addr    string
 	mu      sync.Mutex
 	demoted error
 }
 
-// watch makes one.
-func (r *Router) watch(conn redis.Conn, addr string) redis.Conn {
-	w := &watched{router: r, addr: addr}
-	w.told = told{conn, w}
-	return w
-}
-
-func (w *watched) look(refused redis.Error) {
-	if refusal, _, _ := Read(string(refused)); refusal == Demoted {
-		w.mu.Lock()
-		w.demoted = refused
-		w.mu.Unlock()
-		w.router.Stale(w.addr)
+// look notes a refusal that says so.
+func (w *watched) look(reply any, err error) (any, error) {
+	if refused, ok := err.(redis.Error); ok {
+		if refusal, _, _ := Read(string(refused)); refusal == Demoted {
+			w.mu.Lock()
+			w.demoted = refused
+			w.mu.Unlock()
+			w.router.Stale(w.addr)
+		}
 	}
+	return reply, err
 }
 
 func (w *watched) lost() error {
@@ -454,9 +451,25 @@ func (w *watched) lost() error {
 
 func (w *watched) Err() error { return cmp.Or(w.lost(), w.Conn.Err()) }
 
+func (w *watched) Do(name string, args ...any) (any, error) { return w.look(w.Conn.Do(name, args...)) }
+
+func (w *watched) Receive() (any, error) { return w.look(w.Conn.Receive()) }
+
+func (w *watched) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
+	return w.look(redis.DoWithTimeout(w.Conn, timeout, name, args...))
+}
+
 func (w *watched) ReceiveWithTimeout(timeout time.Duration) (any, error) {
 	if err := w.lost(); err != nil { // the reply before this one said so: who reads on has to connect again
 		return nil, fmt.Errorf("the server was demoted: %s", err.Error())
 	}
-	return w.told.ReceiveWithTimeout(timeout)
+	return w.look(redis.ReceiveWithTimeout(w.Conn, timeout))
+}
+
+func (w *watched) DoContext(ctx context.Context, name string, args ...any) (any, error) {
+	return w.look(redis.DoContext(w.Conn, ctx, name, args...))
+}
+
+func (w *watched) ReceiveContext(ctx context.Context) (any, error) {
+	return w.look(redis.ReceiveContext(w.Conn, ctx))
 }

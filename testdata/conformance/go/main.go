@@ -124,9 +124,10 @@ func (d *driver) do(r request) (answer, error) {
 }
 
 func (d *driver) open(ctx context.Context, r request) error {
-	var pool lockmigrate.Pool = &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialURLContext(ctx, r.Redis) }}
+	own := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialURLContext(ctx, r.Redis) }}
+	var pool lockmigrate.Pool = own
 	if d.wrong != nil {
-		pool = &wrongPool{Pool: pool, wrong: d.wrong, loaded: map[string]bool{}, near: map[string]string{}}
+		pool = &wrongPool{own: own, reply: ms(r.Reply) / 2, wrong: d.wrong, loaded: map[string]bool{}, near: map[string]string{}}
 	}
 	locker, err := compat.New(pool, compat.Options{
 		Namespace: r.Namespace, Member: r.Member, TTL: ms(r.TTL), Lease: ms(r.Lease), ReplyTimeout: ms(r.Reply), FenceTTL: ms(r.FenceTTL),

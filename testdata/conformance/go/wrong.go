@@ -12,7 +12,6 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
@@ -209,7 +208,8 @@ func (c *call) unbound() (any, error) {
 
 // wrongPool hands out connections that do it wrong.
 type wrongPool struct {
-	lockmigrate.Pool
+	own   *redis.Pool
+	reply time.Duration // less than the Locker waits for a reply
 	wrong *wrong
 
 	mu     sync.Mutex
@@ -219,11 +219,24 @@ type wrongPool struct {
 }
 
 func (p *wrongPool) GetContext(ctx context.Context) (redis.Conn, error) {
-	conn, err := p.Pool.GetContext(ctx)
+	conn, err := p.own.GetContext(ctx)
 	if err != nil {
 		return nil, err
 	}
-	return &wrongConn{Conn: conn, pool: p, timeout: time.Second}, nil
+	return p.does(conn), nil
+}
+
+// Dial implements lockmigrate.Dialer.
+func (p *wrongPool) Dial(ctx context.Context) (redis.Conn, error) {
+	conn, err := p.own.DialContext(ctx)
+	if err != nil {
+		return nil, err
+	}
+	return p.does(conn), nil
+}
+
+func (p *wrongPool) does(conn redis.Conn) redis.Conn {
+	return &wrongConn{Conn: conn, pool: p, timeout: p.reply, replies: make(chan outcome, 4096), closed: make(chan struct{})}
 }
 
 // wrongConn runs each command when it is sent, so that it can be another one.
@@ -231,8 +244,20 @@ type wrongConn struct {
 	redis.Conn
 	pool    *wrongPool
 	timeout time.Duration
-	replies []any
-	errs    []error
+	listens bool // what it receives are messages
+	replies chan outcome
+	closed  chan struct{}
+	closing sync.Once
+}
+
+type outcome struct {
+	reply any
+	err   error
+}
+
+func (c *wrongConn) Close() error {
+	c.closing.Do(func() { close(c.closed) })
+	return c.Conn.Close()
 }
 
 func (c *wrongConn) Do(name string, args ...any) (any, error) {
@@ -256,15 +281,32 @@ func (c *wrongConn) DoWithTimeout(timeout time.Duration, name string, args ...an
 }
 
 func (c *wrongConn) Send(name string, args ...any) error {
+	if name == "SUBSCRIBE" { // before anybody reads
+		c.listens = true
+	}
+	if c.listens {
+		return c.Conn.Send(name, args...)
+	}
 	reply, err := c.Do(name, args...)
-	c.replies, c.errs = append(c.replies, reply), append(c.errs, err)
+	c.replies <- outcome{reply, err}
 	return nil
 }
 
-func (c *wrongConn) Flush() error { return nil }
+func (c *wrongConn) Flush() error {
+	if c.listens {
+		return c.Conn.Flush()
+	}
+	return nil
+}
 
-func (c *wrongConn) ReceiveWithTimeout(time.Duration) (any, error) {
-	reply, err := c.replies[0], c.errs[0]
-	c.replies, c.errs = c.replies[1:], c.errs[1:]
-	return reply, err
+func (c *wrongConn) ReceiveWithTimeout(timeout time.Duration) (any, error) {
+	if c.listens {
+		return redis.ReceiveWithTimeout(c.Conn, timeout)
+	}
+	select {
+	case a := <-c.replies:
+		return a.reply, a.err
+	case <-c.closed:
+		return nil, errors.New("closed")
+	}
 }

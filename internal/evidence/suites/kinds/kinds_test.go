@@ -6,7 +6,6 @@ import (
 	"context"
 	"flag"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -51,7 +50,6 @@ type terms struct {
 	ttl     time.Duration        // zero: ttl
 	wait    time.Duration        // of Acquire at most; zero: no bound
 	args    []string             // words on the server's command line
-	faulty  bool                 // the pools lose commands and replies as scene.fate says
 	server  *redistest.Server
 }
 
@@ -72,7 +70,6 @@ var kinds = []kind{
 	{"modern", false, openModern(modern.Options{})},
 	{"modern, fenced", false, openModern(modern.Options{FenceTTL: time.Hour})},
 	{"modern, unfair", false, openModern(modern.Options{Unfair: true})},
-	{"modern, pooled", false, openPooled},
 	{"redisson", false, openRedisson},
 	{"modern, an owner's", false, openOwned},
 	{"quorum", false, openQuorum},
@@ -112,10 +109,6 @@ func openModern(o modern.Options) func(*testing.T, []lockmigrate.Pool, terms) lo
 		require.NoError(t, err)
 		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
 	}
-}
-
-func openPooled(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
-	return openModern(modern.Options{})(t, []lockmigrate.Pool{struct{ lockmigrate.Pool }{pools[0]}}, c)
 }
 
 func openRedisson(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
@@ -250,7 +243,6 @@ type scene struct {
 		Heal()
 		Cut()
 	} // the way to it
-	fate   atomic.Uint32 // of each command, where the pools can lose them
 	counts *counts
 	again  func() locker // another one, of another process
 	locker
@@ -306,10 +298,6 @@ func newScene(s *scene, c terms, dial func(ctx context.Context, db int) (redis.C
 	for db := range 3 { // as good as three servers to a quorum
 		pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) { return dial(ctx, db) }}
 		t.Cleanup(func() { _ = pool.Close() })
-		if c.faulty {
-			pools = append(pools, &redistest.Faulty{Pool: pool, Fate: func(int, string) redistest.Fate { return redistest.Fate(s.fate.Load()) }})
-			continue
-		}
 		pools = append(pools, pool)
 	}
 	s.again = func() locker { return s.kind.open(t, pools, c) }

@@ -18,7 +18,7 @@ import (
 
 // queues tells that those who wait for a lock of a kind stand in a queue on the server.
 func queues(k kind) bool {
-	return k.name == "modern" || k.name == "modern, fenced" || k.name == "modern, pooled" || strings.HasPrefix(k.name, "compat") && !strings.HasSuffix(k.name, "legacy")
+	return k.name == "modern" || k.name == "modern, fenced" || strings.HasPrefix(k.name, "compat") && !strings.HasSuffix(k.name, "legacy")
 }
 
 // TestAServerThatTakesNoWrites: a master has too few replicas for a while, or is a replica itself. It is away for its waiters: they wait

@@ -20,6 +20,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/legacy"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // late is how much later than its deadline a holder may be told on a machine that is busy.
@@ -237,7 +239,7 @@ func TestCloseEndsWaits(t *testing.T) {
 			}()
 		}
 		time.Sleep(time.Second) // they wait
-		assert.Equal(s, strings.HasPrefix(s.kind.name, "compat at stage ") && !s.kind.old || slices.Contains([]string{"modern", "modern, fenced", "modern, pooled", "modern, an owner's"}, s.kind.name),
+		assert.Equal(s, strings.HasPrefix(s.kind.name, "compat at stage ") && !s.kind.old || slices.Contains([]string{"modern", "modern, fenced", "modern, an owner's"}, s.kind.name),
 			s.server.Do("EXISTS", protocol.QueueKey(key)) == int64(1), "one stands in the queue")
 		waits.close()
 		for range cap(ended) {
@@ -368,23 +370,28 @@ func TestCloseBesideCallers(t *testing.T) {
 // TestCloseEndsTheWaitForAConnection: all connections of a pool are in use, for longer than the Locker lives. Close returns
 // after a reply timeout, and the caller with it.
 func TestCloseEndsTheWaitForAConnection(t *testing.T) {
-	for _, k := range kinds {
-		t.Run(k.name, func(t *testing.T) {
+	const reply = ttl / 2
+	for name, open := range map[string]func(pool lockmigrate.Pool) (lockmigrate.Locker, error){
+		"a transaction's": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+			return legacy.New(pool, legacy.Options{Dialect: legacy.Dialect{Name: "servicestack"}, ReplyTimeout: reply})
+		},
+		"the clock's": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+			return legacy.New(pool, legacy.Options{FollowServer: true, ReplyTimeout: reply})
+		},
+		"the replicas'": func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+			return modern.New(pool, modern.Options{Replicas: 1, ReplyTimeout: reply})
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
 			redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-				var pools []lockmigrate.Pool
-				var all []*redis.Pool
-				for range 3 {
-					pool := s.Pool()
-					pool.MaxActive, pool.Wait = 1, true
-					pools, all = append(pools, struct{ lockmigrate.Pool }{pool}), append(all, pool) // which cannot dial
-				}
-				l := k.open(t, pools, terms{server: s})
-				for _, pool := range all {
-					taken := pool.Get()
-					t.Cleanup(func() { _ = taken.Close() })
-				}
+				pool := s.Pool()
+				pool.MaxActive, pool.Wait = 1, true
+				l, err := open(pool)
+				require.NoError(t, err)
+				taken := pool.Get()
+				t.Cleanup(func() { _ = taken.Close() })
 				ended := make(chan error, 2)
-				for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){l.acquire, l.try} {
+				for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){l.Acquire, l.TryAcquire} {
 					go func() {
 						_, err := acquire(context.Background(), key)
 						ended <- err
@@ -392,11 +399,11 @@ func TestCloseEndsTheWaitForAConnection(t *testing.T) {
 				}
 				time.Sleep(50 * time.Millisecond) // they wait
 				closing := time.Now()
-				l.close()
+				_ = l.Close()
 				for range 2 {
 					assert.Error(t, <-ended)
 				}
-				assert.LessOrEqual(t, time.Since(closing), ttl/2, "a reply timeout")
+				assert.LessOrEqual(t, time.Since(closing), reply)
 			})
 		})
 	}

@@ -42,11 +42,6 @@ func (c *client) openLocker() error {
 	for _, route := range c.routes {
 		pool := route.Pool()
 		c.pools = append(c.pools, pool)
-		if c.variant.pooled {
-			pool.MaxActive, pool.Wait = 1, true
-			pools = append(pools, struct{ lockmigrate.Pool }{pool})
-			continue
-		}
 		pools = append(pools, pool)
 	}
 	t := c.terms
@@ -88,6 +83,9 @@ func (c *client) closeLocker() {
 func (c *client) decideOn(words []string) world.Fault {
 	c.decide.Lock()
 	defer c.decide.Unlock()
+	if c.variant.deaf && words[0] == "SUBSCRIBE" {
+		return world.Fault{Refused: "NOPERM this user has no permissions to run the 'subscribe' command"}
+	}
 	c.sent++
 	h, ok := c.happens[c.sent]
 	if ok {

@@ -28,7 +28,7 @@ type variant struct {
 	open    func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error)
 
 	servers   int  // how many it needs; 0: one
-	pooled    bool // over a pool of one connection that only hands it out, as a pool that somebody has wrapped
+	deaf      bool // may not subscribe: its waiters look now and then
 	excludes  bool // two holders at once are a violation: not so in the old scheme, see package legacy
 	fair      bool // nobody is passed over for ever
 	renews    bool // by itself, while the lock is held
@@ -49,11 +49,12 @@ type terms struct {
 
 const poll = 40 * time.Millisecond
 
-// legacyLock gives back in one of the three ways.
+// legacyLock gives back in one of the three ways, and now and then takes over by WATCH, over a connection of the pool.
 func legacyLock(g *rand.Rand) variant {
 	policy := []legacy.ReleasePolicy{legacy.ReleaseUnexpired, legacy.ReleaseAsDialect, legacy.ReleaseCompare}[g.IntN(3)]
-	return variant{options: fmt.Sprint("release policy ", policy), old: true, open: func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
-		return legacy.New(pools[0], legacy.Options{Lease: t.ttl, Poll: poll, ReplyTimeout: t.reply, Release: policy, Observer: t.observer})
+	dialect := legacy.Dialect{Name: []string{"jedis-ms", "jedis-ms", "servicestack"}[g.IntN(3)]}
+	return variant{options: fmt.Sprint("dialect ", dialect.Name, ", release policy ", policy), old: true, open: func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
+		return legacy.New(pools[0], legacy.Options{Dialect: dialect, Lease: t.ttl, Poll: poll, ReplyTimeout: t.reply, Release: policy, Observer: t.observer})
 	}}
 }
 
@@ -90,8 +91,8 @@ func modernLock(g *rand.Rand) variant {
 	if g.IntN(5) == 0 {
 		drawn.RenewEvery = -1
 	}
-	v := variant{excludes: true, fair: !drawn.Unfair, renews: drawn.RenewEvery == 0, pooled: g.IntN(5) == 0, owners: g.IntN(4) == 0}
-	v.options = fmt.Sprintf("fenced %v, unfair %v, yield %v, renews %v, pooled %v, owners %v", fenced, drawn.Unfair, drawn.Yield, v.renews, v.pooled, v.owners)
+	v := variant{excludes: true, fair: !drawn.Unfair, renews: drawn.RenewEvery == 0, deaf: g.IntN(5) == 0, owners: g.IntN(4) == 0}
+	v.options = fmt.Sprintf("fenced %v, unfair %v, yield %v, renews %v, deaf %v, owners %v", fenced, drawn.Unfair, drawn.Yield, v.renews, v.deaf, v.owners)
 	v.open = func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
 		o := t.modern()
 		o.Unfair, o.Yield, o.RenewEvery = drawn.Unfair, drawn.Yield, drawn.RenewEvery

@@ -250,7 +250,7 @@ func (r *run) end() {
 	}
 	for i, s := range r.servers {
 		most := mostCommands
-		if r.variant.pooled { // no message reaches it: each client looks every 4 ms, by a script of five commands, and gives back as often at most
+		if r.variant.deaf { // no message reaches it: each client looks every 4 ms, by a script of five commands, and gives back as often at most
 			most = 500 + 8*len(r.members)*int(r.now()/(poll/10))
 		}
 		if n := s.Commands(); n > most {
