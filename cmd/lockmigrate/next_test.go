@@ -100,13 +100,13 @@ func TestNext(t *testing.T) {
 	window := profile.Window{Seconds: 600, Masters: 1}
 	enough := &profile.Profile{Version: profile.Version, Window: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
 		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, Uses: []profile.Use{{
-			Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written",
+			Family: "lock.#", Lease: profile.Lease{LeaseMS: 30_000, LeaseFrom: "written"},
 			Wait: profile.Spread{N: 10, Quantiles: []profile.Quantile{{Share: 0.5, MS: 100}, {Share: 0.9, MS: 1300}}},
 		}},
 	}}}
 	doubtful := &profile.Profile{Version: profile.Version, Window: window, Match: []string{"lock.*"}, Clients: []profile.Client{{
 		Name: "py", Kind: "legacy", Dialect: "redis-objects", Or: "redispy-float", Doubt: "it deletes without a look", Connections: 1, AtOnce: 1, SkewKnown: true,
-		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written", LeaseDoubt: "it is 5s if its clock is right"}},
+		Uses: []profile.Use{{Family: "lock.#", Lease: profile.Lease{LeaseMS: 30_000, LeaseFrom: "written", LeaseDoubt: "it is 5s if its clock is right"}}},
 	}}}
 	thin := &profile.Profile{Version: profile.Version, Window: window, Match: []string{"lock.*"}}
 	at := func(stage stages.Stage, members ...stages.Member) *stages.View {

@@ -210,7 +210,7 @@ func (o *observeOutput) table(r observe.Report, most, width int) string {
 		if others := slices.DeleteFunc(slices.Clone(c.Databases), func(db int) bool { return db == 0 }); len(others) > 0 {
 			keys = append(keys, "in database "+strings.Trim(fmt.Sprint(c.Databases), "[]"))
 		}
-		t.Row(id, c.Kind, dialectText(c), leaseText(c), millis(c.PollMS), skewText(c), fmt.Sprint(c.Acquired), fmt.Sprint(c.Released), span(c.HoldP50MS), span(c.WaitP50MS), strings.Join(keys, " "))
+		t.Row(id, c.Kind, dialectText(c), leaseText(c), known(c.PollMS), skewText(c), fmt.Sprint(c.Acquired), fmt.Sprint(c.Released), span(c.HoldP50MS), span(c.WaitP50MS), strings.Join(keys, " "))
 	}
 	text := t.Render(width, ink)
 	if more := len(r.Clients) - most; more > 0 {
@@ -237,9 +237,9 @@ func leaseText(c observe.Row) string {
 	case c.LeaseVaries:
 		return span(c.LeaseLeastMS) + " to " + span(c.LeaseMostMS)
 	case c.LeaseDoubt != "":
-		return millis(c.LeaseMS) + "?"
+		return known(c.LeaseMS) + "?"
 	}
-	return millis(c.LeaseMS)
+	return known(c.LeaseMS)
 }
 
 // skewText is an offset with its error bar. It is marked where the lease that it rests on is in doubt.
@@ -298,7 +298,7 @@ func doubts(b *strings.Builder, r observe.Report) {
 			said = append(said, fmt.Sprintf("leases of %s vary from %s to %s: the record takes the shortest", who, span(c.LeaseLeastMS), span(c.LeaseMostMS)))
 		}
 		if c.LeaseDoubt != "" {
-			said = append(said, fmt.Sprintf("? lease %s of %s is not sure: %s. Say --lease to be sure", millis(c.LeaseMS), who, c.LeaseDoubt))
+			said = append(said, fmt.Sprintf("? lease %s of %s is not sure: %s. Say --lease to be sure", known(c.LeaseMS), who, c.LeaseDoubt))
 		}
 		if c.DialectOr != "" {
 			said = append(said, fmt.Sprintf("? dialect of %s is %s or %s: %s", who, c.Dialect, c.DialectOr, c.DialectDoubt))
@@ -367,11 +367,12 @@ func whoText(w *observe.Who) string {
 
 func clock(t time.Time) string { return t.UTC().Format("15:04:05.000000") }
 
-func millis(v *float64) string {
-	if v == nil {
+// known writes milliseconds, 0 for what is not known.
+func known(v float64) string {
+	if v == 0 {
 		return "-"
 	}
-	return span(*v)
+	return span(v)
 }
 
 // span writes milliseconds in the unit that reads best.

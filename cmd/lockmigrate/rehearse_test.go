@@ -33,7 +33,7 @@ func smallFleet(t *testing.T, lease time.Duration, clocks ...float64) string {
 			Name: fmt.Sprintf("10.0.0.%d", i+1), Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewMS: clock, SkewErrorMS: 1, SkewKnown: true,
 			PollMS: 100, Poll: between(100, 110), Pause: between(0.1, 2),
 			Uses: []profile.Use{{
-				Family: "lock:#", LeaseMS: float64(lease.Milliseconds()), LeaseFrom: "written", Tries: 300, Acquired: 50,
+				Family: "lock:#", Lease: profile.Lease{LeaseMS: float64(lease.Milliseconds()), LeaseFrom: "written"}, Tries: 300, Acquired: 50,
 				Hold: between(200, 600), Wait: between(1, 500), Think: between(100, 400),
 			}},
 		})

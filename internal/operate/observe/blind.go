@@ -28,7 +28,6 @@ func (o *Observer) blind(c *client, l *traffic.Command, e traffic.Effect) bool {
 func (o *Observer) setBlindly(c *client, lk *lock, l *traffic.Command, e traffic.Effect, s form) {
 	c.votes[vote{Legacy, blindSet}]++
 	c.blindSets++
-	o.counts.LegacySets++
 	increment(&c.sent, l.Words[0])
 	u := o.works(c, lk)
 	o.sample(c, lk, s, l.At, e.TTL)

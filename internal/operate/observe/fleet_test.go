@@ -87,10 +87,10 @@ func TestClocksOfRealHolders(t *testing.T) {
 			})
 			var found []float64
 			for _, row := range report.Clients {
-				t.Logf("%s %s lease %v (%s) poll %v skew %v ±%v of %d samples, %d acquired", row.Addr, row.Dialect, value(row.LeaseMS), row.LeaseFrom, value(row.PollMS), value(row.SkewMS), value(row.SkewErrorMS), row.Samples, row.Acquired)
+				t.Logf("%s %s lease %v (%s) poll %v skew %v ±%v of %d samples, %d acquired", row.Addr, row.Dialect, row.LeaseMS, row.LeaseFrom, row.PollMS, value(row.SkewMS), value(row.SkewErrorMS), row.Samples, row.Acquired)
 				assert.Equal(t, observe.Legacy, row.Kind)
 				assert.Equal(t, c.dialect, row.Dialect)
-				assert.Equal(t, c.lease.Seconds()*1000, value(row.LeaseMS))
+				assert.Equal(t, c.lease.Seconds()*1000, row.LeaseMS)
 				found = append(found, value(row.SkewMS))
 				assert.GreaterOrEqual(t, 2*value(row.SkewErrorMS)+2, distance(value(row.SkewMS), offsets), "the error bar is honest")
 			}
@@ -156,12 +156,12 @@ func TestLeaseOfRealWaiters(t *testing.T) {
 	})
 	require.Len(t, report.Clients, 2)
 	for _, row := range report.Clients {
-		t.Logf("lease %v from %s, between %v and %v; skew %v ±%v", value(row.LeaseMS), row.LeaseFrom, row.LeaseLeastMS, row.LeaseMostMS, value(row.SkewMS), value(row.SkewErrorMS))
+		t.Logf("lease %v from %s, between %v and %v; skew %v ±%v", row.LeaseMS, row.LeaseFrom, row.LeaseLeastMS, row.LeaseMostMS, value(row.SkewMS), value(row.SkewErrorMS))
 		assert.Positive(t, row.LeaseLeastMS)
 		assert.LessOrEqual(t, row.LeaseLeastMS, ms(lease))
 		assert.GreaterOrEqual(t, row.LeaseMostMS, ms(lease))
-		assert.GreaterOrEqual(t, value(row.LeaseMS), row.LeaseLeastMS)
-		assert.LessOrEqual(t, value(row.LeaseMS), row.LeaseMostMS)
+		assert.GreaterOrEqual(t, row.LeaseMS, row.LeaseLeastMS)
+		assert.LessOrEqual(t, row.LeaseMS, row.LeaseMostMS)
 		within := row.LeaseMostMS - row.LeaseLeastMS
 		assert.LessOrEqual(t, distance(value(row.SkewMS), clocks), within+2*value(row.SkewErrorMS)+2)
 	}
@@ -184,7 +184,7 @@ func TestCleanRun(t *testing.T) {
 		}
 		kinds := map[string]int64{}
 		for _, row := range report.Clients {
-			t.Logf("%s %s %s lease %v poll %v skew %v acquired %d released %d hold %v wait %v", row.Addr, row.Kind, row.Dialect, value(row.LeaseMS), value(row.PollMS), value(row.SkewMS), row.Acquired, row.Released, row.HoldP50MS, row.WaitP50MS)
+			t.Logf("%s %s %s lease %v poll %v skew %v acquired %d released %d hold %v wait %v", row.Addr, row.Kind, row.Dialect, row.LeaseMS, row.PollMS, value(row.SkewMS), row.Acquired, row.Released, row.HoldP50MS, row.WaitP50MS)
 			kinds[row.Kind+" "+row.Dialect] += row.Acquired
 		}
 		assert.Empty(t, report.Hazards)

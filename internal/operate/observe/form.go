@@ -1,7 +1,7 @@
 package observe
 
 import (
-	"strings"
+	"regexp"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
@@ -75,43 +75,13 @@ func extraOf(d *protocol.Dialect) time.Duration {
 // Family makes one name of the keys of one kind of lock: numbers and hexadecimal ids become #, so that
 // lock:order:17 and lock:order:18, which have one lease, are taken together.
 func Family(key string) string {
-	var b strings.Builder
-	for i := 0; i < len(key); {
-		j := i
-		digit := false
-		for j < len(key) && isAlnum(key[j]) {
-			digit = digit || key[j] >= '0' && key[j] <= '9'
-			j++
+	return words.ReplaceAllStringFunc(key, func(word string) string {
+		if numbers.MatchString(word) && !letters.MatchString(word) {
+			return "#"
 		}
-		switch word := key[i:j]; {
-		case j == i:
-			b.WriteByte(key[i])
-			j++
-		case digit && strings.Trim(word, "0123456789abcdefABCDEF") == "":
-			b.WriteByte('#')
-		default:
-			writeWithoutNumbers(&b, word)
-		}
-		i = j
-	}
-	return b.String()
+		return numbers.ReplaceAllString(word, "#")
+	})
 }
 
-// writeWithoutNumbers writes a word with # for each number in it.
-func writeWithoutNumbers(b *strings.Builder, word string) {
-	inNumber := false
-	for i := range len(word) {
-		isDigit := word[i] >= '0' && word[i] <= '9'
-		switch {
-		case !isDigit:
-			b.WriteByte(word[i])
-		case !inNumber:
-			b.WriteByte('#')
-		}
-		inNumber = isDigit
-	}
-}
-
-func isAlnum(c byte) bool {
-	return c >= '0' && c <= '9' || c|0x20 >= 'a' && c|0x20 <= 'z'
-}
+// Letters are those that no hexadecimal id has.
+var words, numbers, letters = regexp.MustCompile("[0-9A-Za-z]+"), regexp.MustCompile("[0-9]+"), regexp.MustCompile("[G-Zg-z]")

@@ -106,7 +106,7 @@ func TestThreeSourcesSeeOneFleet(t *testing.T) {
 			assert.Equal(t, m.Dialect, c.Dialect, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Sidecar, c.Sidecar, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Kind == observe.Sidecar, m.Sidecar == "orders/billing", "%s %s", name, m.Addr)
-			assert.Equal(t, value(m.LeaseMS), value(c.LeaseMS), "%s %s", name, m.Addr)
+			assert.Equal(t, m.LeaseMS, c.LeaseMS, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Tries, c.Tries, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Acquired, c.Acquired, "%s %s", name, m.Addr)
 			assert.Equal(t, m.Released, c.Released, "%s %s", name, m.Addr)

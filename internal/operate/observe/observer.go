@@ -182,37 +182,20 @@ func (o *Observer) named(key string) bool {
 	return census.LockName(key) || census.BlindSetName(key)
 }
 
-// takes counts the commands with which the old scheme takes locks, and tells whether this one is on a lock:
-// on keys that were asked for every value counts, on others those that a lock is known to write.
+// takes tells whether a command with which the old scheme takes locks is on one: on keys that were asked for every value counts, on others those
+// that a lock is known to write. It counts what the client sent so.
 func (o *Observer) takes(c *client, l *traffic.Command, e traffic.Effect) (lock bool) {
 	word := sentAs(l, e)
-	if word == "" {
+	if word == "" || accompanies(e.Key.Name) {
 		return false
 	}
-	switch s := formOf(e.Value, l.At); {
-	case accompanies(e.Key.Name):
-	case o.opts.Match != nil:
+	if o.opts.Match != nil {
 		lock = o.opts.Match(e.Key.Name)
-	default:
-		lock = s.kind != Unknown || o.named(e.Key.Name)
+	} else {
+		lock = o.named(e.Key.Name) || formOf(e.Value, l.At).kind != Unknown
 	}
 	ours := l.InScript() && o.script.name != ""
-	old := word == "SETNX" || word == "GETSET"
-	if d := formOf(e.Value, l.At).of; e.Op == traffic.OpTake && e.TTL > 0 && (d == nil || !d.TakesWithTTL) {
-		old, ours = false, true // a token with a TTL is nothing of the old scheme
-	}
-	switch {
-	case old && lock:
-		o.counts.LegacyOps++
-	case old:
-		o.counts.OtherOps++
-	case ours:
-	case lock:
-		o.counts.LegacySets++
-	default:
-		o.counts.OtherSets++
-	}
-	if lock && (old || !(l.InScript() && o.script.name != "")) {
+	if lock && (!ours || word == "SETNX" || word == "GETSET") {
 		increment(&c.sent, word)
 	}
 	return lock

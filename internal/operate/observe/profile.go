@@ -59,12 +59,9 @@ func (all observers) profile(live *window) profile.Profile {
 // profiled is one row of the report for a profile. A service behind a sidecar is played as a member at stage bridge: it locks with the same
 // tokens, whatever its own clock says.
 func (row *clientRow) profiled() profile.Client {
-	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Or: row.DialectOr, Doubt: row.DialectDoubt, Connections: row.Connections, AtOnce: atOnce(row.members), Poll: row.poll, Pause: row.pause}
+	c := profile.Client{Name: row.Addr, Kind: row.Kind, Dialect: row.Dialect, Or: row.DialectOr, Doubt: row.DialectDoubt, Connections: row.Connections, AtOnce: atOnce(row.members), Poll: row.poll, PollMS: row.PollMS, Pause: row.pause}
 	if c.Kind == Sidecar {
 		c.Kind = Bridge
-	}
-	if row.PollMS != nil {
-		c.PollMS = *row.PollMS
 	}
 	if row.SkewMS != nil {
 		c.SkewKnown, c.SkewMS, c.SkewErrorMS, c.Clock = true, *row.SkewMS, *row.SkewErrorMS, row.readings()
@@ -79,10 +76,7 @@ func (row *clientRow) profiled() profile.Client {
 		if l.likely == 0 && row.LeaseFrom == "ttl" {
 			l = ttlOf(row.members, family)
 		}
-		if l.likely > 0 {
-			u.LeaseMS, u.LeaseLeastMS, u.LeaseMostMS = ms(l.likely), ms(l.least), ms(l.most)
-			u.LeaseVaries, u.LeaseFrom, u.LeaseDoubt = l.varies, l.from, l.doubt
-		}
+		u.Lease = l.measured()
 		c.Uses = append(c.Uses, u)
 	}
 	slices.SortStableFunc(c.Uses, func(a, b profile.Use) int { return cmp.Compare(b.Tries, a.Tries) })

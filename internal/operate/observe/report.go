@@ -9,6 +9,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -83,30 +84,24 @@ type Row struct {
 	Kind        string `json:"kind"`
 	Dialect     string `json:"dialect"`
 	// DialectOr is what it may speak as well, and DialectDoubt why; empty where there is no doubt.
-	DialectOr    string   `json:"dialect_or,omitempty"`
-	DialectDoubt string   `json:"dialect_doubt,omitempty"`
-	Sidecar      string   `json:"sidecar,omitempty"` // the name of the one that it is behind
-	LeaseMS      *float64 `json:"lease_ms"`
-	// The lease: LeaseMS is the largest where it varies, else the likely one. See profile.Use.
-	LeaseFrom    string   `json:"lease_from,omitempty"` // given, ttl, written
-	LeaseLeastMS float64  `json:"lease_least_ms,omitempty"`
-	LeaseMostMS  float64  `json:"lease_most_ms,omitempty"`
-	LeaseVaries  bool     `json:"lease_varies,omitempty"`
-	LeaseDoubt   string   `json:"lease_doubt,omitempty"` // why it may be another; empty where it is known
-	PollMS       *float64 `json:"poll_ms"`
-	PollSamples  int64    `json:"poll_samples"`
-	SkewMS       *float64 `json:"skew_ms"`
-	SkewErrorMS  *float64 `json:"skew_error_ms"`
-	Samples      int64    `json:"samples"`
-	Tries        int64    `json:"tries"`
-	Acquired     int64    `json:"acquired"`
-	Released     int64    `json:"released"`
-	HoldP50MS    float64  `json:"hold_p50_ms"`
-	HoldP95MS    float64  `json:"hold_p95_ms"`
-	WaitP50MS    float64  `json:"wait_p50_ms"`
-	WaitP95MS    float64  `json:"wait_p95_ms"`
-	Keys         []string `json:"keys"`
-	Databases    []int    `json:"databases"` // that these keys are in
+	DialectOr    string `json:"dialect_or,omitempty"`
+	DialectDoubt string `json:"dialect_doubt,omitempty"`
+	Sidecar      string `json:"sidecar,omitempty"` // the name of the one that it is behind
+	profile.Lease
+	PollMS      float64  `json:"poll_ms,omitempty"`
+	PollSamples int64    `json:"poll_samples"`
+	SkewMS      *float64 `json:"skew_ms"`
+	SkewErrorMS *float64 `json:"skew_error_ms"`
+	Samples     int64    `json:"samples"`
+	Tries       int64    `json:"tries"`
+	Acquired    int64    `json:"acquired"`
+	Released    int64    `json:"released"`
+	HoldP50MS   float64  `json:"hold_p50_ms"`
+	HoldP95MS   float64  `json:"hold_p95_ms"`
+	WaitP50MS   float64  `json:"wait_p50_ms"`
+	WaitP95MS   float64  `json:"wait_p95_ms"`
+	Keys        []string `json:"keys"`
+	Databases   []int    `json:"databases"` // that these keys are in
 	// Sent counts the commands with which it tried to take locks: SETNX, GETSET, SET NX, SET GET, SET, SETEX.
 	Sent map[string]int64 `json:"sent"`
 	// The time from its GET of an expired value to the GETSET, or SET, with which it takes the lock over: the
@@ -134,10 +129,6 @@ type Report struct {
 type Counts struct {
 	Commands     int64 `json:"commands"`
 	LockCommands int64 `json:"lock_commands"`
-	LegacyOps    int64 `json:"legacy_commands"` // SETNX and GETSET of locks
-	OtherOps     int64 `json:"other_setnx"`     // SETNX and GETSET of anything else, or not of the keys that were asked for
-	LegacySets   int64 `json:"legacy_sets"`     // the same spelled SET NX or SET GET without a TTL, and blind SETs, of locks
-	OtherSets    int64 `json:"other_sets"`      // SET NX and SET GET without a TTL of anything else
 	Garbled      int64 `json:"unreadable_lines"`
 	Crowded      int64 `json:"left_out"` // commands of clients beyond the most that are remembered
 }
@@ -145,10 +136,6 @@ type Counts struct {
 func (c *Counts) add(o Counts) {
 	c.Commands += o.Commands
 	c.LockCommands += o.LockCommands
-	c.LegacyOps += o.LegacyOps
-	c.OtherOps += o.OtherOps
-	c.LegacySets += o.LegacySets
-	c.OtherSets += o.OtherSets
 	c.Garbled += o.Garbled
 	c.Crowded += o.Crowded
 }

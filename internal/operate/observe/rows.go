@@ -175,17 +175,17 @@ func newRow(id group, members []*client) clientRow {
 	if row.poll.N > 0 {
 		// A sleep is often longer than asked for, never shorter; only a first command that was held up on its
 		// way makes an interval look shorter. So it is the low end, but not the lowest.
-		row.PollMS, row.PollSamples = ref(math.Round(row.poll.At(0.3))), row.poll.N
+		row.PollMS, row.PollSamples = math.Round(row.poll.At(0.3)), row.poll.N
 	}
 	slices.Sort(row.Databases)
 	row.Databases = slices.Compact(row.Databases)
 	row.Keys = byCount(families)
 	row.Keys = row.Keys[:min(len(row.Keys), maxKeysShown)]
 	if len(row.Keys) > 0 && row.Kind == Legacy {
-		row.leases(leaseOf(members, row.Keys[0]))
+		row.Lease = leaseOf(members, row.Keys[0]).measured()
 	}
-	if row.LeaseMS == nil && id.dialect != setnxUUID {
-		row.leases(ttlOf(members, ""))
+	if row.LeaseMS == 0 && id.dialect != setnxUUID {
+		row.Lease = ttlOf(members, "").measured()
 	}
 	if row.clock != nil && (row.Kind == Legacy || row.Kind == Modern) { // a token may be a time
 		row.skew()
@@ -224,12 +224,12 @@ func ttlOf(members []*client, family string) (all lease) {
 	return all
 }
 
-// leases writes down what is known of a lease.
-func (r *Row) leases(l lease) {
-	if l.likely > 0 {
-		r.LeaseMS, r.LeaseLeastMS, r.LeaseMostMS = ref(ms(l.likely)), ms(l.least), ms(l.most)
-		r.LeaseVaries, r.LeaseFrom, r.LeaseDoubt = l.varies, l.from, l.doubt
+// measured is a lease as it is written down.
+func (l lease) measured() profile.Lease {
+	if l.likely == 0 {
+		return profile.Lease{}
 	}
+	return profile.Lease{LeaseMS: ms(l.likely), LeaseFrom: l.from, LeaseLeastMS: ms(l.least), LeaseMostMS: ms(l.most), LeaseVaries: l.varies, LeaseDoubt: l.doubt}
 }
 
 // skew writes down the clock of a row. One host is expected to have one clock: connections that disagree widen the bar. On several

@@ -236,8 +236,8 @@ func (p *player) told(what string) string {
 		fmt.Fprintf(&b, "%s %s %s", c.Addr, c.Kind, c.Dialect)
 		some("or", c.DialectOr)
 		some("at", c.Server)
-		if c.LeaseMS != nil {
-			fmt.Fprintf(&b, " lease %.0f %s", *c.LeaseMS, c.LeaseFrom)
+		if c.LeaseMS != 0 {
+			fmt.Fprintf(&b, " lease %.0f %s", c.LeaseMS, c.LeaseFrom)
 			if c.LeaseMostMS-c.LeaseLeastMS > 100 {
 				some(map[bool]string{true: "varies between", false: "between"}[c.LeaseVaries], fmt.Sprintf("%.0f and %.0f", c.LeaseLeastMS, c.LeaseMostMS))
 			}
@@ -246,9 +246,7 @@ func (p *player) told(what string) string {
 			fmt.Fprintf(&b, " skew %+.0f", *c.SkewMS)
 			some("off by", int(*c.SkewErrorMS+0.5))
 		}
-		if c.PollMS != nil {
-			fmt.Fprintf(&b, " poll %.0f", *c.PollMS)
-		}
+		some("poll", c.PollMS)
 		if c.Tries != c.Acquired {
 			some("tried", c.Tries)
 		}
@@ -259,9 +257,6 @@ func (p *player) told(what string) string {
 		b.WriteString("\n")
 	}
 	b.WriteString("in all")
-	some("setnx", r.LegacyOps)
-	some("set", r.LegacySets)
-	some("others", r.OtherOps+r.OtherSets)
 	some("hazards", r.Hazards)
 	for _, v := range r.Overlaps {
 		some("overlap", v.First.Addr+" "+v.Second.Addr+" "+v.Cause)

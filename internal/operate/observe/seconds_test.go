@@ -73,7 +73,7 @@ func TestWholeSecondsAtRandom(t *testing.T) {
 		for _, row := range tp.report().Clients {
 			total++
 			assert.Equal(t, dialect, row.Dialect, "seed %d", seed)
-			if *row.LeaseMS != ms(lease) {
+			if row.LeaseMS != ms(lease) {
 				wrongLease = 1
 			}
 			if math.Abs(*row.SkewMS-ms(off[row.Host])) > *row.SkewErrorMS {

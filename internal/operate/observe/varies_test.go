@@ -113,7 +113,7 @@ func TestLeasesThatVary(t *testing.T) {
 }
 
 func leaseOfRow(r Row) string {
-	return fmt.Sprintf("%v, %v to %v, varies %v, %s", *r.LeaseMS, r.LeaseLeastMS, r.LeaseMostMS, r.LeaseVaries, r.LeaseDoubt)
+	return fmt.Sprintf("%v, %v to %v, varies %v, %s", r.LeaseMS, r.LeaseLeastMS, r.LeaseMostMS, r.LeaseVaries, r.LeaseDoubt)
 }
 
 // TestStallsAreNoLeases: a client whose commands are now and then long on their way has one lease, and the record loses little by it.
@@ -126,7 +126,7 @@ func TestStallsAreNoLeases(t *testing.T) {
 		for i := range 3 {
 			row := rowOf(t, r, fmt.Sprintf("10.0.0.%d:1", i+1))
 			assert.False(t, row.LeaseVaries, "seed %d: %s", seed, leaseOfRow(row))
-			assert.EqualValues(t, 30_000, *row.LeaseMS)
+			assert.EqualValues(t, 30_000, row.LeaseMS)
 			assert.Empty(t, row.LeaseDoubt)
 		}
 		old, err := tp.o.Profile().OldClients()

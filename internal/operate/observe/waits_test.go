@@ -66,7 +66,7 @@ func TestLeasesThatDiffer(t *testing.T) {
 	r := tp.report()
 	for _, w := range clients {
 		row := rowOf(t, r, w.addr)
-		assert.InDelta(t, ms(w.lease), *row.LeaseMS, 20)
+		assert.InDelta(t, ms(w.lease), row.LeaseMS, 20)
 		assert.InDelta(t, 0, *row.SkewMS, 20)
 		assert.Empty(t, row.LeaseDoubt)
 	}
@@ -105,7 +105,7 @@ func TestLeasesByWaitersAtRandom(t *testing.T) {
 		assert.GreaterOrEqual(t, row.LeaseMostMS, ms(lease)-60, "seed %d", seed)
 		if row.LeaseMostMS-row.LeaseLeastMS < 120 {
 			known[kind]++
-			assert.InDelta(t, ms(lease), *row.LeaseMS, 60, "seed %d", seed)
+			assert.InDelta(t, ms(lease), row.LeaseMS, 60, "seed %d", seed)
 			assert.InDelta(t, ms(clients[0].clock), *row.SkewMS, 61+*row.SkewErrorMS, "seed %d", seed)
 		}
 	}

@@ -32,7 +32,7 @@ const (
 )
 
 // Between are the shortest and the longest lease that the window allows, in ms; both are 0 where it is not known.
-func (u Use) Between() (low, high float64) {
+func (u Lease) Between() (low, high float64) {
 	return cmp.Or(u.LeaseLeastMS, u.LeaseMS), max(u.LeaseMostMS, u.LeaseMS)
 }
 

@@ -28,7 +28,7 @@ func TestOldClients(t *testing.T) {
 				c := Client{Name: "java-1", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, SkewMS: 100, SkewErrorMS: 20}
 				require.NoError(t, json.Unmarshal([]byte(line), &c), line)
 				if c.Uses == nil {
-					c.Uses = []Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written"}}
+					c.Uses = []Use{{Family: "lock.#", Lease: Lease{LeaseMS: 30_000, LeaseFrom: "written"}}}
 				}
 				p.Clients = append(p.Clients, c)
 			}

@@ -71,19 +71,9 @@ type Reading struct {
 // Use is what one client does on one family of keys.
 type Use struct {
 	Family string `json:"family"`
-	// LeaseMS is the largest lease where it varies, else the likely one; 0: not known. The skew is with this one.
-	LeaseMS float64 `json:"lease_ms,omitempty"`
-	// LeaseFrom says where the lease is known from: given, ttl (that a command sets with the value, or after it), written (what the value
-	// says, less the clock).
-	LeaseFrom string `json:"lease_from,omitempty"`
-	// With LeaseVaries its locks have leases from LeaseLeastMS to LeaseMostMS. Else they have one that lies between these: with a longer one
-	// the clock is so much further behind.
-	LeaseLeastMS float64 `json:"lease_least_ms,omitempty"`
-	LeaseMostMS  float64 `json:"lease_most_ms,omitempty"`
-	LeaseVaries  bool    `json:"lease_varies,omitempty"`
-	LeaseDoubt   string  `json:"lease_doubt,omitempty"` // why it may be another one; empty where it is known
-	Tries        int64   `json:"tries"`
-	Acquired     int64   `json:"acquired"`
+	Lease
+	Tries    int64 `json:"tries"`
+	Acquired int64 `json:"acquired"`
 	// Hold is from the acquisition to the holder's release, or its late try to release; a crash is not in it.
 	Hold Spread `json:"hold"`
 	// Wait is from the first try to the acquisition.
@@ -97,6 +87,21 @@ type Use struct {
 	Left int64 `json:"left"`
 	// Own are keys that no other client was seen on.
 	Own Own `json:"own"`
+}
+
+// Lease is what is known of the lease of a client's locks.
+type Lease struct {
+	// LeaseMS is the largest lease where it varies, else the likely one; 0: not known. The skew is with this one.
+	LeaseMS float64 `json:"lease_ms,omitempty"`
+	// LeaseFrom says where the lease is known from: given, ttl (that a command sets with the value, or after it), written (what the value
+	// says, less the clock).
+	LeaseFrom string `json:"lease_from,omitempty"`
+	// With LeaseVaries its locks have leases from LeaseLeastMS to LeaseMostMS. Else they have one that lies between these: with a longer one
+	// the clock is so much further behind.
+	LeaseLeastMS float64 `json:"lease_least_ms,omitempty"`
+	LeaseMostMS  float64 `json:"lease_most_ms,omitempty"`
+	LeaseVaries  bool    `json:"lease_varies,omitempty"`
+	LeaseDoubt   string  `json:"lease_doubt,omitempty"` // why it may be another one; empty where it is known
 }
 
 // Own are the keys of a family that one client alone was seen on. A key that was acquired once tells nothing about who else

@@ -17,7 +17,7 @@ func TestRoundTrip(t *testing.T) {
 	p := profile.Profile{Version: profile.Version, Window: profile.Window{Start: time.Unix(1, 0).UTC(), Seconds: 10, Masters: 1}, Failovers: &profile.Failovers{Seen: 1, Seconds: 9.5}, Clients: []profile.Client{{
 		Name: "10.0.0.1:4", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewMS: -4999.6, SkewKnown: true,
 		Clock: []profile.Reading{{At: time.Unix(1, 0).UTC(), SkewMS: -5000, ErrorMS: 1}},
-		Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30000,
+		Uses: []profile.Use{{Family: "lock.#", Lease: profile.Lease{LeaseMS: 30000},
 			Hold: profile.Spread{N: 2, Quantiles: []profile.Quantile{{Share: 0, MS: 1}, {Share: 1, MS: 2.5}}}}}}}}
 	p.Share("lock.#", []map[int]int64{{0: 4}})
 	var text bytes.Buffer
@@ -46,7 +46,7 @@ func TestRefused(t *testing.T) {
 func fleet(n int) profile.Profile {
 	p := profile.Profile{Version: profile.Version, Window: profile.Window{Start: time.Unix(0, 0).UTC(), Seconds: 100, Masters: 1}}
 	for i := range n {
-		p.Clients = append(p.Clients, profile.Client{Name: fmt.Sprint("c", i), Kind: "legacy", Connections: 1, AtOnce: 1, Uses: []profile.Use{{Family: "order:#", LeaseMS: 1000}}})
+		p.Clients = append(p.Clients, profile.Client{Name: fmt.Sprint("c", i), Kind: "legacy", Connections: 1, AtOnce: 1, Uses: []profile.Use{{Family: "order:#", Lease: profile.Lease{LeaseMS: 1000}}}})
 	}
 	return p
 }

@@ -20,6 +20,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -41,7 +42,7 @@ func example() serve.State {
 		Totals:   map[string]float64{"setnx": 1200, "getset": 3},
 		Acquired: map[string]int64{"legacy": 900, "bridge": 100}, Hazards: map[string]int64{"stale-delete": 2}, Overlaps: 1, Monitored: 92.5, Quiet: f(75),
 		Clients: []observe.Row{
-			{Addr: "10.0.0.1:4000", Host: "10.0.0.1", Name: "billing\"\\\n-7", Kind: observe.Legacy, Dialect: "jedis-ms", LeaseMS: f(30000), PollMS: f(100), SkewMS: f(-5000), SkewErrorMS: f(2), Acquired: 900, Keys: []string{hostile}},
+			{Addr: "10.0.0.1:4000", Host: "10.0.0.1", Name: "billing\"\\\n-7", Kind: observe.Legacy, Dialect: "jedis-ms", Lease: profile.Lease{LeaseMS: 30000}, PollMS: 100, SkewMS: f(-5000), SkewErrorMS: f(2), Acquired: 900, Keys: []string{hostile}},
 			{Addr: "10.0.0.2:4000", Kind: observe.Bridge, Dialect: "lockmigrate", Acquired: 100, Keys: []string{"lock:#"}}},
 		Events: []observe.EventRow{{At: now, Hazard: "stale-delete", Key: hostile, By: &observe.Who{Addr: "10.0.0.1:4000"}, Victim: &observe.Who{Addr: "10.0.0.2:4000"}, Note: "it had lost the key"}},
 		Locks:  serve.Locks{At: now, Scanned: 1000, ByFormat: map[string]int64{"expiry-ms": 3}, ByState: map[string]int64{"ghost": 1, "held": 2}, Ghosts: []serve.Ghost{{Key: hostile, Format: "expiry-ms", ExpiredAt: &now}}},

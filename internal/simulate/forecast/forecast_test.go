@@ -29,7 +29,7 @@ func observed(skews ...float64) profile.Profile {
 	for i, skew := range skews {
 		p.Clients = append(p.Clients, profile.Client{
 			Name: fmt.Sprintf("java-%d", i+1), Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewMS: skew, SkewKnown: true, PollMS: 100,
-			Uses: []profile.Use{{Family: "order:#", LeaseMS: 10_000, LeaseFrom: "given", Acquired: 400, Hold: spread(100_000, 1000, 4000), Wait: spread(400, 0, 3000), Think: spread(100_000, 0, 8000)}},
+			Uses: []profile.Use{{Family: "order:#", Lease: profile.Lease{LeaseMS: 10_000, LeaseFrom: "given"}, Acquired: 400, Hold: spread(100_000, 1000, 4000), Wait: spread(400, 0, 3000), Think: spread(100_000, 0, 8000)}},
 		})
 		g.Clients, g.Acquired = append(g.Clients, i), append(g.Acquired, 400)
 	}

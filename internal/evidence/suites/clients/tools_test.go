@@ -67,7 +67,7 @@ func (c client) observes(t *testing.T, s *redistest.Server, h, other, ahead *hol
 	})
 	var skews []float64
 	for _, row := range report.Clients {
-		t.Logf("%s %s lease %v (%s) skew %v ±%v of %d, %d acquired", row.Kind, row.Dialect, value(row.LeaseMS), row.LeaseFrom,
+		t.Logf("%s %s lease %v (%s) skew %v ±%v of %d, %d acquired", row.Kind, row.Dialect, row.LeaseMS, row.LeaseFrom,
 			value(row.SkewMS), value(row.SkewErrorMS), row.Samples, row.Acquired)
 		assert.Equal(t, c.observe, row.Kind)
 		assert.Equal(t, c.dialect, row.Dialect)
@@ -75,7 +75,7 @@ func (c client) observes(t *testing.T, s *redistest.Server, h, other, ahead *hol
 		assert.Equal(t, c.dialect == "blind-set" && c.kind == holders.QueueLock, row.DialectOr != "", row.DialectDoubt)
 		if c.lease > 0 {
 			assert.Empty(t, row.LeaseDoubt)
-			assert.InDelta(t, ms(c.lease), value(row.LeaseMS), 10, "lease")
+			assert.InDelta(t, ms(c.lease), row.LeaseMS, 10, "lease")
 		}
 		if row.SkewMS != nil {
 			skews = append(skews, *row.SkewMS)
