@@ -131,7 +131,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		{"fence", []func() error{func() error { return printPlans(env, full[[]fence.Plan](), []string{"any"}, refused, false) }}},
 		{"forecast", []func() error{document(full[*forecast.Forecast]())}},
 		{"next", []func() error{func() error { return (&standing{keys: &keysSeen{}}).print(env, full[step]()) }}},
-		{"observe", []func() error{document(full[observeDocument]())}},
+		{"observe", []func() error{document(full[findings]())}},
 		{"observe --follow", []func() error{func() error { follow(env, true)(full[observe.EventRow]()); return nil }}},
 		{"rehearse", []func() error{document(full[rehearsal]())}},
 		{"scan", []func() error{func() error { return errors.Join(scanned.row(&row), scanned.summary(full[census.Summary]())) }}},

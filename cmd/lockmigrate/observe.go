@@ -107,7 +107,7 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
 	err = out.whileRunning(masters, ended, flags.limits.For)
-	found := findings{masters.Report(), masters.Profile(), masters.Cost(), masters.Holes()}
+	found := findings{Report: masters.Report(), profile: masters.Profile(), Cost: masters.Cost(), Holes: masters.Holes()}
 	if printErr := out.final(found, err); printErr != nil {
 		return printErr
 	}
@@ -144,7 +144,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 		return failedError("record with: redis-cli monitor > FILE", "%s holds no line of MONITOR", flags.from)
 	}
 	o.Finish()
-	found := findings{o.Report(), o.Profile(), observe.Cost{Commands: o.Commands()}, holes}
+	found := findings{Report: o.Report(), profile: o.Profile(), Cost: observe.Cost{Commands: o.Commands()}, Holes: holes}
 	if printErr := (&observeOutput{env: env, flags: flags}).final(found, err); printErr != nil {
 		return printErr
 	}

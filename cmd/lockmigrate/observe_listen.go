@@ -76,7 +76,7 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 	listening.Finish()
 	early := ctx.Err()
 	commands, missing := listening.Seen()
-	found := findings{listening.Report(), listening.Profile(), observe.Cost{Commands: commands}, missing}
+	found := findings{Report: listening.Report(), profile: listening.Profile(), Cost: observe.Cost{Commands: commands}, Holes: missing}
 	if printErr := out.final(found, early); printErr != nil {
 		return printErr
 	}

@@ -67,21 +67,15 @@ func (o *observeOutput) redraw(text string) {
 	}
 }
 
-// observeDocument is what --json prints.
-type observeDocument struct {
+// findings are what an observation found, and what --json prints.
+type findings struct {
 	observe.Report
 	Cost    observe.Cost `json:"cost"`
 	Stopped string       `json:"stopped,omitempty"` // why it ended before its time
 	Holes   []string     `json:"holes,omitempty"`   // what was not seen, because of a failover
 	Next    string       `json:"next"`              // what to run
-}
 
-// findings are what an observation found.
-type findings struct {
-	report  observe.Report
 	profile profile.Profile
-	cost    observe.Cost
-	holes   []string
 }
 
 // verdict makes a failure of an early end, and of what was not seen.
@@ -90,8 +84,8 @@ func (f findings) verdict(err error) error {
 	switch {
 	case errors.As(err, &stopped):
 		return inconclusiveError("what is printed is what was seen until then; see --max-load", "stopped: %w", err)
-	case err == nil && len(f.holes) > 0:
-		return inconclusiveError("what is printed is what was seen", "not all was seen: %s", strings.Join(f.holes, "; "))
+	case err == nil && len(f.Holes) > 0:
+		return inconclusiveError("what is printed is what was seen", "not all was seen: %s", strings.Join(f.Holes, "; "))
 	case err != nil:
 		return err
 	}
@@ -100,26 +94,25 @@ func (f findings) verdict(err error) error {
 
 // final prints the report, and writes the profile.
 func (o *observeOutput) final(f findings, err error) error {
-	r, measured, cost, holes := f.report, f.profile, f.cost, f.holes
-	stopped := ""
 	if err != nil {
-		stopped = err.Error()
+		f.Stopped = err.Error()
 	}
+	f.Next = nextOf(o.flags.match)
+	measured := f.profile
 	measured.Match = stages.EscapeAll(o.flags.match)
-	measured.NotSeen = append(measured.NotSeen, notSeen(r, stopped, holes)...)
+	measured.NotSeen = append(measured.NotSeen, f.notSeen()...)
 	if o.flags.profile != "" {
 		if err := writeFile(o.flags.profile, measured.Write); err != nil {
 			return err
 		}
 	}
-	next := nextOf(o.flags.match)
 	if o.env.global.json {
-		doc := observeDocument{r, cost, stopped, holes, next}
 		if o.flags.follow {
-			return o.env.encode(map[string]any{"summary": doc})
+			return o.env.encode(map[string]any{"summary": f})
 		}
-		return o.env.encode(pretty{doc})
+		return o.env.encode(pretty{f})
 	}
+	r, cost := f.Report, f.Cost
 	var b strings.Builder
 	b.WriteString(o.table(r, 1000, o.env.screen()))
 	details(&b, r)
@@ -150,7 +143,7 @@ func (o *observeOutput) final(f findings, err error) error {
 		file := terminal.Quoted(o.flags.profile)
 		fmt.Fprintf(&b, "the fleet is written to %s; its double holds to come: lockmigrate forecast %s\n", file, file)
 	}
-	fmt.Fprintf(&b, "next: %s\n", next)
+	fmt.Fprintf(&b, "next: %s\n", f.Next)
 	return o.env.show(b.String())
 }
 
@@ -163,20 +156,19 @@ func each(b *strings.Builder, head string, texts []string) {
 	}
 }
 
-// notSeen says why traffic may be missing from a report.
-func notSeen(r observe.Report, stopped string, holes []string) []string {
-	var why []string
-	if stopped != "" {
-		why = append(why, "all of the window: "+stopped)
+// notSeen says why traffic may be missing.
+func (f findings) notSeen() (why []string) {
+	if f.Stopped != "" {
+		why = append(why, "all of the window: "+f.Stopped)
 	}
-	for _, h := range holes {
+	for _, h := range f.Holes {
 		why = append(why, "all commands: "+h)
 	}
-	if r.Garbled > 0 {
-		why = append(why, counted(r.Garbled, "line")+" that could not be read")
+	if f.Garbled > 0 {
+		why = append(why, counted(f.Garbled, "line")+" that could not be read")
 	}
-	if r.Crowded > 0 {
-		why = append(why, counted(r.Crowded, "command")+" of too many connections; narrow it with --match")
+	if f.Crowded > 0 {
+		why = append(why, counted(f.Crowded, "command")+" of too many connections; narrow it with --match")
 	}
 	return why
 }

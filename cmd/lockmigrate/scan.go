@@ -136,27 +136,17 @@ func (s *scanJSON) row(r *census.Row) error {
 const jsonTime = "2006-01-02T15:04:05.000Z07:00"
 
 func (s *scanJSON) summary(sum census.Summary) error {
-	var doc struct {
-		Summary struct {
-			Scanned  int64                   `json:"scanned"`
-			Locks    int64                   `json:"locks"`
-			ByFormat map[census.Format]int64 `json:"by_format"`
-			ByState  map[census.State]int64  `json:"by_state"`
-			Possible int64                   `json:"possible"`
-			Unread   int64                   `json:"unread"`
-			Lacks    []string                `json:"lacks"`
-			Seconds  float64                 `json:"seconds"`
-			Clock    string                  `json:"server_time,omitempty"`
-			Complete bool                    `json:"complete"`
-		} `json:"summary"`
+	type summary struct {
+		census.Summary
+		Seconds float64 `json:"seconds"`
+		Clock   string  `json:"server_time,omitempty"`
 	}
-	d := &doc.Summary
-	d.Scanned, d.Locks, d.ByFormat, d.ByState, d.Possible, d.Unread = sum.Scanned, sum.Locks, sum.ByFormat, sum.ByState, sum.Possible, sum.Unread
-	d.Lacks, d.Seconds, d.Complete = append([]string{}, sum.Lacks...), sum.Elapsed.Round(time.Millisecond).Seconds(), sum.Complete
+	doc := summary{Summary: sum, Seconds: sum.Elapsed.Round(time.Millisecond).Seconds()}
+	doc.Lacks = append([]string{}, sum.Lacks...)
 	if !sum.Clock.IsZero() {
-		d.Clock = sum.Clock.Format(jsonTime)
+		doc.Clock = sum.Clock.Format(jsonTime)
 	}
-	return encode(s.w, doc)
+	return encode(s.w, map[string]summary{"summary": doc})
 }
 
 // sortedKeys returns the keys by falling count, then by name.

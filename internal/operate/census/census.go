@@ -56,20 +56,20 @@ type Progress struct {
 
 // Summary is what a census found.
 type Summary struct {
-	Scanned  int64    // distinct keys looked at, as far as the census remembers them
-	Locks    int64    // findings of at least the wanted confidence, and all keys chosen by Match
-	Possible int64    // findings below it
-	Unread   int64    // keys that this user may not read, or that were moving between nodes
-	Lacks    []string // what was refused and gone without, as the server said it: each kind once
-	Skipped  int64    // keys whose name is too long to be looked at
-	ByFormat map[Format]int64
-	ByState  map[State]int64
-	Elapsed  time.Duration
-	Clock    time.Time     // the server's at the end
-	Offset   time.Duration // by how much this host's clock is behind the server's
-	Complete bool          // every key of the servers was looked at
+	Scanned  int64            `json:"scanned"` // distinct keys looked at, as far as the census remembers them
+	Locks    int64            `json:"locks"`   // findings of at least the wanted confidence, and all keys chosen by Match
+	ByFormat map[Format]int64 `json:"by_format"`
+	ByState  map[State]int64  `json:"by_state"`
+	Possible int64            `json:"possible"` // findings below it
+	Unread   int64            `json:"unread"`   // keys that this user may not read, or that were moving between nodes
+	Lacks    []string         `json:"lacks"`    // what was refused and gone without, as the server said it: each kind once
+	Skipped  int64            `json:"-"`        // keys whose name is too long to be looked at
+	Elapsed  time.Duration    `json:"-"`
+	Clock    time.Time        `json:"-"`        // the server's at the end
+	Offset   time.Duration    `json:"-"`        // by how much this host's clock is behind the server's
+	Complete bool             `json:"complete"` // every key of the servers was looked at
 
-	ClusterNode bool // the last server has other keys beside it, on the other nodes of its cluster
+	ClusterNode bool `json:"-"` // the last server has other keys beside it, on the other nodes of its cluster
 }
 
 // Census counts the locks of one or several servers.

@@ -49,6 +49,7 @@ type client struct {
 	timeToken  *protocol.Dialect // of the times that it wrote by SET NX with a TTL
 	pause      samples           // from the GET to the GETSET or SET of a takeover
 	got        got
+	clock      clock // as it was solved last
 }
 
 // got is the last GET of a connection.

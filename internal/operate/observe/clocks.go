@@ -13,7 +13,9 @@ import (
 
 // host is whose clock is estimated: a connection, or several of a host that have seen too little each.
 type host struct {
-	writer
+	client  *client
+	family  string
+	direct  bool // the TTL in the command is the lease, and taken off: the sum is the offset
 	members []*client
 	leads   *leads
 	sum     time.Duration // offset + lease, or offset alone, with what the writers add taken off
@@ -26,7 +28,7 @@ const enough = 3
 
 // hosts puts together connections of one host that have a lead or two each: clients that connect for
 // each lock. One whose values disagree with the others has a clock of its own, or another lease.
-func hosts(all map[writer]*leads) []*host {
+func (o *Observer) hosts() []*host {
 	type alike struct {
 		host, family string
 		direct       bool
@@ -34,22 +36,24 @@ func hosts(all map[writer]*leads) []*host {
 	}
 	var out []*host
 	few := map[alike][]*host{}
-	for w, s := range all {
-		if s.n == 0 {
-			continue
-		}
-		one := &host{writer: w, members: []*client{w.client}, leads: s}
-		if id := (alike{hostOf(w.client.addr), w.family, w.direct, s.of}); s.n < enough {
-			few[id] = append(few[id], one)
-		} else {
-			out = append(out, one)
+	for _, c := range o.clients {
+		for family, u := range c.uses {
+			for direct, s := range u.leads {
+				c.clock.leads += s.n
+				one := &host{client: c, family: family, direct: direct, members: []*client{c}, leads: s}
+				if id := (alike{hostOf(c.addr), family, direct, s.of}); s.n >= enough {
+					out = append(out, one)
+				} else if s.n > 0 {
+					few[id] = append(few[id], one)
+				}
+			}
 		}
 	}
 	for _, together := range few {
 		slices.SortFunc(together, func(a, b *host) int { return cmp.Compare(b.leads.top[0], a.leads.top[0]) })
 		for len(together) > 0 {
 			first := together[0]
-			all := &host{writer: first.writer, leads: &leads{clock: unbounded}}
+			all := &host{client: first.client, family: first.family, direct: first.direct, leads: &leads{clock: unbounded}}
 			reach := max(first.leads.quantum, coarse)
 			var rest []*host
 			for _, one := range together {
@@ -81,7 +85,7 @@ func hosts(all map[writer]*leads) []*host {
 // leaseWithin is what the bounds of a clock leave of the sum. Threads that share a connection tell nothing.
 func (h *host) leaseWithin() bounds {
 	w, clock := unbounded, h.leads.clock
-	if o := h.client.o; o != nil && o.pooled[hostOf(h.client.addr)] {
+	if h.client.o.pooled[hostOf(h.client.addr)] {
 		return w
 	}
 	if clock.high < forever {
@@ -116,13 +120,6 @@ type lease struct {
 	doubt       string // why it may be another; empty where it is known
 }
 
-// Clocks are the solved offsets and leases.
-type Clocks struct {
-	lease  map[writer]lease // direct is unset
-	family map[string]lease
-	of     map[*client]clock
-}
-
 // clock is what is known of one client's.
 type clock struct {
 	leads       int64
@@ -130,15 +127,15 @@ type clock struct {
 	offset, off time.Duration // off is the error bar
 }
 
-// clock is a client's own, as it was solved last.
-func (c *client) clock() clock { return c.o.clocks.of[c] }
-
-// leaseOf is the lease of a client on a family of keys: where it is not known, that of the family.
-func (c *Clocks) leaseOf(of *client, family string) (l lease, known bool) {
-	if l, known = c.lease[writer{of, family, false}]; !known {
-		l, known = c.family[family]
+// lease is a client's own on a family of keys, as it was solved last: where it is not known, that of the family. Likely is 0 where that is not known either.
+func (c *client) lease(family string) lease {
+	if u := c.uses[family]; u != nil && u.lease.likely > 0 {
+		return u.lease
 	}
-	return l, known
+	if f := c.o.families[family]; f != nil {
+		return f.lease
+	}
+	return lease{}
 }
 
 // solve tells offset and lease apart: only their sum is seen. Clients that lock keys of one family as a rule
@@ -157,13 +154,16 @@ func (c *Clocks) leaseOf(of *client, family string) (l lease, known bool) {
 //
 // Where clients write whole seconds, some languages cut the clock and some round it, which moves the sum by
 // half a second. The fleet tells which, as it tells the lease; an error bar is never below half a step.
-func solve(all map[writer]*leads, families map[string]*family, given time.Duration) *Clocks {
-	c := &Clocks{map[writer]lease{}, map[string]lease{}, map[*client]clock{}}
-	for w, s := range all {
-		c.of[w.client] = clock{leads: c.of[w.client].leads + s.n}
+func (o *Observer) solve(now bool) {
+	if !now && o.solved != 0 && o.last.Sub(o.solved) < time.Second { // of the stream
+		return
+	}
+	o.solved = o.last
+	for _, c := range o.clients {
+		c.clock = clock{}
 	}
 	direct, indirect := map[string][]*host{}, map[string][]*host{}
-	for _, h := range hosts(all) {
+	for _, h := range o.hosts() {
 		if h.direct {
 			direct[h.family] = append(direct[h.family], h)
 		} else {
@@ -171,22 +171,21 @@ func solve(all map[writer]*leads, families map[string]*family, given time.Durati
 		}
 	}
 	for _, fleet := range direct {
-		c.offsets(fleet, nil)
+		offsets(fleet, nil)
 	}
 	for name, fleet := range indirect {
-		of := familyLease(fleet, families[name], given)
-		c.family[name] = of
+		f := o.family(name)
+		f.lease = familyLease(fleet, f, o.opts.Lease)
 		own := make([]lease, len(fleet))
-		shift := rounded(fleet, of.likely)
+		shift := rounded(fleet, f.lease.likely)
 		for i, h := range fleet {
-			own[i] = h.lease(of, shift)
+			own[i] = h.lease(f.lease, shift)
 			for _, m := range h.members {
-				c.lease[writer{m, name, false}] = own[i]
+				m.uses[name].lease = own[i]
 			}
 		}
-		c.offsets(fleet, own)
+		offsets(fleet, own)
 	}
-	return c
 }
 
 // familyLease is the lease that the clients of a family share, as far as they do.
@@ -297,7 +296,7 @@ func (h *host) offset(lease, shift time.Duration) time.Duration {
 }
 
 // offsets takes the leases off the sums of a family; none of direct writers.
-func (c *Clocks) offsets(fleet []*host, leases []lease) {
+func offsets(fleet []*host, leases []lease) {
 	most := time.Duration(0)
 	for _, l := range leases {
 		most = max(most, l.likely)
@@ -313,8 +312,8 @@ func (c *Clocks) offsets(fleet []*host, leases []lease) {
 		}
 		for _, m := range h.members {
 			// Of several families the one with the smallest error bar speaks.
-			if before := c.of[m]; !before.known || off < before.off || off == before.off && offset < before.offset {
-				c.of[m] = clock{before.leads, true, offset, off}
+			if before := m.clock; !before.known || off < before.off || off == before.off && offset < before.offset {
+				m.clock = clock{before.leads, true, offset, off}
 			}
 		}
 	}

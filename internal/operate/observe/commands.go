@@ -222,14 +222,14 @@ func (o *Observer) voteTry(c *client, l *traffic.Command, e traffic.Effect, s fo
 
 // sample takes in what a value says about the writer's clock. A TTL in the same command is the lease.
 func (o *Observer) sample(c *client, lk *lock, s form, at protocol.Instant, ttl time.Duration) {
-	w := writer{c, lk.family, ttl > 0}
-	sum := o.leads[w]
+	u := c.uses[lk.family]
+	if u == nil {
+		return
+	}
+	sum := u.leads[ttl > 0]
 	if sum == nil {
-		if len(o.leads) >= 2*maxClients {
-			return
-		}
 		sum = &leads{clock: unbounded}
-		o.leads[w] = sum
+		u.leads[ttl > 0] = sum
 	}
 	sum.of = s.of
 	x := lead{s.expires.Sub(at) - ttl, at.Sub(c.before)}
@@ -241,8 +241,12 @@ func (o *Observer) sample(c *client, lk *lock, s form, at protocol.Instant, ttl 
 
 // trip takes in the time between two commands of one attempt.
 func (o *Observer) trip(c *client, lk *lock, d time.Duration) {
-	for _, direct := range []bool{false, true} {
-		if s := o.leads[writer{c, lk.family, direct}]; s != nil && d > 0 && (s.trip == 0 || d < s.trip) {
+	u := c.uses[lk.family]
+	if u == nil {
+		return
+	}
+	for _, s := range u.leads {
+		if d > 0 && (s.trip == 0 || d < s.trip) {
 			s.trip = d
 		}
 	}

@@ -45,14 +45,16 @@ func TestRoundLease(t *testing.T) {
 			fleet = append(fleet, &host{sum: sum, leads: &leads{quantum: time.Millisecond}})
 		}
 		assert.Equal(t, c.want, roundLease(fleet, unbounded), c.sums)
-		seen := map[writer]*leads{}
+		o := New(Options{})
 		for i, sum := range c.sums {
 			one := &leads{trip: time.Millisecond, of: protocol.JedisMS, clock: unbounded}
 			for range enough {
 				one.add(lead{ahead: sum}, time.Millisecond)
 			}
-			seen[writer{client: &client{o: New(Options{}), addr: fmt.Sprint("10.0.0.", i)}, family: "f"}] = one
+			addr := fmt.Sprint("10.0.0.", i)
+			o.clients[addr] = &client{o: o, addr: addr, uses: map[string]*use{"f": {leads: map[bool]*leads{false: one}}}}
 		}
-		assert.Equal(t, c.sure, solve(seen, nil, 0).family["f"].doubt == "", c.sums)
+		o.solve(true)
+		assert.Equal(t, c.sure, o.family("f").lease.doubt == "", c.sums)
 	}
 }

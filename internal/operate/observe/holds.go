@@ -99,7 +99,7 @@ func (o *Observer) wins(c *client, at *attempt, lk *lock, s form, l *traffic.Com
 	lease, known := o.lease(c, lk.family)
 	now := s.expires.Add(-extraOf(s.of) - lease.likely)
 	if lease.varies {
-		now = l.At.Add(c.clock().offset)
+		now = l.At.Add(c.clock.offset)
 	}
 	switch {
 	case !known:

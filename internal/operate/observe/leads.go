@@ -8,15 +8,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// writer is one client on one family of keys. Of direct writers the lease is known by the TTL in the command, and taken off: their leads are
-// the offset.
-type writer struct {
-	client *client
-	family string
-	direct bool
-}
-
-// leads are those of one writer. A lead is by how much the expiry that it writes is ahead of the server's clock:
+// leads are those of one client on one family of keys. A lead is by how much the expiry that it writes is ahead of the server's clock:
 // offset + lease + extra - delay - rounding, with delay >= 0 and 0 <= rounding < quantum. So the largest is the closest to offset + lease +
 // extra, and one that is far smaller is of a shorter lease, or of a command that was long on its way.
 type leads struct {

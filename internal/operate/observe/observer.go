@@ -42,18 +42,16 @@ const maxKeys, maxClients, maxEvents = 200_000, 20_000, 500
 type Observer struct {
 	Keys *traffic.Keys
 
-	opts     Options
-	server   string // that is watched, empty for a file
-	clients  map[string]*client
-	locks    map[traffic.Key]*lock
-	leads    map[writer]*leads
-	clocks   *Clocks
-	clocksAt protocol.Instant
-	script   script
-	tokens   map[string]asker // who asked with which token, for hand-overs
-	names    map[string]Peer
-	steps    map[string]step // by host
-	pooled   map[string]bool // hosts with several connections: one takes over what another has read
+	opts    Options
+	server  string // that is watched, empty for a file
+	clients map[string]*client
+	locks   map[traffic.Key]*lock
+	solved  protocol.Instant // when the clocks were, last
+	script  script
+	tokens  map[string]asker // who asked with which token, for hand-overs
+	names   map[string]Peer
+	steps   map[string]step // by host
+	pooled  map[string]bool // hosts with several connections: one takes over what another has read
 
 	first, last protocol.Instant
 	counts      Counts
@@ -73,6 +71,7 @@ type family struct {
 	ttls          map[time.Duration]int64 // that EXPIRE gave to expiries
 	blind, looked int64                   // releases of float expiries: by DEL at once, and after a GET
 	beyond        int64                   // tries on keys beyond maxKeys
+	lease         lease                   // as it was solved last
 	overlaps      map[string]int64        // by cause
 }
 
@@ -92,7 +91,7 @@ func New(opts Options) *Observer {
 	opts.Group = cmp.Or(opts.Group, ByAddr)
 	return &Observer{
 		Keys: traffic.NewKeys(maxKeys), opts: opts,
-		clients: map[string]*client{}, locks: map[traffic.Key]*lock{}, leads: map[writer]*leads{},
+		clients: map[string]*client{}, locks: map[traffic.Key]*lock{},
 		tokens: map[string]asker{}, names: map[string]Peer{}, hazards: map[string]int64{},
 		steps: map[string]step{}, families: map[string]*family{},
 	}
@@ -261,29 +260,19 @@ func (o *Observer) lock(id traffic.Key) *lock {
 // lease returns what is known by now of a client's lease on a family of keys.
 func (o *Observer) lease(c *client, family string) (l lease, known bool) {
 	o.solve(false)
-	if _, known = o.clocks.lease[writer{c, family, false}]; !known {
+	if u := c.uses[family]; u == nil || u.lease.likely == 0 {
 		o.solve(true)
 	}
-	l, known = o.clocks.leaseOf(c, family)
-	if !known {
-		l.likely, known = o.opts.Lease, o.opts.Lease > 0
-	}
-	return l, known
+	l = c.lease(family)
+	l.likely = cmp.Or(l.likely, o.opts.Lease)
+	return l, l.likely > 0
 }
 
 // leaseOf returns the lease of one lock: where a client's leases vary, its value says which.
 func (o *Observer) leaseOf(h *hold, lk *lock) (time.Duration, bool) {
 	l, known := o.lease(h.c, lk.family)
 	if l.varies && h.form.timed() && h.ttl == 0 {
-		return h.form.expires.Sub(h.at) - h.c.extra(h.form.of) - h.c.clock().offset, true
+		return h.form.expires.Sub(h.at) - h.c.extra(h.form.of) - h.c.clock.offset, true
 	}
 	return l.likely, known
-}
-
-// solve brings the clocks up to date, at most once in a second of the stream unless forced.
-func (o *Observer) solve(now bool) {
-	if !now && o.clocks != nil && o.last.Sub(o.clocksAt) < time.Second {
-		return
-	}
-	o.clocks, o.clocksAt = solve(o.leads, o.families, o.opts.Lease), o.last
 }

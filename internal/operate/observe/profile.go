@@ -178,10 +178,15 @@ func (row *clientRow) readings() []profile.Reading {
 		direct bool
 	}
 	sums, n := map[kind][]*leads{}, map[kind]int64{}
-	for p, s := range row.clock.o.leads { // of one server: others have other clocks
-		if slices.Contains(row.members, p.client) {
-			k := kind{p.family, p.direct}
-			sums[k], n[k] = append(sums[k], s), n[k]+s.n
+	for _, c := range row.members {
+		if c.o != row.clock.o { // another server, with another clock
+			continue
+		}
+		for family, u := range c.uses {
+			for direct, s := range u.leads {
+				k := kind{family, direct}
+				sums[k], n[k] = append(sums[k], s), n[k]+s.n
+			}
 		}
 	}
 	var best kind

@@ -247,7 +247,8 @@ func (c *client) other() (dialect, why string) {
 
 // ttlTells that the TTL which follows SETNX is what its value says, less the second that redis-objects adds.
 func (c *client) ttlTells() bool {
-	return c.o.clocks != nil && c.o.clocks.lease[writer{c, c.family(), false}].from == "ttl"
+	u := c.uses[c.family()]
+	return u != nil && u.lease.from == "ttl"
 }
 
 // expires tells that an EXPIRE follows its SETNX. One that has won nothing does as those do that have.

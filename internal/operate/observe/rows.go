@@ -163,7 +163,7 @@ func newRow(id group, members []*client) clientRow {
 			row.uses[f] = append(row.uses[f], u)
 			hold, wait = append(hold, &u.hold), append(wait, &u.wait)
 		}
-		if own := c.clock(); own.known && (row.clock == nil || own.off < row.clock.clock().off) {
+		if c.clock.known && (row.clock == nil || c.clock.off < row.clock.clock.off) {
 			row.clock = c
 		}
 	}
@@ -196,9 +196,9 @@ func newRow(id group, members []*client) clientRow {
 // leaseOf is the lease of a family by what the servers of these clients have seen: where some are sure, by those. Its bounds are those of all.
 func leaseOf(members []*client, family string) (all lease) {
 	for _, c := range members {
-		l, known := c.o.clocks.leaseOf(c, family)
+		l := c.lease(family)
 		switch better := all.doubt != "" && l.doubt == ""; {
-		case !known:
+		case l.likely == 0:
 		case all.likely == 0 || better:
 			all = l
 		case l.doubt == all.doubt || all.doubt != "":
@@ -235,10 +235,10 @@ func (l lease) measured() profile.Lease {
 // skew writes down the clock of a row. One host is expected to have one clock: connections that disagree widen the bar. On several
 // servers each is against the clock of its own one.
 func (r *clientRow) skew() {
-	own := r.clock.clock()
+	own := r.clock.clock
 	r.SkewMS, r.SkewErrorMS, r.Samples = ref(round1(ms(own.offset))), ref(round1(ms(own.off))), own.leads
 	for _, c := range r.members {
-		if other := c.clock(); other.known {
+		if other := c.clock; other.known {
 			*r.SkewErrorMS = max(*r.SkewErrorMS, round1(ms((other.offset-own.offset).Abs()-other.off)))
 		}
 	}

@@ -17,6 +17,16 @@ type use struct {
 	hold, wait, think samples
 	ttl               bounds
 	idle              protocol.Instant // since when it wants nothing; 0 while it works or waits
+	leads             map[bool]*leads  // by whether a TTL in the command tells the lease
+	lease             lease            // as it was solved last
+}
+
+// leads are those that tell a client's clock and lease together; nil for none.
+func (c *client) leads(family string) *leads {
+	if u := c.uses[family]; u != nil {
+		return u.leads[false]
+	}
+	return nil
 }
 
 // mostUses is how many families are remembered of one client.
@@ -26,7 +36,7 @@ const mostUses = 64
 func (o *Observer) use(c *client, family string) *use {
 	u := c.uses[family]
 	if u == nil {
-		u = &use{}
+		u = &use{leads: map[bool]*leads{}}
 		if len(c.uses) >= mostUses || o.uses >= 2*maxClients {
 			o.unused++
 			return u

@@ -52,7 +52,7 @@ func (b bounds) middle() time.Duration {
 
 // waited takes in that a waiter has read an expiry and not taken it over: its next command on the key was another try.
 func (o *Observer) waited(c *client, lk *lock, a *attempt) {
-	s := o.leads[writer{c, lk.family, false}]
+	s := c.leads(lk.family)
 	own, read := formOf(a.wrote, a.lookedAt), formOf(a.read, a.lookedAt)
 	if s == nil || !a.noTTL || !alikeTimes(own, read) {
 		return
@@ -78,7 +78,7 @@ func (o *Observer) tookOver(c *client, lk *lock, a *attempt, l *traffic.Command,
 		}
 		o.pooled[hostOf(c.addr)] = true
 	}
-	s := o.leads[writer{c, lk.family, false}]
+	s := c.leads(lk.family)
 	if !alone || !a.readKnown || !a.readThere || !a.noTTL || s == nil || s.n < enough {
 		return
 	}

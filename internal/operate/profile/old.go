@@ -85,15 +85,14 @@ func (p Profile) OldClients() (OldClients, error) {
 		}
 		return -c.SkewMS + c.SkewErrorMS + longer
 	}
-	slow, late, idle := old[0], old[0], old[0]
-	var long struct {
+	most := func(figure func(Client) float64) Client {
+		return slices.MaxFunc(old, func(a, b Client) int { return cmp.Compare(figure(a), figure(b)) })
+	}
+	slow, late := most(lag), most(func(c Client) float64 { return c.Pause.Most() })
+	idle := most(func(c Client) float64 { return c.PollMS })
+	var long, short struct {
 		ms        float64
 		what, who string
-	}
-	var short struct {
-		ms  float64
-		who string
-		by  string
 	}
 	for _, c := range old {
 		known := false
@@ -112,12 +111,12 @@ func (p Profile) OldClients() (OldClients, error) {
 			}
 			known = true
 			if low, high := u.Between(); short.ms == 0 || low < short.ms {
-				short.ms, short.who, short.by = low, c.Name, ""
+				short.ms, short.who, short.what = low, c.Name, ""
 				switch {
 				case u.LeaseVaries:
-					short.by = fmt.Sprintf(", whose leases vary from %v to %v", ms(low), ms(high))
+					short.what = fmt.Sprintf(", whose leases vary from %v to %v", ms(low), ms(high))
 				case low < high:
-					short.by = fmt.Sprintf(", whose lease lies between %v and %v", ms(low), ms(high))
+					short.what = fmt.Sprintf(", whose lease lies between %v and %v", ms(low), ms(high))
 				}
 			}
 		}
@@ -127,18 +126,9 @@ func (p Profile) OldClients() (OldClients, error) {
 		case !c.SkewKnown:
 			missing = append(missing, "the clock of "+c.Name)
 		}
-		if lag(c) > lag(slow) {
-			slow = c
-		}
-		if c.Pause.Most() > late.Pause.Most() {
-			late = c
-		}
-		if c.PollMS > idle.PollMS {
-			idle = c
-		}
 	}
 	o.Shortest = ms(short.ms * (1 - leaseMargin)).Truncate(100 * time.Millisecond)
-	o.Why = append(o.Why, fmt.Sprintf("shortest lease %v: %v of %s%s, less %.0f %%", o.Shortest, ms(short.ms).Round(time.Millisecond), short.who, short.by, 100*leaseMargin))
+	o.Why = append(o.Why, fmt.Sprintf("shortest lease %v: %v of %s%s, less %.0f %%", o.Shortest, ms(short.ms).Round(time.Millisecond), short.who, short.what, 100*leaseMargin))
 	o.ClockLag = max(leastLag, up(ms(lag(slow))+lagMargin, 100*time.Millisecond))
 	o.Why = append(o.Why, fmt.Sprintf("clock lag %v: %s is at most %v behind, and %v more; at least %v", o.ClockLag, slow.Name, max(0, ms(lag(slow))).Round(time.Millisecond), lagMargin, leastLag))
 	o.CommandDelay = max(leastDelay, up(delayMargin*ms(late.Pause.Most()), 50*time.Millisecond))
