@@ -267,7 +267,7 @@ func TestNextSaysWhatRefusesTheRecord(t *testing.T) {
 	t.Chdir(t.TempDir())
 	o.creates("others", "lock.*")
 	p := profile.Profile{Version: profile.Version, Window: profile.Window{Seconds: 600, Masters: 1}, Match: []string{"lock.a.*"}, Clients: []profile.Client{{
-		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, Uses: []profile.Use{{Family: "lock.#", LeaseMS: 30_000, LeaseFrom: "written"}},
+		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, Uses: []profile.Use{{Family: "lock.#", Lease: profile.Lease{LeaseMS: 30_000, LeaseFrom: "written"}}},
 	}}}
 	text, err := json.Marshal(p)
 	require.NoError(t, err)
