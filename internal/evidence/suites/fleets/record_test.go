@@ -48,20 +48,9 @@ func (c *crew) killInside(h *holders.Holder) {
 }
 
 func changeUnderLoad(t *testing.T, dialect string, kind holders.Kind) {
-	server := redistest.Real(t)
-	c := &crew{
-		Crew: &holders.Crew{T: t, Key: "lock.crew", Record: server}, t: t, server: server,
-		store: &stages.Store{Pool: server.Pool(), Namespace: "crew", ReplyTimeout: 5 * time.Second},
-	}
-	require.NoError(t, c.store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: dialect, Shortest: lease}))
-	member := func(id string) *holders.Holder {
-		return c.Enlist(holders.StartGo(t, "compat", server.URL(), holders.Arg("id", id), holders.Arg("namespace", "crew"), holders.Arg("member", time.Second), holders.Arg("figures", "record")))
-	}
-	a, b, paused := member("a"), member("b"), member("paused")
-	start := func() *holders.Holder {
-		return c.Enlist(holders.Start(t, kind, server.URL(), holders.Arg("lease", lease), holders.Arg("wait", 10*time.Second)))
-	}
-	old := start()
+	c := newCrew(t, dialect)
+	member := func(id string) *holders.Holder { return c.member(id, c.server.URL(), "figures=record") }
+	a, b, paused, old := member("a"), member("b"), member("paused"), c.old(kind)
 	all := []*holders.Holder{a, b, paused, old}
 	c.Progress(1, all...)
 
@@ -112,7 +101,7 @@ func changeUnderLoad(t *testing.T, dialect string, kind holders.Kind) {
 		victim := member("victim-" + stage.String())
 		c.killInside(victim)
 		c.killInside(old)
-		old = start()
+		old = c.old(kind)
 		all[3] = old
 		follow("with killed holders", epoch, "a", "b", "paused")
 		progress()

@@ -31,6 +31,29 @@ func (c *crew) await(what string, condition func() bool) {
 	redistest.Await(c.t, what, 30*time.Second, condition)
 }
 
+// newCrew makes a namespace at stage legacy on a server of its own, for members whose turns are recorded.
+func newCrew(t *testing.T, dialect string) *crew {
+	t.Helper()
+	server := redistest.Real(t)
+	c := &crew{
+		Crew: &holders.Crew{T: t, Key: "lock.crew", Record: server}, t: t, server: server,
+		store: &stages.Store{Pool: server.Pool(), Namespace: "crew", ReplyTimeout: 5 * time.Second},
+	}
+	require.NoError(t, c.store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: dialect, Shortest: lease}))
+	return c
+}
+
+// member joins the namespace over a server or a proxy.
+func (c *crew) member(id, url string, more ...string) *holders.Holder {
+	args := append([]string{"id=" + id, "namespace=crew", "book=" + c.server.URL()}, more...)
+	return c.Enlist(of("compat", args...).at(c.t, url)())
+}
+
+// old is an old client.
+func (c *crew) old(kind holders.Kind) *holders.Holder {
+	return c.Enlist(of(kind).at(c.t, c.server.URL())())
+}
+
 // stopOutside stops a member's progress while it neither holds the lock nor is in the book: a holder
 // that is stopped inside is inside for whoever counts, and only a fencing token helps against that.
 func (c *crew) stopOutside(h *holders.Holder, stop, resume func(), others ...*holders.Holder) {
@@ -94,20 +117,10 @@ func (c *crew) move(to stages.Stage) (took time.Duration, waited map[string]bool
 // as that is allowed, one member stopped past its lease and one cut off, whose commands all arrive late.
 func TestStageChangesUnderLoad(t *testing.T) {
 	t.Parallel()
-	server := redistest.Real(t)
-	proxy := redistest.NewProxy(t, server)
-	c := &crew{
-		Crew: &holders.Crew{T: t, Key: "lock.crew", Record: server}, t: t, server: server,
-		store: &stages.Store{Pool: server.Pool(), Namespace: "crew", ReplyTimeout: 5 * time.Second},
-	}
-	require.NoError(t, c.store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: "jedis-ms", Shortest: lease}))
-	member := func(id, url string) *holders.Holder {
-		return c.Enlist(holders.StartGo(t, "compat", url, holders.Arg("id", id), holders.Arg("namespace", "crew"),
-			holders.Arg("member", time.Second), holders.Arg("book", server.URL())))
-	}
-	paused, cut := member("paused", server.URL()), member("cut", proxy.URL())
-	a, b := member("a", server.URL()), member("b", server.URL())
-	java := c.Enlist(holders.Start(t, holders.JedisLock, server.URL(), holders.Arg("lease", lease), holders.Arg("wait", 10*time.Second)))
+	c := newCrew(t, "jedis-ms")
+	proxy := redistest.NewProxy(t, c.server)
+	paused, cut := c.member("paused", c.server.URL()), c.member("cut", proxy.URL())
+	a, b, java := c.member("a", c.server.URL()), c.member("b", c.server.URL()), c.old(holders.JedisLock)
 	c.Progress(1, paused, cut, a, b, java)
 
 	// Forward, with a member that is stopped: its lease, its longest lock and the slack must pass.

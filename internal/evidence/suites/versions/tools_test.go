@@ -200,7 +200,8 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 	},
 }
 
-// verifications are windows with what verify may say of them. None may be none-seen in which a legacy client worked.
+// verifications are windows with what verify may say of them, as the command says it. None may be none-seen in which a legacy client worked:
+// TestEveryWrite and TestWindows in internal/operate/verify have every command that writes, and what resets the counters.
 var verifications = []struct {
 	name string
 	acl  bool
@@ -215,22 +216,6 @@ var verifications = []struct {
 		server.Do("GETSET", "lock.1", jedis(time.Second))
 		server.Do("DEL", "lock.1")
 	}, []string{"seen"}},
-	{"SETNX of a one, and a TTL", false, []string{"--monitor"}, func(t *testing.T, server *redistest.Server) {
-		for range 5 {
-			server.Do("SETNX", "lock.1", "1")
-			server.Do("EXPIRE", "lock.1", 5)
-			server.Do("DEL", "lock.1")
-		}
-	}, []string{"seen"}},
-	{"by counters alone", false, nil, func(t *testing.T, server *redistest.Server) {
-		server.Do("SETNX", "lock.1", "1")
-		server.Do("DEL", "lock.1")
-	}, []string{"inconclusive"}},
-	{"counters that were reset", false, nil, func(t *testing.T, server *redistest.Server) {
-		server.Do("SETNX", "lock.1", "1")
-		server.Do("DEL", "lock.1")
-		server.Do("CONFIG", "RESETSTAT")
-	}, []string{"inconclusive", "seen"}},
 	{"denied by a rule", true, nil, func(t *testing.T, server *redistest.Server) {
 		server.Do("ACL", "SETUSER", "old", "on", ">secret", "~*", "+@all", "-setnx")
 		conn := server.Conn()
