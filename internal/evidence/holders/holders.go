@@ -13,7 +13,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -130,7 +129,7 @@ type Holder struct {
 	cmd    *exec.Cmd
 	stdin  io.WriteCloser
 	events chan Event
-	stderr words
+	stderr redistest.Output
 	exited chan struct{} // closed with state
 	state  *os.ProcessState
 }
@@ -345,37 +344,4 @@ func (h *Holder) LastWords() string {
 // String names the holder for messages.
 func (h *Holder) String() string {
 	return h.Kind.Name + " " + h.ID + " (pid " + strconv.Itoa(h.PID) + ")"
-}
-
-// words keeps the first and the last of what a holder wrote to stderr: a Go program begins with why it ends, others close
-// with it.
-type words struct {
-	mu          sync.Mutex
-	first, last []byte
-	lost        int
-}
-
-// kept is how much of either end is.
-const kept = 8192
-
-func (w *words) Write(p []byte) (int, error) {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	room := min(kept-len(w.first), len(p))
-	w.first = append(w.first, p[:room]...)
-	w.last = append(w.last, p[room:]...)
-	if over := len(w.last) - kept; over > 0 {
-		w.last = w.last[over:]
-		w.lost += over
-	}
-	return len(p), nil
-}
-
-func (w *words) String() string {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.lost > 0 {
-		return fmt.Sprintf("%s\n... %d bytes ...\n%s", w.first, w.lost, w.last)
-	}
-	return string(w.first) + string(w.last)
 }

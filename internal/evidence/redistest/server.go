@@ -1,7 +1,6 @@
 package redistest
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"crypto/tls"
@@ -44,33 +43,40 @@ type Server struct {
 	bus      string      // the port of the cluster bus
 	mu       sync.Mutex
 	cmd      *exec.Cmd
-	log      output
+	log      Output
 	runs     atomic.Int64  // of the embedded server
 	virtual  *world.Server // set: the server of a world, in the bubble of its test
 }
 
-// output is what a server prints; it may be read while the server writes.
-type output struct {
+// Output is what a process prints. It may be read while the process writes.
+type Output struct {
 	mu   sync.Mutex
-	text bytes.Buffer
+	text []byte
 }
 
-func (o *output) Write(p []byte) (int, error) {
+func (o *Output) Write(p []byte) (int, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.text.Write(p)
+	o.text = append(o.text, p...)
+	return len(p), nil
 }
 
-func (o *output) String() string {
+// String is what is of use of it: all, or its first and its last 8 KiB. A Go program begins with why it ends, others close with it.
+func (o *Output) String() string {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	return o.text.String()
+	const kept = 8 << 10
+	if over := len(o.text) - 2*kept; over > 0 {
+		return fmt.Sprintf("%s\n... %d bytes ...\n%s", o.text[:kept], over, o.text[kept+over:])
+	}
+	return string(o.text)
 }
 
-func (o *output) Reset() {
+// Reset forgets it.
+func (o *Output) Reset() {
 	o.mu.Lock()
 	defer o.mu.Unlock()
-	o.text.Reset()
+	o.text = nil
 }
 
 // Mini starts an embedded server. It is not evidence about Redis: its TTLs move only by FastForward,
