@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/browser"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
@@ -23,7 +22,7 @@ const ready = "document.body.dataset.first && document.getElementById('map').dat
 // page is one of the two: where runs are played, and a sweep that is over.
 type page struct {
 	*testing.T
-	browser *browser.Browser
+	browser *redistest.Chromium
 	file    string
 }
 
@@ -81,10 +80,7 @@ func (p page) settled(t *testing.T, before string) seen {
 // TestInABrowser opens both pages on a screen and on a phone, light and dark, and moves over them by keys and links. With a folder in
 // LOCKMIGRATE_SCREENSHOTS the screens are kept there, to be looked at.
 func TestInABrowser(t *testing.T) {
-	redistest.Need(t, redistest.Browser)
-	b, err := browser.Start(t.Context(), t.TempDir())
-	require.NoError(t, err)
-	defer b.Close()
+	b := redistest.NewChromium(t)
 	live, sweep := filepath.Join(t.TempDir(), "playground.html"), filepath.Join(t.TempDir(), "sweep.html")
 	require.NoError(t, write(live))
 	table := sim.StandardGrid()
@@ -123,7 +119,7 @@ func (p page) both() {
 	size, err := os.Stat(p.file)
 	require.NoError(t, err)
 	require.Less(t, size.Size(), int64(4<<20))
-	for view, v := range map[string]browser.View{
+	for view, v := range map[string]redistest.View{
 		"1280-light": {Width: 1280, Height: 900}, "1280-dark": {Width: 1280, Height: 900, Dark: true, Still: true}, "800": {Width: 800, Height: 900},
 		"390-light": {Width: 390, Height: 844}, "390-dark": {Width: 390, Height: 844, Dark: true},
 	} {
@@ -150,7 +146,7 @@ func (p page) both() {
 		})
 	}
 	t.Run("keys", func(t *testing.T) {
-		require.NoError(t, p.browser.Open("file://"+p.file+"#scheme=legacy&skew=9000&hold=2000&lang=en", browser.View{Width: 1280, Height: 900}, ready))
+		require.NoError(t, p.browser.Open("file://"+p.file+"#scheme=legacy&skew=9000&hold=2000&lang=en", redistest.View{Width: 1280, Height: 900}, ready))
 		assert.Contains(t, p.press(t, "map", "ArrowLeft", 37).Address, "skew=8000")
 		assert.Contains(t, p.press(t, "map", "ArrowDown", 40).Address, "hold=3000")
 		s := p.acted(t, "document.querySelector('#map [data-skew=\"9000\"][data-row=\"2000\"]').dispatchEvent(new MouseEvent('click', { bubbles: true }))")

@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/browser"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
@@ -140,12 +139,9 @@ func TestToken(t *testing.T) {
 // TestBrowser opens the page on a screen and on a phone, light and dark: everything is there, nothing is cut, and text
 // of others stays text. With a folder in LOCKMIGRATE_SCREENSHOTS the screens are kept there, to be looked at.
 func TestBrowser(t *testing.T) {
-	redistest.Need(t, redistest.Browser)
 	url := start(t, "")
-	b, err := browser.Start(t.Context(), t.TempDir())
-	require.NoError(t, err)
-	defer b.Close()
-	for name, view := range map[string]browser.View{
+	b := redistest.NewChromium(t)
+	for name, view := range map[string]redistest.View{
 		"page-1280-light": {Width: 1280, Height: 1500}, "page-1280-dark": {Width: 1280, Height: 1500, Dark: true},
 		"page-390-light": {Width: 390, Height: 844}, "page-390-dark": {Width: 390, Height: 844, Dark: true},
 	} {

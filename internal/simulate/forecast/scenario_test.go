@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/browser"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -106,10 +105,8 @@ func TestPageInABrowser(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, coming.WritePage(file, "fleet.json", "lockmigrate next --namespace NAME --match 'lock:*'"))
 	require.NoError(t, file.Close())
-	b, err := browser.Start(t.Context(), t.TempDir())
-	require.NoError(t, err)
-	defer b.Close()
-	for _, view := range []browser.View{{Width: 1280, Height: 900}, {Width: 1280, Height: 900, Dark: true}, {Width: 390, Height: 844}, {Width: 390, Height: 844, Dark: true}} {
+	b := redistest.NewChromium(t)
+	for _, view := range []redistest.View{{Width: 1280, Height: 900}, {Width: 1280, Height: 900, Dark: true}, {Width: 390, Height: 844}, {Width: 390, Height: 844, Dark: true}} {
 		shown := fmt.Sprintf("forecast-%d-%v", view.Width, map[bool]string{true: "dark", false: "light"}[view.Dark])
 		t.Run(shown, func(t *testing.T) {
 			require.NoError(t, b.Open("file://"+path+"?"+shown, view, "document.querySelector('footer')"))

@@ -19,7 +19,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/evidence/browser"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	work "github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -41,9 +40,7 @@ func TestPictures(t *testing.T) {
 		folder, act = filepath.Join("..", "..", "..", "..", "docs", "pictures"), "1800ms"
 	}
 	program := redistest.Built(t, redistest.Operators)
-	b, err := browser.Start(t.Context(), t.TempDir())
-	require.NoError(t, err)
-	defer b.Close()
+	b := redistest.NewChromium(t)
 
 	t.Run("demo", func(t *testing.T) {
 		demo := exec.Command(program, "demo", "--act", act)
@@ -82,9 +79,9 @@ func TestPictures(t *testing.T) {
 		if *update { // something on the charts
 			ready += " && performance.now() > 14000"
 		}
-		require.NoError(t, b.Open(strings.TrimSpace(url), browser.View{Width: 1100, Height: 900}, ready))
+		require.NoError(t, b.Open(strings.TrimSpace(url), redistest.View{Width: 1100, Height: 900}, ready))
 		require.NoError(t, b.Picture(filepath.Join(folder, "page.png"), 1100))
-		require.NoError(t, b.Open(strings.TrimSpace(url), browser.View{Width: 390, Height: 844, Dark: true}, strings.ReplaceAll(ready, "14000", "2500")))
+		require.NoError(t, b.Open(strings.TrimSpace(url), redistest.View{Width: 390, Height: 844, Dark: true}, strings.ReplaceAll(ready, "14000", "2500")))
 		require.NoError(t, b.Picture(filepath.Join(folder, "page-phone.png"), 844))
 	})
 	files, err := os.ReadDir(folder)

@@ -1,30 +1,24 @@
-// Package browser opens pages in a real Chromium for tests and for the pictures of the documents. It speaks the DevTools
-// protocol over a pipe: a few commands of it, so that no library of all of them has to be compiled.
-package browser
+package redistest
 
 import (
 	"bufio"
-	"context"
 	"encoding/base64"
 	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
-	"sync"
 	"syscall"
+	"testing"
 	"time"
 )
 
-// Browser is one running Chromium. It is not safe for concurrent use.
-type Browser struct {
-	cmd     *exec.Cmd
+// Chromium is one running browser, for tests of pages and for the pictures of the documents. It speaks the DevTools protocol over a pipe: a few
+// commands of it, so that no library of all of them has to be compiled. It is not safe for concurrent use.
+type Chromium struct {
 	in      *os.File
 	out     *bufio.Reader
-	pipe    *os.File
 	id      int
 	session string
-	folder  string // of its profile
-	closing sync.Once
 }
 
 // View is what a reader looks with. A phone is 390 pixels wide.
@@ -34,77 +28,63 @@ type View struct {
 	Still         bool // the reader asks for less motion
 }
 
-// Program returns the path of the browser that is installed, or an error.
-func Program() (string, error) {
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if path, err := exec.LookPath(name); err == nil {
-			return path, nil
+// NewChromium starts a browser without a window, and ends it with the test.
+func NewChromium(t testing.TB) *Chromium {
+	t.Helper()
+	Need(t, Browser)
+	must := func(err error) {
+		if err != nil {
+			t.Helper()
+			t.Fatal(err)
 		}
 	}
-	return "", fmt.Errorf("browser: none of chromium, chromium-browser, google-chrome is installed")
-}
-
-// Start starts a browser without a window; folder is for its profile. Everything ends with ctx, or with Close.
-func Start(ctx context.Context, folder string) (*Browser, error) {
-	path, err := Program()
-	if err != nil {
-		return nil, err
+	path := ""
+	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
+		if found, err := exec.LookPath(name); err == nil && path == "" {
+			path = found
+		}
+	}
+	if path == "" {
+		t.Fatal("none of chromium, chromium-browser, google-chrome is installed (browser is named in LOCKMIGRATE_SUITES)")
 	}
 	theirs, ours, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
+	must(err)
 	pipe, writes, err := os.Pipe()
-	if err != nil {
-		return nil, err
-	}
-	cmd := exec.CommandContext(ctx, path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+	must(err)
+	folder := t.TempDir()
+	cmd := exec.CommandContext(t.Context(), path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
 		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--user-data-dir="+folder, "--remote-debugging-pipe", "about:blank")
 	cmd.ExtraFiles = []*os.File{theirs, writes} // 3 and 4, where Chromium looks for them
 	cmd.Env = append(os.Environ(), "TZ=UTC")
 	cmd.WaitDelay = 5 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it starts processes of its own, which write into the folder
-	err = cmd.Start()
+	must(cmd.Start())
 	_ = theirs.Close()
 	_ = writes.Close()
-	b := &Browser{cmd: cmd, folder: folder, in: ours, pipe: pipe, out: bufio.NewReaderSize(pipe, 1<<20)}
-	if err != nil {
-		_, _ = ours.Close(), pipe.Close()
-		return nil, err
-	}
+	t.Cleanup(func() {
+		_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL)
+		_ = cmd.Wait()
+		for tries := 0; os.RemoveAll(folder) != nil && tries < 50; tries++ {
+			time.Sleep(20 * time.Millisecond) // one of them is still on its way out
+		}
+		_ = ours.Close()
+		_ = pipe.Close()
+	})
+	b := &Chromium{in: ours, out: bufio.NewReaderSize(pipe, 1<<20)}
 	var target struct {
 		TargetID string `json:"targetId"`
 	}
-	if err := b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target); err != nil {
-		b.Close()
-		return nil, err
-	}
+	must(b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target))
 	var attached struct {
 		SessionID string `json:"sessionId"`
 	}
-	if err := b.call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached); err != nil {
-		b.Close()
-		return nil, err
-	}
+	must(b.call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached))
 	b.session = attached.SessionID
-	return b, nil
-}
-
-// Close ends the browser, with all its processes, and removes what they left in the folder.
-func (b *Browser) Close() {
-	b.closing.Do(func() {
-		_ = syscall.Kill(-b.cmd.Process.Pid, syscall.SIGKILL)
-		_ = b.cmd.Wait()
-		for tries := 0; os.RemoveAll(b.folder) != nil && tries < 50; tries++ {
-			time.Sleep(20 * time.Millisecond) // one of them is still on its way out
-		}
-		_ = b.in.Close()
-		_ = b.pipe.Close()
-	})
+	return b
 }
 
 // call sends a command and waits for its answer; what else the browser says is passed over.
-func (b *Browser) call(method string, params, result any) error {
+func (b *Chromium) call(method string, params, result any) error {
 	b.id++
 	message := map[string]any{"id": b.id, "method": method, "params": params}
 	if b.session != "" {
@@ -145,7 +125,7 @@ func (b *Browser) call(method string, params, result any) error {
 }
 
 // Open goes to a page as a view shows it, and waits until it is loaded and ready, an expression of JavaScript, is true.
-func (b *Browser) Open(url string, v View, ready string) error {
+func (b *Chromium) Open(url string, v View, ready string) error {
 	scheme := "light"
 	if v.Dark {
 		scheme = "dark"
@@ -176,7 +156,7 @@ func (b *Browser) Open(url string, v View, ready string) error {
 }
 
 // Press presses a key on what has the focus, such as ArrowRight, whose code is 39.
-func (b *Browser) Press(key string, code int) error {
+func (b *Chromium) Press(key string, code int) error {
 	for _, what := range []string{"rawKeyDown", "keyUp"} {
 		if err := b.call("Input.dispatchKeyEvent", map[string]any{"type": what, "key": key, "code": key, "windowsVirtualKeyCode": code}, nil); err != nil {
 			return err
@@ -186,7 +166,7 @@ func (b *Browser) Press(key string, code int) error {
 }
 
 // Eval runs an expression on the page and stores its value. A promise is waited for.
-func (b *Browser) Eval(expression string, value any) error {
+func (b *Chromium) Eval(expression string, value any) error {
 	var reply struct {
 		Result struct {
 			Value json.RawMessage `json:"value"`
@@ -208,7 +188,7 @@ func (b *Browser) Eval(expression string, value any) error {
 }
 
 // Picture writes a PNG of the page to a file: all of it, or its first pixels where most is above 0.
-func (b *Browser) Picture(file string, most int) error {
+func (b *Chromium) Picture(file string, most int) error {
 	var size struct{ W, H int }
 	if err := b.Eval("({W: document.documentElement.clientWidth, H: document.documentElement.scrollHeight})", &size); err != nil {
 		return err
