@@ -31,6 +31,7 @@ type Form string
 // The forms of a request.
 const (
 	FormSetNX Form = "nx"     // 1, 0
+	FormTimed Form = "timed"  // the same: SET NX PX, whose TTL the service sees
 	FormSet   Form = "set"    // OK, nil
 	FormTakes Form = "getset" // a GETSET that wins on nothing: nil, the own text, or a value that loses
 	FormLoses Form = "lose"   // one that does not: never nil

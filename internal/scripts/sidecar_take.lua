@@ -6,8 +6,8 @@
 -- KEYS queue      its queue, or the lock's key when none is kept
 -- KEYS yield      the state of the gaps for old clients, or the lock's key when none are left
 -- WORD name       of the sidecar
--- WORD shape      of the reply: nx, set; getset: one that wins on nothing; lose: one that does not; wait: the sidecar itself asks, for
---             the next attempt of the service
+-- WORD shape      of the reply: nx, set; timed: nx, with a TTL that the service itself gives the key; getset: one that wins on nothing;
+--             lose: one that does not; wait: the sidecar itself asks, for the next attempt of the service
 -- WORD value      the bridge value: far-future to every legacy reader, unguessable
 -- WORD ttl        in milliseconds
 -- WORD ends       when the client takes its text for expired, in milliseconds of the sidecar's clock; 0: never
@@ -23,7 +23,7 @@
 -- WORD claim      for how long a lock that was handed over, or that settles, is kept for the next attempt, in milliseconds
 -- WORD far        the number that stands for any other holder of the lock: live on any clock
 -- WORD written    what the client writes: the rest
--- Reply    nx: 1 granted, 0 held. set: OK, nil. getset, lose: nil granted, far: it loses, the service's own text, or a value
+-- Reply    nx, timed: 1 granted, 0 held. set: OK, nil. getset, lose: nil granted, far: it loses, the service's own text, or a value
 --          that is no token and no live time: it is replaced.
 --          wait: 1 the next attempt will be granted, 0 it stands in the queue
 --
@@ -48,11 +48,11 @@ grace, settle, gap, claim = tonumber(grace), tonumber(settle), tonumber(gap), to
 local swaps = shape == 'getset' or shape == 'lose'
 
 local function refused()
-  if shape == 'nx' or shape == 'wait' then return 0 end
+  if shape == 'nx' or shape == 'timed' or shape == 'wait' then return 0 end
   return swaps and far
 end
 local function granted()
-  if shape == 'nx' then return 1 end
+  if shape == 'nx' or shape == 'timed' then return 1 end
   return shape == 'set' and redis.status_reply('OK')
 end
 
@@ -71,7 +71,7 @@ local careful = free == '1' and settle > 0
 -- take(token, reply) writes all that makes the lock ours.
 local function take(token, reply)
   local before = redis.call('HGET', record, name)
-  s.token, s.ends, s.text, s.since, s.place, s.settle, s.stands, s.timed = token, ends, written, now, '-', 0, 0, '0'
+  s.token, s.ends, s.text, s.since, s.place, s.settle, s.stands, s.timed = token, ends, written, now, '-', 0, 0, shape == 'timed' and '1' or '0'
   write(name, s, keeps)
   local set = redis.pcall('SET', guard, token, 'PX', ttl)
   if not set.err then set = redis.pcall('SET', key, token, 'PX', ttl) end

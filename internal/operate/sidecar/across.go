@@ -2,6 +2,7 @@ package sidecar
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -14,7 +15,8 @@ import (
 
 // across rewrites a command on a lock's key. It does not where the command is to be translated as at stage modern.
 func (t *translator) across(c *proxy.Client, here *place, name string, known command, args [][]byte, o *order, now time.Time, out []byte) (verdict proxy.Verdict, with []byte, done bool) {
-	s, at := t.sidecar, known.keys.In(args)
+	s, named := t.sidecar, known.keys.In(args)
+	at := slices.DeleteFunc(slices.Clone(named), func(i int) bool { return !t.Covers(args[i]) })
 	home := map[stages.Stage]bool{stages.Old: s.opts.DataOld, stages.New: !s.opts.DataOld}[o.Stage]
 	for _, i := range at {
 		home = home && !s.keys.elsewhere(string(args[i]), stages.Number(o.Stage), now)
@@ -60,10 +62,8 @@ func (t *translator) across(c *proxy.Client, here *place, name string, known com
 	case !c.Alone:
 		return proxy.Apart, out, true
 	}
-	for _, i := range at {
-		if !t.Covers(args[i]) {
-			return refuse(fmt.Sprintf("on keys of which some are locks: at stage %v these are not where the others are; send one command for each", o.Stage))
-		}
+	if len(at) < len(named) {
+		return refuse(fmt.Sprintf("on keys of which some are locks: at stage %v these are not where the others are; send one command for each", o.Stage))
 	}
 	lives := o.Lives()
 	if !lives {

@@ -113,14 +113,10 @@ func (x *exchange) take() any {
 	if len(x.args) > 4 { // PX or EX: Old has read it
 		ms, err := x.atOld("PTTL", x.key)
 		if left, ok := ms.(int64); err == nil && ok && left > 0 {
-			command.TTL = time.Duration(left) * time.Millisecond
-			command.Sidecar.Until = x.now().Add(command.TTL) // it is not renewed, whatever becomes of this process
+			command.TTL, command.Sidecar.Form = time.Duration(left)*time.Millisecond, protocol.FormTimed
 		}
 	}
 	n, err := x.atNew(command)
-	if n == int64(1) && len(x.args) > 4 { // the service sees that TTL
-		_, err = x.runAtNew([][]byte{[]byte("PEXPIRE"), []byte(x.key), []byte(fmt.Sprint(command.TTL.Milliseconds()))})
-	}
 	if n == int64(1) && err == nil && time.Now().Before(x.o.Until) {
 		return took
 	}
@@ -167,15 +163,10 @@ func (x *exchange) swap() any {
 		return []byte(x.far)
 	case seen == nil, x.over(seen) && before != nil: // granted, or it is the service's own
 		return before
+	case before == nil || x.over(before): // what is live lives on New alone, be it the service's own: nothing stays here
+		return or(seen, x.put(text, before))
 	case string(bytesOf(seen)) == x.far:
-		if before == nil || x.over(before) { // it took nothing: nothing of it stays
-			if err := x.put(text, before); err != nil {
-				return err
-			}
-		}
 		return seen
-	case before == nil || x.over(before):
-		return seen // the service's own lock, which lives on New
 	}
 	return before
 }
@@ -267,49 +258,39 @@ func (x *exchange) look() any {
 // old is any command at stage old: it acts on Old as it came. What of the service's lock is on New since a stage both is given back, so nothing there
 // ends at another time.
 func (x *exchange) old() any {
-	if x.changes() {
-		for _, i := range x.at {
-			if key := string(x.args[i]); x.sidecar.keys.elsewhere(key, 0, time.Now()) && (x.mine(key) || x.both(key)) {
-				x.sidecar.keys.alone(key, 0)
-				_, _ = x.atNew(x.rules.Del(x.now(), key)) // else it ends with its lease
-			}
-		}
+	for _, key := range x.leftover(0) {
+		x.sidecar.keys.alone(key, 0)
+		_, _ = x.atNew(x.rules.Del(x.now(), key)) // else it ends with its lease
 	}
 	return or(x.atOld(x.words()...))
 }
 
-// new is any command at stage new: it acts on New. What of the service's lock is on Old since a stage both is given back, where Old answers: it keeps
-// nobody out any more.
+// new is any command at stage new: it acts on New. Unless New's key is another's, no text stays on Old since a stage both, where Old answers: at the next
+// stage both it would keep everybody out. It may be a text of another service, which has lost a GETSET.
 func (x *exchange) new() any {
-	if x.changes() {
-		for _, i := range x.at {
-			key := string(x.args[i])
-			if !x.sidecar.keys.elsewhere(key, 2, time.Now()) || !x.mine(key) && !x.both(key) {
-				continue
-			}
-			if text, err := x.atNew(x.rules.Get(x.now(), key)); err == nil && text != nil {
-				x.sidecar.keys.alone(key, 2)
-				_, _ = x.atOld("EVAL", putScript, 1, key, text)
-			}
+	for _, key := range x.leftover(2) {
+		text, err := x.atOld("GET", key)
+		if err != nil || text == nil {
+			continue
+		}
+		seen, err := x.atNew(x.rules.Get(x.now(), key))
+		if err == nil && string(bytesOf(seen)) != x.far && (seen != nil || x.known.mode == spares) {
+			x.sidecar.keys.alone(key, 2)
+			_, _ = x.atOld("EVAL", putScript, 1, key, text)
 		}
 	}
 	return or(x.onNew())
 }
 
-// changes tells whether the command is no mere read.
-func (x *exchange) changes() bool { return x.known.mode != reads && x.name != "GET" }
-
-// both tells whether a text stands on both servers that is no token: a GETSET has put it over another text.
-func (x *exchange) both(key string) bool {
-	old, err1 := x.atOld("GET", key)
-	new, err2 := x.atNew(x.rules.Get(x.now(), key))
-	return err1 == nil && err2 == nil && old != nil && string(bytesOf(old)) == string(bytesOf(new))
-}
-
-// mine tells whether the service's own token stands on New's key.
-func (x *exchange) mine(key string) bool {
-	kept, err := x.keep(x.rules.Keep(x.now(), key, false))
-	return err == nil && (kept.Int == protocol.KeepDone || kept.Int == protocol.KeepRepair)
+// leftover are the keys of a command that is no mere read of which something may be where this stage's commands do not go.
+func (x *exchange) leftover(stage int) (keys []string) {
+	for _, i := range x.at {
+		key := string(x.args[i])
+		if x.known.mode != reads && x.name != "GET" && x.sidecar.keys.elsewhere(key, stage, time.Now()) {
+			keys = append(keys, key)
+		}
+	}
+	return keys
 }
 
 // keep asks New by the keeper's script.

@@ -3,6 +3,7 @@ package sidecar_test
 import (
 	"cmp"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"syscall"
@@ -125,10 +126,10 @@ func TestHandoverCommands(t *testing.T) {
 				says(t, conn, "OK", "SET", k, "x", "NX", "PX", "20000")
 				require.Equal(t, where, h.where(k))
 				says(t, other, "nil", "SET", k, "y", "NX", "PX", "20000")
-				if stage == stages.Both { // it ends by itself, also where the sidecar dies before it has set that TTL
+				if stage == stages.Both { // its TTL is the service's own: nobody renews it
 					records, err := redis.Strings(h.new.Do("HVALS", protocol.SidecarKey(k)), nil)
 					require.NoError(t, err)
-					assert.True(t, slices.ContainsFunc(records, func(r string) bool { return strings.HasSuffix(r, " x") && strings.Fields(r)[1] != "0" }), records)
+					assert.True(t, slices.ContainsFunc(records, func(r string) bool { return strings.HasSuffix(r, " 1 x") }), records)
 				}
 				says(t, conn, "0", "EVAL", freeScript, "1", k, "y")
 				says(t, conn, "1", "EVAL", freeScript, "1", k, "x")
@@ -155,19 +156,74 @@ func TestHandoverCommands(t *testing.T) {
 	assert.Equal(t, "new", h.new.Value("data"))
 }
 
-// A GETSET at stage both has put the service's text over another one on New too, where it is no token and has no end. It goes with the text on Old.
+// TestHandoverLeavesNoText: what a GETSET at stage both leaves on Old keeps nobody out when the stage is both again.
 func TestHandoverLeavesNoText(t *testing.T) {
 	h := newHouses(t)
-	conn := h.client(h.sidecar("one", true))
+	one, two := h.client(h.sidecar("one", true)), h.client(h.sidecar("two", false))
+	free := func() {
+		t.Helper()
+		h.gone("lock:a")
+		h.move(stages.Both)
+		says(t, two, "1", "SETNX", "lock:a", "x y")
+		says(t, two, "1", "DEL", "lock:a")
+	}
+	h.move(stages.Both, stages.New)
+	says(t, one, "OK", "SET", "lock:a", "5") // no token
 	h.move(stages.Both)
-	h.new.Do("SET", "lock:a", "5")
-	says(t, conn, "5", "GETSET", "lock:a", "x y")
+	says(t, one, "5", "GETSET", "lock:a", "x y")
+	require.Equal(t, "new", h.where("lock:a"), "where it was")
+	h.move(stages.New)
+	says(t, two, "x y", "GETSET", "lock:a", "y z")
+	says(t, two, "1", "DEL", "lock:a")
+	free()
+	says(t, two, "1", "SETNX", "lock:a", "two")
+	says(t, one, "far", "GETSET", "lock:a", "one") // as on a bare server its text stands on Old
+	require.Equal(t, "one", h.old.Value("lock:a"))
+	h.move(stages.New)
+	says(t, two, "1", "DEL", "lock:a")
+	free()
+	h.move(stages.New)
+	says(t, two, "OK", "MSET", "lock:b", "5", "data", "5")
+	says(t, two, "1", "DEL", "lock:b")
+	h.move(stages.Both, stages.Old) // data is no lock, for which the stages would wait
+}
+
+// TestHandoverTextWithoutATime: where Old did not answer the DEL of such a lock at stage new, its text counts again at stage both: the stages wait for it, and a DEL frees
+// it, be it the operator's.
+func TestHandoverTextWithoutATime(t *testing.T) {
+	h := newHouses(t)
+	way := redistest.NewLink(t, h.old.Addr)
+	one := h.client(h.sidecar("one", false, func(o *sidecar.Options) { o.Old, o.MemberLease = poolOf(t, way.Addr), 3*time.Second }))
+	h.move(stages.Both)
+	says(t, one, "1", "SETNX", "lock:a", "x y")
+	h.move(stages.New)
+	way.Partition()
+	says(t, one, "1", "DEL", "lock:a")
+	way.Heal()
+	h.move(stages.Both)
+	says(t, one, "0", "SETNX", "lock:a", "x y")
+	redistest.Await(t, "the sidecar's report", 20*time.Second, func() bool {
+		view, err := h.store.Show(t.Context())
+		require.NoError(t, err)
+		inTheWay, err := h.store.Move(t.Context(), view.Record.Epoch, stages.New, false)
+		require.NoError(t, err)
+		return strings.Contains(fmt.Sprint(inTheWay), "holds a lock of, stage old")
+	})
+	h.old.Do("DEL", "lock:a")
+	says(t, one, "1", "SETNX", "lock:a", "x y")
 	require.Equal(t, "old new", h.where("lock:a"))
-	says(t, conn, "ERR value is not an integer or out of range", "EVAL", "return 1", "x", "lock:a")
-	h.move(stages.Old)
-	says(t, conn, "x y", "GETSET", "lock:a", ends(20*time.Second))
-	says(t, conn, "1", "DEL", "lock:a")
-	require.Equal(t, "nowhere", h.where("lock:a"))
+}
+
+// TestHandoverKeepsWhatHasNoEnd: a lock of SET NX PX that was taken at stage both ends like any other one: not at all, once its TTL is taken away.
+func TestHandoverKeepsWhatHasNoEnd(t *testing.T) {
+	h := newHouses(t)
+	one := h.client(h.sidecar("one", true))
+	h.move(stages.Both)
+	says(t, one, "OK", "SET", "lock:a", "host-7", "NX", "PX", "1000")
+	h.move(stages.New)
+	says(t, one, "1", "PERSIST", "lock:a")
+	time.Sleep(time.Second)
+	says(t, one, "host-7", "GET", "lock:a")
 }
 
 // TestHandoverFaults cuts a sidecar off from either server within a command, at stage both. The service hears an error or "held", nobody enters beside another, and what

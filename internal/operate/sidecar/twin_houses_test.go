@@ -36,7 +36,7 @@ func TestTwinOfTwoServers(t *testing.T) {
 			counts[p.ended]++
 		}
 	}
-	t.Logf("%d commands compared, %d refused; moves to %v; programs that met a difference of the list: %v", w.compared, w.refused, w.moved, counts)
+	t.Logf("%d commands compared, %d refused; commands at %v; moves to %v; programs that met a difference of the list: %v", w.compared, w.refused, w.at, w.moved, counts)
 	require.Greater(t, w.compared, 3**housePrograms)
 	for _, stage := range []stages.Stage{stages.Old, stages.Both, stages.New} {
 		require.Greater(t, w.at[stage], *housePrograms/3, "commands at stage %v", stage)

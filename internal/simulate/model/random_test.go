@@ -152,7 +152,7 @@ func sidecarCall(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 		text = "text of its own"
 	}
 	call := &protocol.SidecarCall{
-		Name: s.Name, Form: []protocol.Form{protocol.FormSetNX, protocol.FormSet, protocol.FormTakes, protocol.FormLoses, protocol.FormWait}[g.IntN(5)],
+		Name: s.Name, Form: []protocol.Form{protocol.FormSetNX, protocol.FormSet, protocol.FormTakes, protocol.FormLoses, protocol.FormWait, protocol.FormTimed}[g.IntN(6)],
 		Text: text, Far: s.Far, Now: now.Add(hours(-1, 0, 3)), Until: now.Add(hours(1, 2)), Free: g.IntN(6) == 0, Settle: hours(0, 0, 9),
 		Unit: d.Unit, Layout: d.Layout,
 	}

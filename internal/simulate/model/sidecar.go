@@ -105,7 +105,7 @@ func sidecarTake(c *call) protocol.Reply {
 	cmd, side := c.command, c.command.Sidecar
 	refused := func() protocol.Reply {
 		switch side.Form {
-		case protocol.FormSetNX, protocol.FormWait:
+		case protocol.FormSetNX, protocol.FormTimed, protocol.FormWait:
 			return integer(0)
 		case protocol.FormTakes, protocol.FormLoses:
 			return text(side.Far)
@@ -114,7 +114,7 @@ func sidecarTake(c *call) protocol.Reply {
 	}
 	granted := func() protocol.Reply {
 		switch side.Form {
-		case protocol.FormSetNX:
+		case protocol.FormSetNX, protocol.FormTimed:
 			return integer(1)
 		case protocol.FormSet:
 			return text("OK")
@@ -134,6 +134,9 @@ func sidecarTake(c *call) protocol.Reply {
 	keeps := cmd.Claim.Milliseconds() + ttl
 	take := func(token string) {
 		s.token, s.until, s.text, s.since, s.place, s.settle, s.stands, s.timed = token, int64(side.Until)/1e6, side.Text, c.ms, "-", 0, 0, 0
+		if side.Form == protocol.FormTimed {
+			s.timed = 1
+		}
 		c.remember(&s, keeps)
 		c.write(cmd.Guard, token, ttl)
 		c.write(cmd.Key, token, ttl)
