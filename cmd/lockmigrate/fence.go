@@ -175,7 +175,7 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 		}
 		defer kept.Close()
 		record = func(e fence.Entry) error { return cmp.Or(kept.Write(e), kept.Sync()) }
-		keeps = fmt.Sprintf("\"lockmigrate fence --remove %s --execute\" restores the former rights", terminal.Quoted(flags.journal))
+		keeps = fmt.Sprintf("\"lockmigrate fence --remove %s --execute\" restores the former rights", shellWord(flags.journal))
 	}
 	for i := range all {
 		if n := carriers[i]; n != nil {

@@ -123,10 +123,9 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 	view, err := at.store.Show(ctx)
 	if errors.Is(err, stages.ErrNoRecord) {
 		names, _ := at.store.Names(ctx)
-		if s.reserved = slices.Contains(names, s.namespace); s.reserved {
-			return s, nil
+		if s.reserved = slices.Contains(names, s.namespace); !s.reserved {
+			s.others = firstFew(names)
 		}
-		s.others = firstFew(names)
 		if s.profile != nil && s.oldErr == nil && len(s.patterns()) > 0 {
 			to := *at
 			to.flags.match, to.flags.profile = s.patterns(), s.profileFile

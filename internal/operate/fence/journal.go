@@ -3,6 +3,7 @@ package fence
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -31,10 +32,12 @@ func ReadJournal(name string) ([]Entry, error) {
 	var all []Entry
 	for line := range strings.Lines(string(text)) {
 		var e Entry
-		if err := json.Unmarshal([]byte(line), &e); err != nil || e.User == "" || e.Before == "" {
-			if !strings.HasSuffix(line, "\n") {
-				break // torn by a crash: nothing was changed before the line was there
-			}
+		entry := strings.TrimRight(line, "\n")
+		err, torn := json.Unmarshal([]byte(entry), &e), (*json.SyntaxError)(nil)
+		if errors.As(err, &torn) && torn.Offset == int64(len(entry)) && strings.HasPrefix(entry, "{") {
+			continue // by a crash or a full disk: nothing was changed before the line was there
+		}
+		if err != nil || e.User == "" || e.Before == "" {
 			return nil, fmt.Errorf("%s is no journal of a fence: %.60q", name, line)
 		}
 		same := func(o Entry) bool { return o.Server == e.Server && o.User == e.User && o.At.Equal(e.At) }

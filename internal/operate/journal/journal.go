@@ -10,10 +10,21 @@ import (
 type Journal[E any] struct{ file *os.File }
 
 // Open opens or creates a journal. Nobody else may read it: values and rights may be of interest to others.
+// A last line that a crash or a full disk has torn is ended, or the next entry would be a part of it.
 func Open[E any](name string) (*Journal[E], error) {
-	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err != nil {
 		return nil, err
+	}
+	last := []byte{'\n'}
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() && info.Size() > 0 {
+		_, _ = file.ReadAt(last, info.Size()-1)
+	}
+	if last[0] != '\n' {
+		if _, err := file.WriteString("\n"); err != nil {
+			_ = file.Close()
+			return nil, err
+		}
 	}
 	return &Journal[E]{file}, nil
 }
