@@ -1,16 +1,18 @@
 package handover
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // Funcs are what Wrap needs of a lock of another library. H is what that library returns for a lock that is held. Acquire and Release are required,
@@ -25,8 +27,8 @@ type Funcs[H any] struct {
 	// Release gives the lock back. An error that is no ErrLost is tried again until the lock's deadline.
 	Release func(ctx context.Context, held H) error
 
-	// Extend makes the lease of TTL begin anew. It is called three times in each TTL, and before the lock is handed out where Acquire took longer than
-	// a third of it. Nil: nothing extends it, or the library does.
+	// Extend makes the lease of TTL begin anew. It is called three times in each TTL, sooner after an error, and before the lock is handed out where Acquire took longer
+	// than a third of it. Nil: nothing extends it, or the library does.
 	Extend func(ctx context.Context, held H) error
 
 	// Lost returns a channel that is closed when the library has lost the lock. Nil: it does not tell.
@@ -39,19 +41,33 @@ type Funcs[H any] struct {
 // Wrap makes a Locker of anything that can acquire and release. The name tells all members, and the operator, which lock it is: "redsync at redis-a". It is
 // the half's name in the record. The Locker is for package handover: its locks have no fencing tokens.
 func Wrap[H any](name string, f Funcs[H]) lockmigrate.Locker {
-	ctx, end := context.WithCancelCause(context.Background())
-	return &wrapped[H]{called: name, f: f, life: ctx, end: end}
+	w := &wrapped[H]{called: name, f: f}
+	w.life, w.end = context.WithCancelCause(context.Background())
+	clock := lifetime.NewClock()
+	w.renewer = lifetime.NewRenewer(lifetime.RenewerOptions{Now: clock.Now, Servers: make([]lifetime.Batcher, 1)}) // each lock is renewed by itself
+	patience := longest / 4
+	if f.TTL > 0 {
+		patience = min(f.TTL/4, patience)
+	}
+	w.lives = lifetime.Locker{
+		Now: clock.Now, At: clock.At, Seen: lockers.Observer(nil), Watch: w.renewer, Background: &w.background, ReplyTimeout: patience,
+	}
+	return w
 }
 
-type wrapped[H any] struct {
-	called string
-	f      Funcs[H]
-	life   context.Context
-	end    context.CancelCauseFunc
-	work   sync.WaitGroup
+// longest is how long a library may take for one release or extension, unless its caller says so. A fourth of it is the patience with one command.
+const longest = 10 * time.Second
 
-	mu   sync.Mutex
-	held int
+type wrapped[H any] struct {
+	called     string
+	f          Funcs[H]
+	renewer    *lifetime.Renewer
+	lives      lifetime.Locker
+	background driver.Background
+	life       context.Context // of those who hear of losses
+	end        context.CancelCauseFunc
+	closing    sync.Once
+	left       error // what Close found
 }
 
 func (w *wrapped[H]) name() string { return w.called }
@@ -93,7 +109,7 @@ func (w *wrapped[H]) acquire(ctx context.Context, key string, by func(context.Co
 	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
-	began := time.Now()
+	began := w.lives.Now()
 	held, err := by(ctx, key)
 	if err != nil {
 		e := &lockmigrate.Error{Op: "acquire", Key: key, Cause: err, Note: w.called}
@@ -103,230 +119,167 @@ func (w *wrapped[H]) acquire(ctx context.Context, key string, by func(context.Co
 		}
 		return nil, e
 	}
-	k := &wrappedLock[H]{locker: w, key: key, held: held, until: began.Add(w.f.TTL), released: make(chan struct{})}
-	k.ctx, k.cancel = context.WithCancelCause(context.WithoutCancel(ctx))
-	if w.f.Extend != nil && time.Since(began) > w.f.TTL/3 { // it waited: nobody knows when the lease began
-		k.until = time.Now().Add(w.f.TTL)
-		err = k.extend(ctx)
+	k := &wrappedLock[H]{locker: w, key: key, held: held, over: make(chan struct{})}
+	k.Init(&w.lives, k, ctx)
+	k.Lease.Owner, k.Lease.Span = k, w.f.TTL
+	if w.f.TTL <= 0 {
+		k.Lease.Span = lockers.Longest // until the library tells
 	}
-	w.mu.Lock()
-	w.held++
-	w.mu.Unlock()
-	w.work.Go(k.watch)
+	k.Lease.Begin(began, began.Add(k.Lease.Span))
+	if w.f.Extend != nil {
+		k.Lease.Every = w.f.TTL / 3
+		if now := w.lives.Now(); now.Sub(began) > k.Lease.Every { // it waited: nobody knows when the lease began
+			k.Lease.Begin(now, now.Add(k.Lease.Span))
+			err = k.extend(ctx)
+		}
+	}
+	k.Watched(func() {})
+	if w.f.Lost != nil {
+		w.background.Go(k.hear)
+	}
 	if err != nil {
-		_ = k.Release(ctx)
+		_ = k.Life.Release(ctx)
 		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: err, Note: w.called + ": it was acquired, could not be extended, and is given back"}
 	}
-	return k, nil
+	return foreign{k.AsLock()}, nil
 }
 
 // Do implements lockmigrate.Locker.
 func (w *wrapped[H]) Do(ctx context.Context, key string, work func(ctx context.Context) error) error {
-	return lifetime.Do(ctx, key, w.Acquire, 10*time.Second, work)
+	return lifetime.Do(ctx, key, w.Acquire, longest, work)
 }
 
 // Close implements lockmigrate.Locker. What is held is lost to its holders.
 func (w *wrapped[H]) Close() error {
-	w.mu.Lock()
-	held := w.held
-	w.mu.Unlock()
-	w.end(lifetime.ErrClosed)
-	w.work.Wait()
-	return lockers.StillHeld(w.called, held)
+	w.closing.Do(func() {
+		w.end(lifetime.ErrClosed)
+		w.background.Close()
+		w.left = lockers.StillHeld(w.called, w.renewer.Close())
+	})
+	return w.left
 }
 
 // wrappedLock is a lock of another library.
 type wrappedLock[H any] struct {
-	locker   *wrapped[H]
-	key      string
-	held     H
-	ctx      context.Context
-	cancel   context.CancelCauseFunc
-	released chan struct{}
+	lifetime.Life
+	locker *wrapped[H]
+	key    string
+	held   H
+	over   chan struct{} // closed when the holder has been told
 
-	mu    sync.Mutex
-	until time.Time
-	rests bool // a release was asked for: nothing extends it any more
-	gone  bool
+	extending atomic.Bool // by a library that may hang whatever its ctx says
+	releasing atomic.Bool // a release was asked for: the loss that the library tells may be that
 }
+
+var _ lifetime.Sole = (*wrappedLock[int])(nil)
+
+// Key, Token, Fence and Stage are the holder's too.
 
 func (k *wrappedLock[H]) Key() string              { return k.key }
 func (k *wrappedLock[H]) Token() string            { return k.locker.called }
 func (k *wrappedLock[H]) Fence() int64             { return 0 }
 func (k *wrappedLock[H]) Stage() lockmigrate.Stage { return lockmigrate.StageModern }
-func (k *wrappedLock[H]) Context() context.Context { return k.ctx }
 
-// never is the Expiry of a lock that lasts until its library tells.
-const never = 10 * 365 * 24 * time.Hour
-
-func (k *wrappedLock[H]) Expiry() time.Time {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if k.locker.f.TTL <= 0 {
-		return time.Now().Add(never)
-	}
-	return k.until
-}
-
-// watch extends the lease, and tells the holder of its end.
-func (k *wrappedLock[H]) watch() {
-	f := &k.locker.f
-	var lost <-chan struct{}
-	if f.Lost != nil {
-		lost = f.Lost(k.held)
-	}
-	var cause error
-	extended, extending := make(chan error, 1), false // beside us: a library may hang whatever its ctx says
-	for {
-		left := time.Until(k.Expiry())
-		if left <= 0 {
-			k.lose(lockmigrate.ReasonDeadline, cause)
-			return
-		}
-		next := left
-		if f.Extend != nil && !extending {
-			next = min(left, f.TTL/3)
-		}
-		timer := time.NewTimer(next)
-		select {
-		case <-k.released:
-			timer.Stop()
-			return
-		case <-k.locker.life.Done():
-			timer.Stop()
-			k.lose(lockmigrate.ReasonClosed, nil)
-			return
-		case <-lost:
-			timer.Stop()
-			if k.resting() {
-				lost = nil // the release may be what it tells of; Release knows
-				continue
-			}
-			k.lose(lockmigrate.ReasonTaken, errors.New(k.locker.called+" has lost it"))
-			return
-		case cause = <-extended:
-			timer.Stop()
-			if extending = false; errors.Is(cause, lockmigrate.ErrLost) && !k.resting() {
-				k.lose(lockmigrate.ReasonTaken, cause)
-				return
-			}
-		case <-timer.C:
-			if f.Extend != nil && !extending && !k.resting() {
-				extending = true
-				go func() { extended <- k.extend(k.locker.life) }()
-			}
-		}
-	}
-}
-
-// extend makes the lease begin anew, counted from before it was asked.
-func (k *wrappedLock[H]) extend(ctx context.Context) error {
-	began, f := time.Now(), &k.locker.f
-	bounded, cancel := context.WithDeadline(ctx, k.Expiry())
-	defer cancel()
-	if err := f.Extend(bounded, k.held); err != nil {
-		return err
-	}
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	k.until = began.Add(f.TTL)
-	return nil
-}
+// foreign is a wrappedLock as its holder sees it.
+type foreign struct{ lockmigrate.Lock }
 
 // whenOver calls f when nothing of the lock is held any more.
-func (k *wrappedLock[H]) whenOver(f func()) { context.AfterFunc(k.ctx, f) }
+func (k foreign) whenOver(f func()) { context.AfterFunc(k.Context(), f) }
 
-func (k *wrappedLock[H]) lose(reason lockmigrate.Reason, cause error) {
-	k.cancel(&lockmigrate.Error{Op: "hold", Key: k.key, Kind: lockmigrate.ErrLost, Reason: reason, Cause: cause, Note: k.locker.called})
-}
-
-// Renew implements lockmigrate.Lock.
-func (k *wrappedLock[H]) Renew(ctx context.Context) error {
-	if k.ctx.Err() != nil {
-		return context.Cause(k.ctx)
-	}
-	if k.locker.f.Extend == nil {
-		return nil
-	}
-	return k.extend(ctx)
-}
-
-// Release implements lockmigrate.Lock.
-func (k *wrappedLock[H]) Release(ctx context.Context) error {
-	k.mu.Lock()
-	if k.gone {
-		k.mu.Unlock()
-		return cmp.Or(context.Cause(k.ctx), error(&lockmigrate.Error{Op: "release", Key: k.key, Kind: lockmigrate.ErrReleased}))
-	}
-	again := k.rests // it is being tried again
-	k.rests = true
-	k.mu.Unlock()
-	before := context.Cause(k.ctx)
-	err := k.giveBack(ctx)
-	if err != nil && !errors.Is(err, lockmigrate.ErrLost) && before == nil {
-		if !again {
-			k.locker.work.Go(k.releaseAgain)
+// hear tells the holder of a loss that the library tells.
+func (k *wrappedLock[H]) hear() {
+	select {
+	case <-k.locker.f.Lost(k.held):
+		if !k.releasing.Load() && k.locker.renewer.Remove(&k.Lease) { // else Release knows
+			k.Life.Lost(lifetime.Taken)
 		}
-		return &lockmigrate.Error{Op: "release", Key: k.key, Cause: err, Note: k.locker.called}
-	}
-	return k.ends(before, err)
-}
-
-// releaseAgain tries until the lock is given back, or has ended.
-func (k *wrappedLock[H]) releaseAgain() {
-	for pause := 50 * time.Millisecond; ; pause = min(2*pause, time.Second) {
-		if lifetime.Sleep(k.ctx, pause) != nil {
-			_ = k.ends(context.Cause(k.ctx), nil)
-			return
-		}
-		bounded, cancel := context.WithTimeout(k.ctx, 10*time.Second)
-		err := k.giveBack(bounded)
-		cancel()
-		if err == nil || errors.Is(err, lockmigrate.ErrLost) {
-			_ = k.ends(nil, err)
-			return
-		}
+	case <-k.over:
+	case <-k.locker.life.Done():
 	}
 }
 
-// giveBack says ErrLost where the library could not release the lock, and tells that it has lost it.
-func (k *wrappedLock[H]) giveBack(ctx context.Context) error {
-	err := k.locker.f.Release(ctx, k.held)
-	if err != nil && k.locker.f.Lost != nil {
-		select {
-		case <-k.locker.f.Lost(k.held):
-			return errors.Join(lockmigrate.ErrLost, err)
-		default:
-		}
+// extend asks the library, and does not wait for it longer than the lease lasts.
+func (k *wrappedLock[H]) extend(ctx context.Context) error {
+	if !k.extending.CompareAndSwap(false, true) {
+		return errors.New(k.locker.called + " has not answered an earlier Extend")
 	}
-	return err
+	bounded, cancel := context.WithDeadline(ctx, k.Expiry())
+	extended := make(chan error, 1)
+	go func() {
+		defer cancel()
+		defer k.extending.Store(false)
+		extended <- k.locker.f.Extend(bounded, k.held)
+	}()
+	select {
+	case err := <-extended:
+		return err
+	case <-bounded.Done():
+		return context.Cause(bounded)
+	}
 }
 
-func (k *wrappedLock[H]) resting() bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	return k.rests
-}
-
-// ends is the end of a lock whose release has run: before is how it was lost already, err that it was lost.
-func (k *wrappedLock[H]) ends(before, err error) error {
-	k.mu.Lock()
-	first := !k.gone
-	k.gone = true
-	k.mu.Unlock()
-	if first {
-		close(k.released)
-		k.locker.mu.Lock()
-		k.locker.held--
-		k.locker.mu.Unlock()
+// Renew implements lifetime.Kind.
+func (k *wrappedLock[H]) Renew(ctx context.Context, _ func(driver.Outcome)) (driver.Outcome, error) {
+	var err error
+	switch f := &k.locker.f; {
+	case f.Extend != nil:
+		err = k.extend(ctx)
+	case f.TTL > 0:
+		err = errors.New(k.locker.called + " cannot extend it")
 	}
 	switch {
-	case before != nil:
-		return before
-	case err != nil:
-		k.lose(lockmigrate.ReasonTaken, err)
-		return context.Cause(k.ctx)
+	case err == nil:
+		return driver.Ended(protocol.Renewed, nil), nil
+	case errors.Is(err, lockmigrate.ErrLost):
+		return driver.Ended(protocol.Lost, err), nil
 	}
-	k.cancel(&lockmigrate.Error{Op: "release", Key: k.key, Kind: lockmigrate.ErrReleased})
-	return nil
+	return driver.Ended(protocol.Failed, err), nil
 }
+
+// RenewAlone implements lifetime.Alone.
+func (k *wrappedLock[H]) RenewAlone(ctx context.Context) (lifetime.Answer, error) {
+	answer, _, err := k.Life.RenewAlone(ctx)
+	return answer, err
+}
+
+// Release implements lifetime.Kind. A lock that is lost is not released again.
+func (k *wrappedLock[H]) Release(ctx context.Context, _ func(driver.Outcome)) (driver.Outcome, error) {
+	k.releasing.Store(true)
+	err := k.locker.f.Release(ctx, k.held)
+	switch {
+	case err == nil:
+		return driver.Ended(protocol.Released, nil), nil
+	case errors.Is(err, lockmigrate.ErrLost), k.Over() != nil, k.toldLost():
+		return driver.Ended(protocol.NotOurs, err), nil
+	}
+	return driver.Ended(protocol.Failed, err), nil
+}
+
+// toldLost tells that the library has told a loss.
+func (k *wrappedLock[H]) toldLost() bool {
+	if k.locker.f.Lost == nil {
+		return false
+	}
+	select {
+	case <-k.locker.f.Lost(k.held):
+		return true
+	default:
+		return false
+	}
+}
+
+// Explain implements lifetime.Kind.
+func (k *wrappedLock[H]) Explain(e *lockmigrate.Error) {
+	if e.Reason == lockmigrate.ReasonTaken {
+		e.Note = k.locker.called + " has lost it"
+	}
+}
+
+// Ended implements lifetime.Kind.
+func (k *wrappedLock[H]) Ended(*lockmigrate.Error) { close(k.over) }
+
+// Renewal implements lifetime.Held; RenewAlone takes its place.
+func (k *wrappedLock[H]) Renewal() protocol.Command { return protocol.Command{} }
+
+// Heard implements lifetime.Held.
+func (k *wrappedLock[H]) Heard(protocol.Reply) lifetime.Answer { return lifetime.Unclear }
