@@ -2,7 +2,6 @@ package main
 
 import (
 	"cmp"
-	"errors"
 	"fmt"
 	"os"
 	"slices"
@@ -16,9 +15,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
-// mostWords is how many words an error lists: all options of a client, but not all names of a large fleet.
-const mostWords = 60
-
 // readScenario reads a fleet from a file.
 func readScenario(path string) (*scenario.Scenario, error) {
 	text, err := os.ReadFile(path)
@@ -30,22 +26,9 @@ func readScenario(path string) (*scenario.Scenario, error) {
 	}
 	s, err := scenario.Parse(string(text))
 	if err != nil {
-		return nil, wordError(path, err)
+		return nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return s, nil
-}
-
-// wordError is about words of a scenario, and where they stand: a word that nobody knows comes with those that may stand there.
-func wordError(where string, err error) error {
-	var line *scenario.Error
-	if !errors.As(err, &line) || line.Word == "" {
-		return fmt.Errorf("%s: %w", where, err)
-	}
-	hint := line.Hint()
-	if len(line.Known) <= mostWords {
-		hint = "known are " + strings.Join(line.Known, ", ")
-	}
-	return usageError(hint, "%s: %w", where, err)
 }
 
 // runScenario runs a scenario's fleet and compares it with what the file expects. Where clients overlapped it says which, and how to

@@ -111,7 +111,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 	fleet := scenario.Scenario{Fleet: full[sim.Fleet]()}
 	claim := explore.Finding{Claim: explore.Claims()[0]}
 	grid := sim.StandardGrid()
-	outcome := sim.Outcome{Cell: grid.Cells(sim.StandardSetting())[0]}
+	outcome := sim.Outcome{Cell: grid.Cells()[0]}
 	outcome.Broken, outcome.Hazards[0] = 1, 1
 	tally := &outcome.Sum
 	scanned := &scanJSON{w: out}

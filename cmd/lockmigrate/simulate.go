@@ -19,14 +19,13 @@ import (
 
 // simulateFlags are the flags of simulate.
 type simulateFlags struct {
-	axes            sim.Grid
-	clients, runs   int
-	habits, network string
-	seed            uint64
-	html, scenario  string
-	run             time.Duration
-	as              string
-	shrink          bool
+	axes           sim.Grid
+	runs           int
+	seed           uint64
+	html, scenario string
+	run            time.Duration
+	as             string
+	shrink         bool
 }
 
 func newSimulateCommand(env *environment) *cobra.Command {
@@ -55,9 +54,6 @@ func newSimulateCommand(env *environment) *cobra.Command {
 	f.Var((*axis)(&axes.Skews), "skew", "by how much one clock is ahead: `FROM:TO:STEP`, or one value")
 	f.Var((*axis)(&axes.Leases), "lease", "the leases of the first map: `FROM:TO:STEP`, or one value, which the second map has too")
 	f.Var((*axis)(&axes.Holds), "hold", "the hold times of the second map: `FROM:TO:STEP`, or one value, which the first map has too")
-	f.IntVar(&flags.clients, "clients", sim.StandardSetting().Clients, "how many clients want the lock")
-	f.StringVar(&flags.habits, "habits", "", "what a scenario's line says of a client, for all of them: `'WORD=VALUE ...'`, such as 'dialect=redispy-float overrun=1% pause-every=5s pause=0s..1s'")
-	f.StringVar(&flags.network, "network", "", "the network, as in a scenario: `'DELAY WORD=VALUE ...'`, such as '1ms lose-reply=1%'")
 	f.IntVar(&flags.runs, "runs", 5, "how many seeds to run, in each cell or of the scenario")
 	f.Uint64Var(&flags.seed, "seed", 1, "the first seed")
 	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the page to this `FILE`; empty for none")
@@ -116,7 +112,7 @@ func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
 		}
 		return showRun(env, report.Clobber(), f.as, false)
 	}
-	if err := unused(cmd, "--as: it shows one cell", "scheme", "skew", "lease", "hold", "clients", "habits", "network", "seed", "as", "shrink"); err != nil {
+	if err := unused(cmd, "--as: it shows one cell", "scheme", "skew", "lease", "hold", "seed", "as", "shrink"); err != nil {
 		return err
 	}
 	for flag, one := range map[string]struct {
@@ -127,54 +123,42 @@ func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
 			*one.axis = []time.Duration{one.usual}
 		}
 	}
-	g, setting, err := f.grid()
+	g, err := f.grid()
 	if err != nil {
 		return err
 	}
 	if len(g.Schemes) != 1 || len(g.Skews) != 1 || len(g.Leases) != 1 || len(g.Holds) != 1 {
 		return usageError("give one --scheme and one --skew, --lease and --hold, such as --scheme legacy --skew 9s; or --scenario FILE", "--as shows one run")
 	}
-	cell := g.Cells(setting)[0]
+	cell := g.Cells()[0]
 	return showRun(env, &scenario.Scenario{Fleet: *cell.Fleet(), Seed: f.seed, Seeds: 1}, f.as, f.shrink)
 }
 
 // grid checks the flags and makes the axes.
-func (f *simulateFlags) grid() (g sim.Grid, s *sim.Setting, err error) {
-	s = sim.StandardSetting()
-	for _, words := range []struct {
-		flag, value string
-		err         error
-	}{{"habits", f.habits, scenario.Habits(f.habits, &s.Client)}, {"network", f.network, scenario.Network(f.network, &s.Network)}} {
-		if words.err != nil {
-			return g, s, wordError("--"+words.flag, words.err)
-		}
-		if words.value != "" {
-			s.Flags += fmt.Sprintf(" --%s '%s'", words.flag, words.value)
-		}
-	}
+func (f *simulateFlags) grid() (g sim.Grid, err error) {
 	if g = f.axes; len(g.Schemes) == 0 {
 		g.Schemes = sim.Schemes
 	}
 	for _, name := range g.Schemes {
 		if !slices.Contains(sim.Schemes, name) {
-			return g, s, usageError(oneOf(sim.Schemes), "no scheme is named %q", name)
+			return g, usageError(oneOf(sim.Schemes), "no scheme is named %q", name)
 		}
 	}
 	if f.runs < 1 || f.runs > 1_000_000 {
-		return g, s, usageError("give 1 to 1000000", "--runs %d", f.runs)
+		return g, usageError("give 1 to 1000000", "--runs %d", f.runs)
 	}
-	if s.Clients = f.clients; len(g.Leases) == 1 {
+	if len(g.Leases) == 1 {
 		g.Lease = g.Leases[0]
 	}
 	if len(g.Holds) == 1 {
 		g.Hold = g.Holds[0]
 	}
-	for _, c := range g.Cells(s) {
+	for _, c := range g.Cells() {
 		if err := c.Validate(); err != nil {
-			return g, s, usageError("see the flags of simulate", "%w", err)
+			return g, usageError("see the flags of simulate", "%w", err)
 		}
 	}
-	return g, s, nil
+	return g, nil
 }
 
 // axis is the value of a flag that takes FROM:TO:STEP, or a single duration.
@@ -220,14 +204,14 @@ func (a *axis) hint() string {
 }
 
 func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, command string) error {
-	axes, setting, err := flags.grid()
+	axes, err := flags.grid()
 	if err == nil {
 		err = writable(flags.html)
 	}
 	if err != nil {
 		return err
 	}
-	cells := axes.Cells(setting)
+	cells := axes.Cells()
 	status := env.status()
 	defer status.Clear()
 	start := env.now()

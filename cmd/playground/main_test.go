@@ -84,7 +84,7 @@ func TestInABrowser(t *testing.T) {
 	live, sweep := filepath.Join(t.TempDir(), "playground.html"), filepath.Join(t.TempDir(), "sweep.html")
 	require.NoError(t, write(live))
 	table := sim.StandardGrid()
-	plan := sim.Sweep{Cells: table.Cells(sim.StandardSetting()), Runs: 2, Seed: 1}
+	plan := sim.Sweep{Cells: table.Cells(), Runs: 2, Seed: 1}
 	outcomes, err := plan.Run(t.Context())
 	require.NoError(t, err)
 	out, err := os.Create(sweep)

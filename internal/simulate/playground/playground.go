@@ -26,23 +26,21 @@ func ms(n int) time.Duration { return time.Duration(n) * time.Millisecond }
 
 // fleet makes the cell and its fleet, or says what is wrong with the settings.
 func (s *Settings) fleet() (*sim.Cell, *sim.Fleet, error) {
-	setting := sim.StandardSetting()
-	setting.Clients = s.Clients
-	setting.Client.Poll = ms(s.PollMS)
-	cell := sim.Cell{Scheme: s.Scheme, Skew: ms(s.SkewMS), Lease: ms(s.LeaseMS), Hold: ms(s.HoldMS), Setting: setting}
+	cell := sim.Cell{Scheme: s.Scheme, Skew: ms(s.SkewMS), Lease: ms(s.LeaseMS), Hold: ms(s.HoldMS), Clients: s.Clients, Poll: ms(s.PollMS)}
 	if err := cell.Validate(); err != nil {
 		return nil, nil, err
 	}
-	if s.PollMS < 1 || s.PauseMS < 0 || s.Failover < 0 {
-		return nil, nil, errors.New("a poll must be above zero, pauses and failovers not below")
+	if s.PauseMS < 0 || s.Failover < 0 {
+		return nil, nil, errors.New("pauses and failovers must not be below zero")
 	}
-	if s.PauseMS > 0 {
-		setting.Client.Chaos.PauseEvery = sim.Uniform(cell.Lease/2, 2*cell.Lease)
-		setting.Client.Chaos.Pause = sim.Uniform(ms(s.PauseMS)/2, ms(s.PauseMS))
+	f, nowAndThen := cell.Fleet(), sim.Uniform(cell.Lease/2, 2*cell.Lease)
+	for i := range f.Clients {
+		if s.PauseMS > 0 {
+			f.Clients[i].Chaos.PauseEvery, f.Clients[i].Chaos.Pause = nowAndThen, sim.Uniform(ms(s.PauseMS)/2, ms(s.PauseMS))
+		}
 	}
-	f := cell.Fleet()
 	if s.Failover > 0 {
-		f.Server.FailoverEvery, f.Server.Outage, f.Server.Behind = sim.Uniform(cell.Lease/2, 2*cell.Lease), sim.Fixed(ms(200)), sim.Fixed(ms(s.Failover))
+		f.Server.FailoverEvery, f.Server.Outage, f.Server.Behind = nowAndThen, sim.Fixed(ms(200)), sim.Fixed(ms(s.Failover))
 	}
 	return &cell, f, nil
 }

@@ -93,11 +93,7 @@ func edges(cells []*sim.Outcome, breaks func(*sim.Outcome) bool) string {
 
 // PlayCommand is the command line that plays a cell's first broken run again.
 func PlayCommand(o *sim.Outcome) string {
-	line := fmt.Sprintf("lockmigrate simulate --scheme %s --skew=%v --lease %v --hold %v --seed %d", o.Scheme, o.Skew, o.Lease, o.Hold, o.FirstSeed)
-	if n := o.Setting.Clients; n != sim.StandardSetting().Clients {
-		line += fmt.Sprintf(" --clients %d", n)
-	}
-	return line + o.Setting.Flags + " --as story"
+	return fmt.Sprintf("lockmigrate simulate --scheme %s --skew=%v --lease %v --hold %v --seed %d --as story", o.Scheme, o.Skew, o.Lease, o.Hold, o.FirstSeed)
 }
 
 func signedSeconds(d time.Duration) string { return strings.Replace(signed(d), "-", "−", 1) }

@@ -105,17 +105,6 @@ func habits(c *sim.Client) []field {
 	}
 }
 
-// Habits reads what a client line may say of every client of a sweep, such as "dialect=sec poll=1s overrun=1%": not its lease, hold time
-// and clock, which the sweep varies.
-func Habits(words string, c *sim.Client) error {
-	fields := append(slices.DeleteFunc(habits(c), func(f field) bool { return f.name == "hold" || f.name == "turns" }),
-		field{"poll", &c.Poll}, field{"drift", &c.DriftPPM}, field{"dialect", func(name string) (err error) {
-			c.Dialect, err = dialect(0, name)
-			return err
-		}})
-	return options(0, strings.Fields(words), "a client of a sweep", fields)
-}
-
 // keySet reads PREFIX*COUNT, or PREFIX*COUNT@WEIGHT.
 func keySet(n int, value string) (set sim.KeySet, err error) {
 	at := strings.LastIndexByte(value, '*')

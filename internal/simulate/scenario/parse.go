@@ -98,9 +98,6 @@ func (s *Scenario) plan() *sim.Plan {
 	return s.Fleet.Plan
 }
 
-// Network reads what a network line may say, such as "150us/1ms/5ms/20ms lose-reply=1%".
-func Network(words string, n *sim.Network) error { return network(0, strings.Fields(words), n) }
-
 // network reads: DELAY [reply=DELAY] [timeout=D] [lose-request=P] [lose-reply=P] [repeat=P] [repeat-reply=P] [lose-message=P]
 func network(n int, words []string, network *sim.Network) (err error) {
 	if len(words) > 0 && !strings.Contains(words[0], "=") {

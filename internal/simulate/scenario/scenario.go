@@ -21,6 +21,7 @@ package scenario
 
 import (
 	"fmt"
+	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -105,15 +106,18 @@ type Error struct {
 	Known []string // the words that may stand in its place
 }
 
-func (e *Error) Error() string {
-	if e.Line == 0 { // words of the command line
-		return e.Text
-	}
-	return fmt.Sprintf("line %d: %s", e.Line, e.Text)
-}
+func (e *Error) Error() string { return fmt.Sprintf("line %d: %s", e.Line, e.Text) }
 
 // Usage says that the caller's input is at fault.
 func (e *Error) Usage() bool { return true }
 
-// Hint says where the language is described.
-func (e *Error) Hint() string { return "docs/simulator.md describes the language" }
+// mostWords is how many words a hint lists: all options of a client, but not all names of a large fleet.
+const mostWords = 60
+
+// Hint lists the words that may stand there, or says where the language is described.
+func (e *Error) Hint() string {
+	if e.Word != "" && len(e.Known) <= mostWords {
+		return "known are " + strings.Join(e.Known, ", ")
+	}
+	return "docs/simulator.md describes the language"
+}

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -16,43 +15,23 @@ import (
 // Schemes are the fleets that a sweep compares, by the share of bridge clients among legacy ones. The last is tokens alone.
 var Schemes = []string{"legacy", "mixed-25", "mixed-50", "mixed-75", "bridge", "modern"}
 
-// Cell is one point of the grid: a fleet.
+// Cell is one point of the grid: a fleet near its server.
 type Cell struct {
 	Scheme  string
 	Skew    time.Duration // of one client's clock: a legacy one's where there is one
 	Lease   time.Duration // and the TTL of token holders
 	Hold    time.Duration
-	Setting *Setting
-}
-
-// Setting is what all cells of a sweep share.
-type Setting struct {
 	Clients int
-	// Client has the habits of every client, its dialect, and by how much clocks drift: half of them the other way. What is not
-	// said here follows from the lease.
-	Client  Client
-	Network Network
-	// Polls and Leases are relative to the lease: polls in one lease, leases in one run.
-	Polls, Leases int
-	Flags         string // that chose habits and network, for the command that plays a cell again
+	Poll    time.Duration // of the old clients
 }
 
-// StandardSetting is the setting of a sweep that is given no other: four clients near their server.
-func StandardSetting() *Setting {
-	return &Setting{
-		Clients: 4, Client: Client{Member: model.Member{Dialect: protocol.JedisMS}}, Polls: 40, Leases: 4,
-		Network: Network{
-			Request: Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
-			Reply:   Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond),
-			Timeout: time.Second,
-		},
-	}
-}
+// leases is how many leases a run of a cell lasts.
+const leases = 4
 
 // old returns how many of the clients are legacy ones.
 func (c *Cell) old() (legacy int, ok bool) {
 	quarters := slices.Index(Schemes, c.Scheme)
-	return c.Setting.Clients - min(quarters, 4)*c.Setting.Clients/4, quarters >= 0
+	return c.Clients - min(quarters, 4)*c.Clients/4, quarters >= 0
 }
 
 // Validate checks a cell's scheme and sizes.
@@ -61,12 +40,10 @@ func (c *Cell) Validate() error {
 		return fmt.Errorf("no scheme is named %q; known are %s", c.Scheme, strings.Join(Schemes, ", "))
 	}
 	switch {
-	case c.Lease <= 0 || c.Hold <= 0:
-		return fmt.Errorf("lease and hold must be above zero, not %v and %v", c.Lease, c.Hold)
-	case c.Setting.Clients < 1 || c.Setting.Clients > 200:
-		return fmt.Errorf("1 to 200 clients, not %d", c.Setting.Clients)
-	case c.Lease/time.Duration(c.Setting.Polls) < c.Setting.Client.Dialect.Unit.Resolution()/1000:
-		return fmt.Errorf("a lease of %v is too short", c.Lease)
+	case c.Lease <= 0 || c.Hold <= 0 || c.Poll <= 0:
+		return fmt.Errorf("lease, hold and poll must be above zero, not %v, %v and %v", c.Lease, c.Hold, c.Poll)
+	case c.Clients < 1 || c.Clients > 200:
+		return fmt.Errorf("1 to 200 clients, not %d", c.Clients)
 	case c.Scheme != "legacy" && 2*c.terms().CommandDelay >= c.Lease:
 		return fmt.Errorf("a lease of %v is too short for package compat: it must be more than twice the longest delay of a command, %v", c.Lease, c.terms().CommandDelay)
 	}
@@ -75,15 +52,15 @@ func (c *Cell) Validate() error {
 
 // terms are those of the members of package compat in a cell: its lease is the old clients', and their TTL.
 func (c *Cell) terms() protocol.MemberTerms {
-	return protocol.MemberTerms{Dialect: c.Setting.Client.Dialect, TTL: c.Lease, Shortest: c.Lease}.WithDefaults()
+	return protocol.MemberTerms{Dialect: protocol.JedisMS, TTL: c.Lease, Shortest: c.Lease}.WithDefaults()
 }
 
 // Fleet makes the cell's fleet.
 func (c *Cell) Fleet() *Fleet {
-	s := c.Setting
 	old, _ := c.old()
-	f := &Fleet{Network: s.Network, Until: time.Duration(s.Leases) * c.Lease, Stop: true}
-	for i := range s.Clients {
+	leg := Spread(50*time.Microsecond, 150*time.Microsecond, time.Millisecond, 5*time.Millisecond)
+	f := &Fleet{Network: Network{Request: leg, Reply: leg, Timeout: time.Second}, Until: leases * c.Lease, Stop: true}
+	for i := range c.Clients {
 		scheme := "bridge"
 		switch {
 		case i < old:
@@ -98,19 +75,16 @@ func (c *Cell) Fleet() *Fleet {
 }
 
 func (c *Cell) client(i int, scheme string) Client {
-	s, client := c.Setting, c.Setting.Client
-	client.Member = model.Member{
-		Name: fmt.Sprintf("%s-%d", scheme, i+1), Dialect: client.Dialect, Key: "orders", Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1),
-		Lease: c.Lease, Poll: cmp.Or(client.Poll, c.Lease/time.Duration(s.Polls)), Patience: time.Hour, Release: client.Dialect.Release,
+	member := model.Member{
+		Name: fmt.Sprintf("%s-%d", scheme, i+1), Dialect: protocol.JedisMS, Key: "orders", Owner: fmt.Sprintf("%08x-0000-4000-8000-000000000000", i+1),
+		Lease: c.Lease, Poll: c.Poll, Patience: time.Hour, Release: protocol.JedisMS.Release,
 	}
 	if scheme != "legacy" {
-		client.Member = model.CompatMember(client.Member, c.terms(), scheme == "modern")
-		client.Fence = protocol.FenceKey(client.Key)
+		member = model.CompatMember(member, c.terms(), scheme == "modern")
+		member.Fence = protocol.FenceKey(member.Key)
 	}
-	client.Hold = Fixed(c.Hold)
-	client.First, client.Think, client.OverBy = client.First.or(Uniform(0, c.Lease/4)), client.Think.or(Uniform(0, c.Lease/4)), client.OverBy.or(Uniform(0, 2*c.Lease))
-	client.DriftPPM *= int64(1 - 2*(i%2))
-	return client
+	rest := Uniform(0, c.Lease/4)
+	return Client{Member: member, Hold: Fixed(c.Hold), First: rest, Think: rest}
 }
 
 // Left is what is left of a lease when the work ends: the skew at which a live lease is stolen.
@@ -126,31 +100,17 @@ func (c *Cell) Left() time.Duration { return c.Lease - c.Hold }
 func (c *Cell) Breaks() bool { return c.breaks(0) }
 
 // Promised tells that the scheme promises to hold here. The closed form knows no delays; work begins up
-// to an attempt's six legs on the network after its lease was computed, and drift adds to the skew.
+// to an attempt's six legs on the network after its lease was computed.
 func (c *Cell) Promised() bool {
-	s := c.Setting
-	attempt := 3 * (s.Network.Request.Max() + s.Network.Reply.Max())
-	drift := 2 * time.Duration(s.Leases) * c.Lease / 1e6 * time.Duration(s.Client.DriftPPM)
-	harsh := s.Client.Overrun > 0 || len(s.Client.Chaos.StepEvery) > 0 || len(s.Client.Chaos.PauseEvery) > 0
-	if harsh {
-		old, _ := c.old()
-		return old == 0 && c.tokensPromised()
-	}
-	return !c.breaks(attempt + drift)
-}
-
-// tokensPromised tells that token holders promise to exclude each other: unless they are paused for
-// longer than a renewal leaves them.
-func (c *Cell) tokensPromised() bool {
-	chaos := &c.Setting.Client.Chaos
-	return len(chaos.PauseEvery) == 0 || chaos.Pause.Max() < c.Lease/2
+	network := c.Fleet().Network
+	return !c.breaks(3 * (network.Request.Max() + network.Reply.Max()))
 }
 
 func (c *Cell) breaks(slack time.Duration) bool {
 	old, _ := c.old()
 	left := c.Left() - slack // below zero the work overruns its lease, with any clock
 	stolen := old >= 2 && c.Skew.Abs() > left
-	misled := old < c.Setting.Clients && -c.Skew > left+c.terms().Grace()
+	misled := old < c.Clients && -c.Skew > left+c.terms().Grace()
 	return old > 0 && (left < 0 || stolen || misled)
 }
 
@@ -200,9 +160,6 @@ func (o *Outcome) Unpromised() int64 {
 	if o.Promised() {
 		return o.Overlaps
 	}
-	if !o.tokensPromised() {
-		return 0
-	}
 	return o.Pairs[2][2] + o.Pairs[2][3] + o.Pairs[3][2] + o.Pairs[3][3]
 }
 
@@ -239,18 +196,19 @@ func Range(lo, hi, step time.Duration) []time.Duration {
 }
 
 // Cells lists the grid's cells: for each scheme first the map of leases, then that of hold times.
-func (g *Grid) Cells(s *Setting) []Cell {
+func (g *Grid) Cells() []Cell {
 	var cells []Cell
 	for _, scheme := range g.Schemes {
-		for _, lease := range g.Leases {
+		row := func(lease, hold time.Duration) {
 			for _, skew := range g.Skews {
-				cells = append(cells, Cell{scheme, skew, lease, g.Hold, s})
+				cells = append(cells, Cell{Scheme: scheme, Skew: skew, Lease: lease, Hold: hold, Clients: 4, Poll: lease / 40})
 			}
 		}
+		for _, lease := range g.Leases {
+			row(lease, g.Hold)
+		}
 		for _, hold := range g.Holds {
-			for _, skew := range g.Skews {
-				cells = append(cells, Cell{scheme, skew, g.Lease, hold, s})
-			}
+			row(g.Lease, hold)
 		}
 	}
 	return cells

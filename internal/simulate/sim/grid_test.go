@@ -20,7 +20,7 @@ func TestBoundary(t *testing.T) {
 	redistest.Unraced(t)
 	g := StandardGrid()
 	const step = time.Second
-	p := Sweep{Cells: g.Cells(StandardSetting()), Runs: 5, Seed: 1}
+	p := Sweep{Cells: g.Cells(), Runs: 5, Seed: 1}
 	outcomes, err := p.Run(context.Background())
 	require.NoError(t, err)
 	at := map[[3]time.Duration]map[string]*Outcome{}
@@ -59,15 +59,11 @@ func sign(d time.Duration) time.Duration {
 // TestSameAtAnyNumberOfThreads compares outcomes and hashes.
 func TestSameAtAnyNumberOfThreads(t *testing.T) {
 	g := StandardGrid()
-	g.Skews = Range(-12*time.Second, 12*time.Second, 12*time.Second)
-	s := StandardSetting()
-	s.Polls, s.Leases = s.Polls/2, s.Leases/2
-	s.Network.LoseReply, s.Network.Repeat, s.Client.DriftPPM = 1000, 1000, 200
-	s.Client.Chaos = Chaos{CrashEvery: Uniform(time.Second, time.Minute), Restart: Fixed(time.Second), PauseEvery: Uniform(time.Second, time.Minute), Pause: Uniform(0, time.Second)}
+	g.Skews, g.Leases, g.Holds = Range(-12*time.Second, 12*time.Second, 6*time.Second), g.Leases[:4], g.Holds[:4]
 	var first []Outcome
 	for _, threads := range []int{1, 2, 7} {
 		before := runtime.GOMAXPROCS(threads)
-		p := Sweep{Cells: g.Cells(s), Runs: 2, Seed: 7, Workers: threads}
+		p := Sweep{Cells: g.Cells(), Runs: 2, Seed: 7, Workers: threads}
 		outcomes, err := p.Run(context.Background())
 		runtime.GOMAXPROCS(before)
 		require.NoError(t, err)
@@ -78,38 +74,39 @@ func TestSameAtAnyNumberOfThreads(t *testing.T) {
 	}
 }
 
-// TestTokenLocksSurviveEverythingPromised: drift, losses, crashes, and pauses shorter than the TTL.
+// cell is one of a sweep.
+func cell(scheme string, skew, lease, hold time.Duration) *Cell {
+	return &Cell{Scheme: scheme, Skew: skew, Lease: lease, Hold: hold, Clients: 4, Poll: lease / 40}
+}
+
+// TestTokenLocksSurviveEverythingPromised: drift, losses, crashes, and clocks that are stepped.
 func TestTokenLocksSurviveEverythingPromised(t *testing.T) {
-	s := StandardSetting()
-	s.Clients, s.Client.DriftPPM = 6, 500
-	s.Network.LoseReply, s.Network.LoseRequest, s.Network.Repeat, s.Network.RepeatReply = 5000, 5000, 5000, 5000
-	s.Client.Chaos = Chaos{CrashEvery: Uniform(5*time.Second, time.Minute), Restart: Fixed(time.Second), StepEvery: Uniform(time.Second, time.Minute), Step: Uniform(-time.Hour, time.Hour)}
-	var cells []Cell
 	for _, scheme := range []string{"bridge", "modern"} {
 		for _, hold := range Range(time.Second, 20*time.Second, 2*time.Second) {
-			cells = append(cells, Cell{scheme, time.Hour, 10 * time.Second, hold, s})
+			c := cell(scheme, time.Hour, 10*time.Second, hold)
+			c.Clients = 6
+			f := c.Fleet()
+			f.Network.LoseReply, f.Network.LoseRequest, f.Network.Repeat, f.Network.RepeatReply = 5000, 5000, 5000, 5000
+			for i := range f.Clients {
+				f.Clients[i].DriftPPM = 500 * int64(1-2*(i%2))
+				f.Clients[i].Chaos = Chaos{CrashEvery: Uniform(5*time.Second, time.Minute), Restart: Fixed(time.Second), StepEvery: Uniform(time.Second, time.Minute), Step: Uniform(-time.Hour, time.Hour)}
+			}
+			sum := new(Parallel).Run(f, 3, 40)
+			require.Zero(t, sum.Overlaps, "%s hold %v seed %d", scheme, hold, sum.FirstSeed)
+			require.Zero(t, sum.Hazards[FenceDisorder])
 		}
-	}
-	p := Sweep{Cells: cells, Runs: 40, Seed: 3}
-	outcomes, err := p.Run(context.Background())
-	require.NoError(t, err)
-	for i := range outcomes {
-		require.Zero(t, outcomes[i].Overlaps, "%s hold %v seed %d", outcomes[i].Scheme, outcomes[i].Hold, outcomes[i].FirstSeed)
-		require.Zero(t, outcomes[i].Hazards[FenceDisorder])
 	}
 }
 
 // BenchmarkTenThousandCells is a sweep of 10,000 cells with 100 seeds each; `-benchtime 1x`.
 func BenchmarkTenThousandCells(b *testing.B) {
-	s := StandardSetting()
-	s.Polls, s.Leases = 20, 2
 	g := Grid{
 		Schemes: Schemes, Lease: 10 * time.Second, Hold: 2 * time.Second,
 		Skews:  Range(-12*time.Second, 12*time.Second, 500*time.Millisecond),
 		Leases: Range(3*time.Second, 10*time.Second, 500*time.Millisecond)[:14],
 		Holds:  Range(time.Second, 12*time.Second, 500*time.Millisecond)[:20],
 	}
-	cells := g.Cells(s)[:9996] // 49 skews x 34 rows x 6 schemes
+	cells := g.Cells() // 49 skews x 34 rows x 6 schemes
 	var ops int64
 	for b.Loop() {
 		p := Sweep{Cells: cells, Runs: 100, Seed: 1}

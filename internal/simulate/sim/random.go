@@ -47,14 +47,6 @@ type Quantile struct {
 	Value     time.Duration
 }
 
-// or is another one where there is none.
-func (d Distribution) or(usual Distribution) Distribution {
-	if len(d) == 0 {
-		return usual
-	}
-	return d
-}
-
 // Fixed is always d.
 func Fixed(d time.Duration) Distribution { return Distribution{{10000, d}} }
 

@@ -8,12 +8,14 @@ import (
 )
 
 func TestRecordedRunIsTheSameRun(t *testing.T) {
-	cell := Cell{Scheme: "mixed-25", Skew: 9 * time.Second, Lease: 10 * time.Second, Hold: 2 * time.Second, Setting: StandardSetting()}
-	cell.Setting.Network.LoseReply, cell.Setting.Network.Repeat = 5000, 5000
-	cell.Setting.Client.Chaos.CrashEvery, cell.Setting.Client.Chaos.Restart = Uniform(time.Second, 20*time.Second), Fixed(time.Second)
+	f := cell("mixed-25", 9*time.Second, 10*time.Second, 2*time.Second).Fleet()
+	f.Network.LoseReply, f.Network.Repeat = 5000, 5000
+	for i := range f.Clients {
+		f.Clients[i].Chaos = Chaos{CrashEvery: Uniform(time.Second, 20*time.Second), Restart: Fixed(time.Second)}
+	}
 	var w World
 	for seed := range uint64(50) {
-		planned, was := Planned(&w, cell.Fleet(), seed)
+		planned, was := Planned(&w, f, seed)
 		is := w.Run(planned, was.Seed)
 		require.Equal(t, was.Hash, is.Hash, "seed %d", seed)
 		require.Equal(t, was.Tally, is.Tally)
@@ -23,21 +25,19 @@ func TestRecordedRunIsTheSameRun(t *testing.T) {
 func TestShrinksToAMinimalRun(t *testing.T) {
 	const step = 100 * time.Millisecond
 	var w World
-	cells := []Cell{
-		{Scheme: "legacy", Skew: 11 * time.Second, Lease: 10 * time.Second, Hold: 2 * time.Second},
-		{Scheme: "legacy", Skew: -9 * time.Second, Lease: 10 * time.Second, Hold: 4 * time.Second},
-		{Scheme: "legacy", Skew: 0, Lease: 5 * time.Second, Hold: 9 * time.Second},
-		{Scheme: "mixed-50", Skew: 9 * time.Second, Lease: 10 * time.Second, Hold: 4 * time.Second},
-	}
-	for _, cell := range cells {
-		cell.Setting = StandardSetting()
-		planned, was := firstBreak(t, &w, &cell)
+	for _, c := range []*Cell{
+		cell("legacy", 11*time.Second, 10*time.Second, 2*time.Second),
+		cell("legacy", -9*time.Second, 10*time.Second, 4*time.Second),
+		cell("legacy", 0, 5*time.Second, 9*time.Second),
+		cell("mixed-50", 9*time.Second, 10*time.Second, 4*time.Second),
+	} {
+		planned, was := firstBreak(t, &w, c)
 		require.Positive(t, was.Overlaps)
 		s := NewShrinker(&w, step)
 		small := s.Shrink(planned)
 		r := w.Run(small, 0)
 		require.Positive(t, r.Overlaps)
-		t.Logf("%s %v: %d clients, %d events, skew %v, %d server commands, %d runs tried", cell.Scheme, cell.Skew,
+		t.Logf("%s %v: %d clients, %d events, skew %v, %d server commands, %d runs tried", c.Scheme, c.Skew,
 			len(small.Clients), WeightOf(small).Events, WeightOf(small).Skew, r.Ops, s.Runs)
 		require.Len(t, small.Clients, 2)
 		require.LessOrEqual(t, r.Ops, int64(8), "server commands")
