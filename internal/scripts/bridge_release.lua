@@ -28,8 +28,8 @@
 -- A displaced holder must be told. If this reply is lost, the next release finds the guard and tells it. So the guard stays until
 -- that holder sends a release without hand.
 -- A place in the queue may come back after its value was given back: by a command that was late, or with a queue that went back in
--- time. Its process is told that it is the first, has nothing, and sends this script. It takes the place out. Else it would be told again at
--- once, and send this again.
+-- time. Its process is told that it is the first, has nothing, and sends this script. It takes the place out, also behind places of
+-- processes that are gone, which first() passes over. Else it would be told again at once, and send this again.
 -- Where GET is not allowed, nobody knows whose the keys are: the refusal is the script's error, and
 -- nothing is deleted. Any other question or write may be refused: the lock is still given back. Where old clients take a key
 -- that has gone for an expired one, the guard stays for a moment. An old client whose SETNX came before this release, and
@@ -87,8 +87,10 @@ if (others or redis.pcall('EXISTS', yield, queue)) == (seen and unwanted or 0) a
 -- include bridge_yield.lua
 if queue ~= key and entry then redis.pcall('ZREM', queue, entry, stood or '') end
 local waiters = queue ~= key and redis.pcall('ZRANGE', queue, 0, 9) or {}
-if hand == '1' and not mine and not whose and string.match(waiters[1] or '', '^%d+ %d+ [01] %S+ (.+)$') == value then
-  redis.pcall('ZREM', queue, table.remove(waiters, 1)) -- see above
+if hand == '1' and not mine and not whose then -- see above
+  for _, entry in ipairs(waiters) do
+    if string.match(entry, '^%d+ %d+ [01] %S+ (.+)$') == value then redis.pcall('ZREM', queue, entry) end
+  end
 end
 local begins = false
 if yielding and pcall(look) then
