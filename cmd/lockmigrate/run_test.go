@@ -59,27 +59,6 @@ func surroundings(out, diagnostics io.Writer, terminal bool) *environment {
 	}
 }
 
-// TestScanOfADyingServer: what was found is printed, and what is missing is said.
-func TestScanOfADyingServer(t *testing.T) {
-	t.Parallel()
-	s := redistest.Real(t)
-	conn := s.Conn()
-	for i := range 20_000 {
-		require.NoError(t, conn.Send("SET", fmt.Sprint("k", i), "v"))
-	}
-	_, err := conn.Do("")
-	require.NoError(t, err)
-	r := start(t, "scan", "--rate", "5000", "--redis", s.URL())
-	redistest.Await(t, "a scan that is under way", 20*time.Second, func() bool {
-		stats, _ := redis.String(s.Try("INFO", "commandstats"))
-		return strings.Contains(stats, "cmdstat_scan:calls=")
-	})
-	s.Kill()
-	assert.Equal(t, exitFailed, r.wait())
-	assert.Contains(t, r.out.String(), "NOT ALL OF THEM")
-	assert.Regexp(t, `^lockmigrate: after [0-9]+ keys: the connection to the server broke: it closed the connection: `, r.diagnostics.String())
-}
-
 func TestProgressOnATerminal(t *testing.T) {
 	t.Parallel()
 	s := redistest.Mini(t)

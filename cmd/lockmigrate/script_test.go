@@ -17,7 +17,6 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -39,7 +38,7 @@ func TestMain(m *testing.M) {
 //	server-wants PASSWORD            makes it ask for a password
 //	await-commands N                 waits until it has been sent N more commands
 //
-// and $HELD_MS, $OLD_MS and their like: an hour ahead, a day ago, in the unit of the name; $GUARD and $FENCE:
+// and $HELD_MS, $DEAD_MS, $OLD_MS and their like: an hour ahead, three minutes and a day ago, in the unit of the name; $GUARD and $FENCE:
 // the keys that accompany the lock "orders".
 //
 // The race detector leaves out the scripts that compute in one goroutine; the packages that their commands call have raced tests of their own.
@@ -64,12 +63,7 @@ func TestScript(t *testing.T) {
 			env.Setenv("LOCKMIGRATE_REDIS", "")
 			env.Setenv("GUARD", protocol.GuardKey("orders"))
 			env.Setenv("FENCE", protocol.FenceKey("orders"))
-			for name, at := range map[string]time.Time{"HELD": time.Now().Add(time.Hour), "OLD": time.Now().Add(-24 * time.Hour)} {
-				env.Setenv(name+"_MS", strconv.FormatInt(at.UnixMilli(), 10))
-				env.Setenv(name+"_S", strconv.FormatInt(at.Unix(), 10))
-				env.Setenv(name+"_NS", strconv.FormatInt(at.UnixNano(), 10))
-				env.Setenv(name+"_FLOAT", fmt.Sprintf("%.3f", float64(at.UnixMilli())/1000))
-			}
+			setTimes(env)
 			return nil
 		},
 		Cmds: map[string]func(*testscript.TestScript, bool, []string){
@@ -83,58 +77,16 @@ func TestScript(t *testing.T) {
 	})
 }
 
-// TestScriptOnARealServer runs testdata/real/*.txtar: what the embedded server cannot show. Each has a Redis server of its own, which is
-// also the one of its command lines. These run within the test, in its folder: a script names its own by $WORK. Beside exits and redis there are
-//
-//	member NAMESPACE USER NAME TTL   starts a Go member, and waits until it may act
-//	locks NAME KEY                   it takes a lock and gives it back
-//	works NAMESPACE KEY              starts a Go member that locks a key again and again
-//	reported N                       waits until the namespace orders has so many members, which all run its record
-func TestScriptOnARealServer(t *testing.T) {
-	redistest.Need(t, redistest.Redis)
-	testscript.Run(t, testscript.Params{
-		Dir: "testdata/real",
-		Setup: func(env *testscript.Env) error {
-			server := redistest.Real(env.T().(testing.TB))
-			env.Values[stageKey{}] = &realStage{operator{env.T().(testing.TB), server.URL()}, server.Addr, map[string]compat.Locker{}}
-			env.Setenv("SERVER", server.Addr)
-			env.Setenv("LOCKMIGRATE_REDIS", server.URL())
-			return nil
-		},
-		Cmds: map[string]func(*testscript.TestScript, bool, []string){
-			"exits": exits, "redis": sendRedis,
-			"member": func(ts *testscript.TestScript, _ bool, args []string) {
-				on := stageOf(ts)
-				ttl, err := time.ParseDuration(args[3])
-				ts.Check(err)
-				on.members[args[2]] = service(on.t, as(on.t, on.addr, args[1]), func(o *compat.Options) { o.Namespace, o.Member, o.TTL = args[0], args[2], ttl })
-			},
-			"locks": func(ts *testscript.TestScript, _ bool, args []string) {
-				ts.Check(stageOf(ts).members[args[0]].Do(context.Background(), args[1], func(context.Context) error { return nil }))
-			},
-			"works": func(ts *testscript.TestScript, _ bool, args []string) {
-				on := stageOf(ts)
-				working(on.t, as(on.t, on.addr, "default"), args[0], args[1])
-			},
-			"reported": func(ts *testscript.TestScript, _ bool, args []string) {
-				members, err := strconv.Atoi(args[0])
-				ts.Check(err)
-				stageOf(ts).reported(members)
-			},
-		},
-	})
+// setTimes gives a script expiries that lie ahead, and in the past.
+func setTimes(env *testscript.Env) {
+	for name, after := range map[string]time.Duration{"HELD": time.Hour, "DEAD": -3 * time.Minute, "OLD": -24 * time.Hour} {
+		at := time.Now().Add(after)
+		env.Setenv(name+"_MS", strconv.FormatInt(at.UnixMilli(), 10))
+		env.Setenv(name+"_S", strconv.FormatInt(at.Unix(), 10))
+		env.Setenv(name+"_NS", strconv.FormatInt(at.UnixNano(), 10))
+		env.Setenv(name+"_FLOAT", fmt.Sprintf("%.3f", float64(at.UnixMilli())/1000))
+	}
 }
-
-type stageKey struct{}
-
-// realStage is what a script on a real server works with.
-type realStage struct {
-	operator
-	addr    string
-	members map[string]compat.Locker
-}
-
-func stageOf(ts *testscript.TestScript) *realStage { return ts.Value(stageKey{}).(*realStage) }
 
 // exits runs a command line within the test and compares its exit code; stdout and stderr are then there to match.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
@@ -169,28 +121,38 @@ func sendRedis(ts *testscript.TestScript, neg bool, args []string) {
 	if neg || len(args) == 0 {
 		ts.Fatalf("usage: redis COMMAND word...")
 	}
-	conn, err := redis.Dial("tcp", ts.Getenv("SERVER"))
+	reply, err := askRedis(ts.Getenv("SERVER"), args)
 	ts.Check(err)
+	_, err = fmt.Fprintln(ts.Stdout(), reply)
+	ts.Check(err)
+}
+
+func askRedis(addr string, args []string) (reply any, err error) {
+	conn, err := redis.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
+	}
 	defer conn.Close()
 	var words []any
 	for _, a := range args[1:] {
 		if strings.Contains(a, `\x`) {
-			a, err = strconv.Unquote(`"` + a + `"`)
-			ts.Check(err)
+			if a, err = strconv.Unquote(`"` + a + `"`); err != nil {
+				return nil, err
+			}
 		}
 		words = append(words, a)
 	}
-	reply, err := conn.Do(args[0], words...)
-	ts.Check(err)
+	reply, err = conn.Do(args[0], words...)
+	if moved, ok := err.(redis.Error); ok && strings.HasPrefix(string(moved), "MOVED ") {
+		return askRedis(strings.Fields(string(moved))[2], args)
+	}
 	switch v := reply.(type) {
 	case []byte:
-		reply = string(v)
+		return string(v), err
 	case []any:
-		reply, err = redis.Strings(v, nil)
-		ts.Check(err)
+		return redis.Strings(v, err)
 	}
-	_, err = fmt.Fprintln(ts.Stdout(), reply)
-	ts.Check(err)
+	return reply, err
 }
 
 func serverSays(ts *testscript.TestScript, neg bool, args []string) {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -22,7 +21,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// operator runs command lines on one server.
+// operator runs command lines on one server, if it has one.
 type operator struct {
 	t   testing.TB
 	url string
@@ -33,7 +32,10 @@ func (o operator) runs(code int, args ...string) (stdout, stderr string) {
 	o.t.Helper()
 	ctx, cancel := context.WithTimeout(o.t.Context(), time.Minute)
 	defer cancel()
-	got, stdout, stderr := lockmigrateIn(ctx, false, append(args, "--redis", o.url)...)
+	if o.url != "" {
+		args = append(args, "--redis", o.url)
+	}
+	got, stdout, stderr := lockmigrateIn(ctx, false, args...)
 	require.Equal(o.t, code, got, "%q: %s%s", args, stdout, stderr)
 	return stdout, stderr
 }
@@ -99,56 +101,6 @@ func as(t testing.TB, addr, user string) *redis.Pool {
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
 	return pool
-}
-
-// TestGhostsAtTheDoorOfModern: on every master, live and dead ones, with the line that removes the dead.
-func TestGhostsAtTheDoorOfModern(t *testing.T) {
-	t.Parallel()
-	at := func(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
-	check := func(t *testing.T, o operator, set func(key, value string), del func(key string)) {
-		o.bridges("orders", "lock.order.*")
-		for i := range 8 {
-			set(fmt.Sprint("lock.order.dead.", i), at(-3*time.Minute))
-		}
-		set("lock.order.live", at(40*time.Second))
-		set("lock.other", at(-time.Hour))
-		_, stderr := o.runs(exitUnsafe, "stage", "advance", "--namespace", "orders", "--to", "modern")
-		assert.Contains(t, stderr, "legacy values stand on 9 keys")
-		assert.Contains(t, stderr, `lock.order.dead.0 (expired 3`)
-		clear := "lockmigrate sweep --match 'lock.order.*' --ghost-after 1m --execute"
-		assert.Contains(t, stderr, clear)
-
-		words := strings.Fields(strings.ReplaceAll(clear, "'", ""))[1:]
-		stdout, _ := o.runs(exitDone, words[:len(words)-1]...)
-		assert.Contains(t, stdout, "8 candidates")
-		stdout, _ = o.runs(exitDone, append(words, "--journal", filepath.Join(t.TempDir(), "j"))...)
-		assert.Contains(t, stdout, "changed: 8 done")
-		_, stderr = o.runs(exitUnsafe, "stage", "advance", "--namespace", "orders", "--to", "modern")
-		assert.Contains(t, stderr, "a legacy value stands on 1 key,")
-		assert.Contains(t, stderr, "held for another")
-		assert.NotContains(t, stderr, "sweep --match")
-		del("lock.order.live")
-		set("lock.order.token", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
-		_, stderr = o.runs(exitUnsafe, "stage", "advance", "--namespace", "orders", "--to", "modern") // there is no certificate
-		assert.NotContains(t, stderr, "legacy value")
-		assert.Contains(t, stderr, "tokens without a TTL stand on keys (1)")
-	}
-	t.Run("one server", func(t *testing.T) {
-		s := redistest.Real(t)
-		check(t, operator{t, s.URL()}, func(key, value string) { s.Do("SET", key, value) }, func(key string) { s.Do("DEL", key) })
-	})
-	t.Run("cluster", func(t *testing.T) {
-		c := redistest.NewCluster(t, 3, 0)
-		each := func(args ...any) {
-			for _, s := range c.Masters {
-				if _, err := s.Try(args[0].(string), args[1:]...); err == nil {
-					return
-				}
-			}
-			t.Fatalf("nobody takes %q", args)
-		}
-		check(t, operator{t, c.URL()}, func(key, value string) { each("SET", key, value) }, func(key string) { each("DEL", key) })
-	})
 }
 
 // TestTheDemosLinesWorkAsPrinted: the demo prints what an operator would type, and typing it does it.

@@ -103,12 +103,3 @@ func looksOf(t *testing.T, url string) int {
 	n, _ := strconv.Atoi(number)
 	return n
 }
-
-func addrOf(t *testing.T, conn redis.Conn) string {
-	t.Helper()
-	info, err := redis.String(conn.Do("CLIENT", "INFO"))
-	require.NoError(t, err)
-	_, after, _ := strings.Cut(info, " addr=")
-	addr, _, _ := strings.Cut(after, " ")
-	return addr
-}

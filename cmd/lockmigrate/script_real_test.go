@@ -1,0 +1,297 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/gomodule/redigo/redis"
+	"github.com/rogpeppe/go-internal/testscript"
+	"github.com/stretchr/testify/require"
+
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+)
+
+// TestScriptOnARealServer runs testdata/real/*.txtar: what the embedded server cannot show. Each has a Redis server of its own, $SERVER, which is
+// also the one of its command lines. Beside exits and redis there are
+//
+//	member NAMESPACE USER NAME TTL   starts a Go member, and waits until it may act
+//	locks NAME KEY                   it takes a lock and gives it back
+//	works NAMESPACE KEY              starts a Go member that locks a key again and again
+//	reported N                       waits until the namespace orders has so many members, which all run its record
+//	cluster MASTERS REPLICAS         starts a cluster in place of the server, with so many replicas of each master: $M0 and so on, $R0 the first
+//	                                 one's replica, and $K0 a key of the first one. $SERVER is $M0
+//	sentinels REPLICAS SENTINELS     starts a master, $M0, its replicas, $R0 and so on, and sentinels, $S0 and so on
+//	failover                         a replica of the first master, $R0 in a cluster, takes over: $NEW
+//	crash ADDRESS                    kills a server
+//	each COMMAND word...             sends a command to each master and replica; stdout has a reply a line
+//	until PATTERN COMMAND word...    sends a command until its reply, or its error, matches
+//	turns NAME ADDRESS KEY           starts an old client that takes a lock and gives it back, again and again; $NAME is its address
+//	tokens ADDRESS KEY               the same of a client that locks by SET NX PX; the server may refuse it
+//	thieves ADDRESS KEY              the same of three clients, of which one deletes another's lock
+//	rest                             ends all turns
+//	start lockmigrate word...        runs a command line beside the script
+//	await PATTERN                    waits until its stdout matches
+//	interrupt                        ends it
+//	ends CODE                        waits for its end, and wants that exit code
+func TestScriptOnARealServer(t *testing.T) {
+	redistest.Need(t, redistest.Redis)
+	cmds := map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "redis": sendRedis}
+	for name, do := range onReal {
+		cmds[name] = func(ts *testscript.TestScript, _ bool, args []string) {
+			on := ts.Value(stageKey{}).(*realStage)
+			on.TestScript = ts
+			do(on, args)
+		}
+	}
+	testscript.Run(t, testscript.Params{
+		Dir: "testdata/real",
+		Setup: func(env *testscript.Env) error {
+			t := env.T().(testing.TB)
+			server := redistest.Real(t)
+			env.Values[stageKey{}] = &realStage{operator: operator{t, server.URL()}, all: []*redistest.Server{server}, members: map[string]compat.Locker{}}
+			env.Setenv("SERVER", server.Addr)
+			env.Setenv("LOCKMIGRATE_REDIS", server.URL())
+			setTimes(env)
+			return nil
+		},
+		Cmds: cmds,
+	})
+}
+
+type stageKey struct{}
+
+// realStage is what a script on real servers works with.
+type realStage struct {
+	*testscript.TestScript
+	operator
+	members  map[string]compat.Locker
+	nodes    []*redistest.Server // masters and replicas
+	all      []*redistest.Server // these, and sentinels
+	failover func() *redistest.Server
+	run      *running
+	rest     []func() // of the clients that take turns
+}
+
+var onReal = map[string]func(on *realStage, args []string){
+	"member": func(on *realStage, args []string) {
+		ttl, err := time.ParseDuration(args[3])
+		on.Check(err)
+		on.members[args[2]] = service(on.t, as(on.t, on.Getenv("SERVER"), args[1]), func(o *compat.Options) { o.Namespace, o.Member, o.TTL = args[0], args[2], ttl })
+	},
+	"locks": func(on *realStage, args []string) {
+		on.Check(on.members[args[0]].Do(context.Background(), args[1], func(context.Context) error { return nil }))
+	},
+	"works":    func(on *realStage, args []string) { working(on.t, on.pool(), args[0], args[1]) },
+	"reported": func(on *realStage, args []string) { on.reported(on.number(args[0])) },
+	"cluster": func(on *realStage, args []string) {
+		c := redistest.NewCluster(on.t, on.number(args[0]), on.number(args[1]))
+		var replicas []*redistest.Server
+		for i := range c.Masters {
+			on.Setenv(fmt.Sprint("K", i), ownedBy(c, i))
+			replicas = append(replicas, c.Replicas[i]...)
+		}
+		on.failover = func() *redistest.Server { c.Failover(replicas[0]); return replicas[0] }
+		on.play(c.URL(), map[string][]*redistest.Server{"M": c.Masters, "R": replicas})
+	},
+	"sentinels": func(on *realStage, args []string) {
+		g := redistest.NewSentinels(on.t, on.number(args[0]), on.number(args[1]))
+		on.failover = g.Failover
+		on.play(g.URL(), map[string][]*redistest.Server{"M": g.Servers[:1], "R": g.Servers[1:], "S": g.Sentinels})
+	},
+	"failover": func(on *realStage, _ []string) { on.Setenv("NEW", on.failover().Addr) },
+	"crash": func(on *realStage, args []string) {
+		on.all[slices.IndexFunc(on.all, func(s *redistest.Server) bool { return s.Addr == args[0] })].Kill()
+	},
+	"each": func(on *realStage, args []string) {
+		for _, s := range on.nodes {
+			reply, err := askRedis(s.Addr, args)
+			on.Check(err)
+			fmt.Fprintln(on.Stdout(), reply)
+		}
+	},
+	"until": func(on *realStage, args []string) {
+		pattern := regexp.MustCompile(args[0])
+		redistest.Await(on.t, args[0], time.Minute, func() bool {
+			reply, err := askRedis(on.Getenv("SERVER"), args[1:])
+			return pattern.MatchString(fmt.Sprint(reply, err))
+		})
+	},
+	"turns": func(on *realStage, args []string) {
+		on.Setenv(args[0], on.turns(args[1], 1, func(conns []redis.Conn) { turn(conns[0], args[2]) }))
+	},
+	"tokens": func(on *realStage, args []string) {
+		on.turns(args[0], 1, func(conns []redis.Conn) { _, _ = conns[0].Do("SET", args[1], "token", "NX", "PX", 10) })
+	},
+	"thieves": func(on *realStage, args []string) {
+		key := args[1]
+		on.turns(args[0], 3, func(conns []redis.Conn) {
+			first, second, thief := conns[0], conns[1], conns[2]
+			turn(thief, key) // a DEL of somebody who never locks could be another connection of the holder's pool
+			_, _ = first.Do("SETNX", key, inMS(30*time.Second))
+			_, _ = thief.Do("DEL", key)
+			turn(second, key)
+			_, _ = first.Do("DEL", key)
+		})
+	},
+	"rest": func(on *realStage, _ []string) {
+		for _, rest := range on.rest {
+			rest()
+		}
+	},
+	"start":     func(on *realStage, args []string) { on.run = start(on.t, on.Getenv, args[1:]...) },
+	"await":     func(on *realStage, args []string) { on.run.await(args[0]) },
+	"interrupt": func(on *realStage, _ []string) { on.run.stop() },
+	"ends": func(on *realStage, args []string) {
+		code := on.run.wait()
+		fmt.Fprint(on.Stdout(), on.run.out.String())
+		fmt.Fprint(on.Stderr(), on.run.diagnostics.String())
+		if code != on.number(args[0]) {
+			on.Fatalf("it ends with %d", code)
+		}
+	},
+}
+
+func (on *realStage) number(text string) int {
+	n, err := strconv.Atoi(text)
+	on.Check(err)
+	return n
+}
+
+// play names the servers that take the place of the script's one.
+func (on *realStage) play(url string, servers map[string][]*redistest.Server) {
+	for _, letter := range slices.Sorted(maps.Keys(servers)) {
+		for i, s := range servers[letter] {
+			on.Setenv(fmt.Sprint(letter, i), s.Addr)
+		}
+	}
+	on.nodes = slices.Concat(servers["M"], servers["R"])
+	on.all = slices.Concat(on.nodes, servers["S"])
+	on.url = url
+	on.Setenv("SERVER", on.nodes[0].Addr)
+	on.Setenv("LOCKMIGRATE_REDIS", url)
+}
+
+// pool leads to the script's servers.
+func (on *realStage) pool() lockmigrate.Pool {
+	end, err := endpoint.Parse(on.url, endpoint.TLSFiles{})
+	on.Check(err)
+	pool, err := end.Locks()
+	on.Check(err)
+	on.t.Cleanup(func() { _ = pool.Close() })
+	return pool
+}
+
+// turns has clients of a server do something again and again, until rest or the script's end. It returns the first one's address.
+func (on *realStage) turns(server string, clients int, work func([]redis.Conn)) (addr string) {
+	var conns []redis.Conn
+	for range clients {
+		conn, err := redis.Dial("tcp", server)
+		on.Check(err)
+		conns = append(conns, conn)
+	}
+	addr = addrOf(on.t, conns[0])
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	rest := func() { stop(); <-ended }
+	on.rest = append(on.rest, rest)
+	on.t.Cleanup(rest)
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			work(conns)
+			time.Sleep(10 * time.Millisecond) // the pace of a client
+		}
+		for _, conn := range conns {
+			_ = conn.Close()
+		}
+	}()
+	return addr
+}
+
+// turn takes and releases a lock, as an old client does.
+func turn(conn redis.Conn, key string) {
+	_, _ = conn.Do("SETNX", key, inMS(30*time.Second))
+	_, _ = conn.Do("DEL", key)
+}
+
+func inMS(d time.Duration) string { return fmt.Sprint(time.Now().Add(d).UnixMilli()) }
+
+// ownedBy returns a lock's key that a master of a new cluster serves.
+func ownedBy(c *redistest.Cluster, master int) string {
+	for i := 0; ; i++ {
+		key := fmt.Sprintf("lock:%d", i)
+		if protocol.Slot(key)*len(c.Masters)/redistest.Slots == master {
+			return key
+		}
+	}
+}
+
+// running is a command line that runs beside the test.
+type running struct {
+	t           testing.TB
+	out         buffer
+	diagnostics buffer
+	stop        context.CancelFunc
+	code        chan int
+}
+
+func start(t testing.TB, getenv func(string) string, args ...string) *running {
+	t.Helper()
+	r := &running{t: t, code: make(chan int, 1)}
+	ctx, cancel := context.WithCancel(t.Context())
+	r.stop = cancel
+	t.Cleanup(cancel)
+	env := surroundings(&r.out, &r.diagnostics, false)
+	env.getenv = getenv
+	go func() { r.code <- run(ctx, env, args) }()
+	return r
+}
+
+// await waits until the command has printed something.
+func (r *running) await(pattern string) {
+	r.t.Helper()
+	printed := regexp.MustCompile(pattern)
+	redistest.Await(r.t, pattern, 2*time.Minute, func() bool {
+		if len(r.code) > 0 {
+			r.t.Fatalf("it ended before it printed %q\n%s\n%s", pattern, r.out.String(), r.diagnostics.String())
+		}
+		return printed.MatchString(r.out.String())
+	})
+}
+
+func (r *running) wait() int {
+	r.t.Helper()
+	select {
+	case code := <-r.code:
+		return code
+	case <-time.After(2 * time.Minute):
+		r.t.Fatalf("it does not end\n%s\n%s", r.out.String(), r.diagnostics.String())
+		return -1
+	}
+}
+
+// expect runs a command line, and wants an exit code.
+func expect(t *testing.T, code int, args ...string) (stdout, stderr string) {
+	t.Helper()
+	return operator{t: t}.runs(code, args...)
+}
+
+func addrOf(t testing.TB, conn redis.Conn) string {
+	t.Helper()
+	info, err := redis.String(conn.Do("CLIENT", "INFO"))
+	require.NoError(t, err)
+	_, after, _ := strings.Cut(info, " addr=")
+	addr, _, _ := strings.Cut(after, " ")
+	return addr
+}
