@@ -139,7 +139,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		{"serve", []func() error{document(full[serve.State]())}},
 		{"simulate", []func() error{document(sweepJSON(&report.Report{Outcomes: []sim.Outcome{outcome}}, 1))}},
 		{"simulate --scenario", []func() error{func() error { return printFleet(env, &fleet, tally, full[[]overlapOf](), 1) }}},
-		{"simulate --as", []func() error{document(full[traceStep]()), document(traceJSON(&fleet.Fleet, nil, &outcome.Result))}},
+		{"simulate --as", []func() error{document(full[traceStep]()), document(traceJSON(nil, &outcome.Result))}},
 		{"stage", []func() error{document(full[stages.Document]())}},
 		{"stage, a plan", []func() error{func() error {
 			err := (&place{env: env, store: &stages.Store{}}).plan(plan{seen: &keysSeen{}, refused: refused, blockers: full[[]stages.Blocker]()})

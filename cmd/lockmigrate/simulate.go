@@ -58,7 +58,7 @@ func newSimulateCommand(env *environment) *cobra.Command {
 	f.Uint64Var(&flags.seed, "seed", 1, "the first seed")
 	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the page to this `FILE`; empty for none")
 	f.StringVar(&flags.scenario, "scenario", "", "run the fleet that a `FILE` describes instead")
-	choose(cmd, &flags.as, "as", "show one run of a scenario or of a cell: as a `FORM`, story, trace, or a scenario that plays it again", forms...)
+	choose(cmd, &flags.as, "as", "show one run of a scenario or of a cell: as a `FORM`, story, or a scenario that plays it again", forms...)
 	f.BoolVar(&flags.shrink, "shrink", false, "with --as: cut a run that breaks down to what it needs")
 	f.DurationVar(&flags.run, "run", 0, "with --scenario: how much of the fleet's time to play (0: as long as the file says)")
 	completes(cmd, "scheme", func() []string { return sim.Schemes })

@@ -11,9 +11,9 @@ import (
 )
 
 // forms are how simulate shows one run.
-var forms = []string{"story", "trace", "scenario"}
+var forms = []string{"story", "scenario"}
 
-// showRun plays one seed of a fleet and shows it: as sentences, command by command, or as a scenario that plays it again.
+// showRun plays one seed of a fleet and shows it: as a story, or as a scenario that plays it again.
 func showRun(env *environment, s *scenario.Scenario, as string, shrink bool) error {
 	if s.Fleet.Masters > 1 {
 		return usageError("leave out its line masters: then all keys are on one server", "--as shows the run of one server, and the fleet has %d masters", s.Fleet.Masters)
@@ -32,16 +32,17 @@ func showRun(env *environment, s *scenario.Scenario, as string, shrink bool) err
 		_, err := fmt.Fprint(env.stdout, out.Format())
 		return err
 	}
-	records, result := report.Trace(w, fleet, seed)
-	if env.global.json {
-		return env.encode(traceJSON(fleet, records, &result))
-	}
-	for i := range records {
-		if as == "trace" {
-			fmt.Fprintln(env.stdout, report.TraceLine(fleet, &records[i]))
-		} else if sentence := report.Sentence(fleet, &records[i]); sentence != "" {
-			fmt.Fprintf(env.stdout, "%9.3fs  %s\n", time.Duration(records[i].At).Seconds(), sentence)
+	steps := []traceStep{}
+	w.Trace = func(r *sim.Record) {
+		if env.global.json {
+			steps = append(steps, stepOf(fleet, r))
+		} else if line := report.Line(fleet, r); line != "" {
+			fmt.Fprintln(env.stdout, line)
 		}
+	}
+	result := w.Run(fleet, seed)
+	if env.global.json {
+		return env.encode(traceJSON(steps, &result))
 	}
 	_, err := fmt.Fprintf(env.stdout, "overlaps: %d   server operations: %d   trace: %016x\n", result.Overlaps, result.Ops, result.Hash)
 	return err
@@ -58,18 +59,15 @@ type traceStep struct {
 	ClockUS  int64  `json:"clock_error_us"`
 }
 
-func traceJSON(f *sim.Fleet, records []sim.Record, result *sim.Result) any {
-	steps := make([]traceStep, len(records))
-	for i := range records {
-		r := &records[i]
-		steps[i] = traceStep{
-			AtUS: int64(r.At) / 1000, Client: report.Who(f, int(r.Client)), What: r.Kind.String(),
-			Sentence: report.Sentence(f, r), ClockUS: r.Error.Microseconds(),
-		}
-		if r.Kind == sim.Executes {
-			steps[i].Command, steps[i].Reply = model.SayCommand(&r.Command), report.Reply(&r.Command, &r.Reply)
-		}
+func stepOf(f *sim.Fleet, r *sim.Record) traceStep {
+	step := traceStep{AtUS: int64(r.At) / 1000, Client: report.Who(f, int(r.Client)), What: r.Kind.String(), Sentence: report.Sentence(f, r), ClockUS: r.Error.Microseconds()}
+	if r.Kind == sim.Executes {
+		step.Command, step.Reply = model.SayCommand(&r.Command), report.Reply(&r.Command, &r.Reply)
 	}
+	return step
+}
+
+func traceJSON(steps []traceStep, result *sim.Result) any {
 	return struct {
 		Seed      uint64      `json:"seed"`
 		TraceHash string      `json:"trace_hash"`

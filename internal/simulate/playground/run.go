@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -127,7 +126,7 @@ func (d *drawing) see(r *sim.Record) {
 	case sim.Wants:
 		lane.Waits = append(lane.Waits, Span{d.at, open})
 	case sim.Executes:
-		step.Wire = model.SayCommand(&r.Command) + " → " + report.Reply(&r.Command, &r.Reply)
+		step.Wire = report.Wire(r)
 		d.value(r)
 	case sim.Enters:
 		stop(lane.Waits, d.at)

@@ -1,7 +1,6 @@
 package report
 
 import (
-	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -11,48 +10,22 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
-// Trace runs a fleet and returns its records. Their faults and commands are copies.
-func Trace(w *sim.World, fleet *sim.Fleet, seed uint64) ([]sim.Record, sim.Result) {
-	var records []sim.Record
-	w.Trace = func(r *sim.Record) {
-		records = append(records, *r)
-		if r.Fault != nil {
-			fault := *r.Fault
-			records[len(records)-1].Fault = &fault
-		}
+// Line is one line of a run's story: true time, what happened, and what was on the wire. It is empty where there is nothing to tell.
+func Line(f *sim.Fleet, r *sim.Record) string {
+	said := Sentence(f, r)
+	if said == "" {
+		return ""
 	}
-	result := w.Run(fleet, seed)
-	w.Trace = nil
-	return records, result
+	line := fmt.Sprintf("%4d.%06ds  %s", int64(r.At)/1e9, int64(r.At)/1e3%1e6, said)
+	if r.Kind == sim.Executes {
+		line += "  [" + Wire(r) + "]"
+	}
+	return line
 }
 
-// TraceLine is one line of a text trace: true time, who, what.
-func TraceLine(f *sim.Fleet, r *sim.Record) string {
-	return fmt.Sprintf("%12s  %-10s %s", at(r.At), Who(f, int(r.Client)), what(f, r))
-}
-
-func what(f *sim.Fleet, r *sim.Record) string {
-	switch r.Kind {
-	case sim.Wants:
-		return "wants the lock" + clock(r)
-	case sim.Executes:
-		return fmt.Sprintf("%s -> %s", model.SayCommand(&r.Command), Reply(&r.Command, &r.Reply))
-	case sim.Concludes:
-		return fmt.Sprintf("%s: %s", r.Phase, Verdict(r.Verdict))
-	case sim.Enters:
-		return "enters" + clock(r)
-	case sim.Leaves:
-		return "leaves"
-	case sim.Overlaps:
-		return fmt.Sprintf("OVERLAP with %s", Who(f, int(r.Other)))
-	case sim.Endangers:
-		if r.Other >= 0 {
-			return fmt.Sprintf("! %s (%s)", r.Hazard, Who(f, int(r.Other)))
-		}
-		return fmt.Sprintf("! %s", r.Hazard)
-	default:
-		return Fault(r.Fault)
-	}
+// Wire is a command and its reply.
+func Wire(r *sim.Record) string {
+	return model.SayCommand(&r.Command) + " -> " + Reply(&r.Command, &r.Reply)
 }
 
 // Who names a client.
@@ -61,25 +34,6 @@ func Who(f *sim.Fleet, client int) string {
 		return "server"
 	}
 	return f.Clients[client].Name
-}
-
-func clock(r *sim.Record) string {
-	if r.Error == 0 {
-		return ""
-	}
-	return " (its clock is " + Ahead(r.Error) + ")"
-}
-
-// Ahead says how far a clock is off.
-func Ahead(d time.Duration) string {
-	if d < 0 {
-		return round(-d).String() + " behind"
-	}
-	return round(d).String() + " ahead"
-}
-
-func at(t protocol.Instant) string {
-	return fmt.Sprintf("%d.%06ds", int64(t)/1e9, int64(t)/1e3%1e6)
 }
 
 func round(d time.Duration) time.Duration {
@@ -114,16 +68,6 @@ func Reply(c *protocol.Command, r *protocol.Reply) string {
 	}
 	return model.SayReply(r)
 }
-
-var verdicts = map[protocol.Verdict]string{
-	protocol.Acquired: "acquired", protocol.Busy: "gives up, it is busy", protocol.Foreign: "foreign value",
-	protocol.Threw: "throws an exception", protocol.Released: "released", protocol.NotOurs: "deletes nothing",
-	protocol.Renewed: "renewed", protocol.Lost: "lost", protocol.Failed: "failed", protocol.Unsure: "outcome unknown",
-	protocol.Repaired: "renewed and repaired", protocol.Displaced: "displaced", protocol.Ghost: "a ghost",
-}
-
-// Verdict says a verdict.
-func Verdict(v protocol.Verdict) string { return cmp.Or(verdicts[v], "pending") }
 
 // Fault says a fault.
 func Fault(f *sim.Fault) string {
@@ -162,6 +106,11 @@ func signed(d time.Duration) string {
 func Sentence(f *sim.Fleet, r *sim.Record) string {
 	who := Who(f, int(r.Client))
 	switch r.Kind {
+	case sim.Wants:
+		if r.Error != 0 {
+			return fmt.Sprintf("%s wants the lock; its clock is off by %s.", who, signed(round(r.Error)))
+		}
+		return who + " wants the lock."
 	case sim.Executes:
 		return who + " " + act(f, r)
 	case sim.Enters:

@@ -38,7 +38,11 @@ func TestScenarios(t *testing.T) {
 				s.Seeds, s.Expect = 1, nil
 			}
 			var lines []string
-			tally := run(s, func(r *sim.Record) { lines = append(lines, strings.TrimRight(report.TraceLine(&s.Fleet, r), " ")) }, s.HasTrace || *rewrite)
+			tally := run(s, func(r *sim.Record) {
+				if line := report.Line(&s.Fleet, r); line != "" {
+					lines = append(lines, line)
+				}
+			}, s.HasTrace || *rewrite)
 			sum.Add(&tally)
 			if *rewrite {
 				update(t, file, s, &tally, lines)
