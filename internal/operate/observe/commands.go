@@ -13,9 +13,10 @@ import (
 // effect judges what one command of a client did to one key; named tells that a taking command is on a lock.
 func (o *Observer) effect(c *client, l *traffic.Command, e traffic.Effect, named bool) {
 	id := e.Key
-	blind := false
+	blind, takes := false, false
 	switch e.Op {
 	case traffic.OpSetNX, traffic.OpTake, traffic.OpGetSet:
+		takes = true
 	case traffic.OpHashAdd:
 		if !l.InScript() && o.locks[id] == nil {
 			return
@@ -43,10 +44,10 @@ func (o *Observer) effect(c *client, l *traffic.Command, e traffic.Effect, named
 	}
 	o.counts.LockCommands++
 	o.vanished(lk, e, l.At)
-	if a := c.attempts[id]; a != nil && e.Op != traffic.OpSetNX && e.Op != traffic.OpTake && e.Op != traffic.OpGetSet {
+	if a := c.attempts[id]; a != nil && !takes {
 		a.waiting = false
 	}
-	if e.Done == traffic.Unsettled && (e.Op == traffic.OpSetNX || e.Op == traffic.OpTake || e.Op == traffic.OpGetSet) && o.opts.Wonder != nil {
+	if takes && e.Done == traffic.Unsettled && o.opts.Wonder != nil {
 		o.opts.Wonder(id)
 	}
 	switch e.Op {
@@ -147,16 +148,13 @@ func (o *Observer) loses(lk *lock, h *hold, why string, at protocol.Instant) {
 func (o *Observer) try(c *client, lk *lock, l *traffic.Command, e traffic.Effect, named bool) {
 	s := formOf(e.Value, l.At)
 	o.voteTry(c, l, e, s, named)
-	c.tries++
-	u := o.works(c, lk)
-	u.tries++
+	u := o.tries(c, lk)
 	if e.TTL > 0 {
 		u.lives(c, e.TTL)
 	}
 	for _, h := range slices.Clone(lk.past) {
-		if h.c == c { // a client that tries again no longer believes to hold; when it left is not known
-			o.ended(lk, h, l.At)
-			u.left++
+		if h.c == c { // it tries again
+			o.gaveUp(lk, h, l.At)
 		}
 	}
 	a := c.attempt(lk.id)
@@ -396,12 +394,11 @@ func (o *Observer) hashAdd(c *client, lk *lock, l *traffic.Command, e traffic.Ef
 	} else {
 		c.votes[vote{Unknown, hashUID}]++
 	}
-	c.tries++
-	u := o.works(c, lk)
 	if h := lk.holder; h != nil && h.value == e.Value {
+		o.works(c, lk)
 		return // counted up or down
 	}
-	u.tries++
+	u := o.tries(c, lk)
 	u.begins(c.attempt(lk.id), l.At)
 	o.acquire(c, lk, form{kind: Redisson}, e.Value, l.At, "free")
 }

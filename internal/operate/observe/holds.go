@@ -123,17 +123,13 @@ func (o *Observer) acquire(c *client, lk *lock, s form, value string, at protoco
 	lk.user(c).acquired++
 	try.failed, try.pending, try.last = false, false, 0
 	if before := lk.holder; before != nil {
-		switch {
-		case o.same(before.c, c) && how != "takeover":
-			o.ended(lk, before, at)
-			u.left++
-		default:
+		taken := !o.same(before.c, c) || how == "takeover"
+		if taken {
 			o.superseded(lk, before, h)
 			o.loses(lk, before, how, at)
-			if before.c == c { // it tried for its own lock: it no longer believed to hold it
-				o.ended(lk, before, at)
-				u.left++
-			}
+		}
+		if !taken || before.c == c { // it tried for its own lock: it no longer believed to hold it
+			o.gaveUp(lk, before, at)
 		}
 	}
 	for _, p := range lk.past {
@@ -147,15 +143,11 @@ func (o *Observer) acquire(c *client, lk *lock, s form, value string, at protoco
 
 // superseded judges a takeover by the lease of the holder before: too early, or late.
 func (o *Observer) superseded(lk *lock, before, after *hold) {
-	if before.form.kind != Legacy || before.form.forever || after.how != "takeover" {
+	if after.how != "takeover" {
 		return
 	}
 	first := after.c.attempt(lk.id).first
-	judge := func() {
-		lease, ok := o.leaseOf(before, lk)
-		if !ok {
-			return
-		}
+	o.judge(before, lk, func(lease time.Duration) {
 		over := after.at.Sub(before.at.Add(lease)) // how long the lease had been over
 		slack := 50 * time.Millisecond
 		if q := before.form.quantum; q > time.Millisecond {
@@ -170,8 +162,19 @@ func (o *Observer) superseded(lk *lock, before, after *hold) {
 			o.hazard(event{At: after.at, Hazard: "late-takeover", Key: lk.id, By: after.c, Victim: before.c,
 				Note: fmt.Sprintf("%v after the lease was over, and it had been waiting", over.Round(time.Millisecond))})
 		}
+	})
+}
+
+// judge tells the lease of a hold of the old scheme, as soon as it is certain.
+func (o *Observer) judge(h *hold, lk *lock, tell func(lease time.Duration)) {
+	if h.form.kind != Legacy || h.form.forever {
+		return
 	}
-	o.later(judge)
+	o.later(func() {
+		if lease, ok := o.leaseOf(h, lk); ok {
+			tell(lease)
+		}
+	})
 }
 
 // later runs a judgement that wants a lease: at once where the lease is given, at the end of the window
@@ -255,14 +258,12 @@ func (o *Observer) scriptDelete(c *client, lk *lock, l *traffic.Command, e traff
 func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 	o.leaves(lk, h, by, at)
 	o.emit(event{At: at, What: "released", Key: lk.id, By: h.c, Note: "held for " + at.Sub(h.began).Round(time.Millisecond).String()})
-	if h.form.kind == Legacy && !h.form.forever {
-		since := h.at
-		o.later(func() {
-			if lease, ok := o.leaseOf(h, lk); ok && at.Sub(since) > lease+h.form.quantum {
-				o.hazard(event{At: at, Hazard: "overrun", Key: lk.id, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
-			}
-		})
-	}
+	since := h.at
+	o.judge(h, lk, func(lease time.Duration) {
+		if at.Sub(since) > lease+h.form.quantum {
+			o.hazard(event{At: at, Hazard: "overrun", Key: lk.id, By: h.c, Note: fmt.Sprintf("released %v after its lease was over", (at.Sub(since) - lease).Round(time.Millisecond))})
+		}
+	})
 }
 
 // leaves ends a hold that its client gives up, itself or by another connection: until then it has believed to hold.
@@ -280,6 +281,12 @@ func (o *Observer) ended(lk *lock, h *hold, at protocol.Instant) {
 		lk.holder = nil
 	}
 	lk.past = slices.DeleteFunc(lk.past, func(p *hold) bool { return p == h })
+}
+
+// gaveUp ends a hold that its client no longer believes in: when it left is not known.
+func (o *Observer) gaveUp(lk *lock, h *hold, at protocol.Instant) {
+	o.ended(lk, h, at)
+	o.use(h.c, lk.family).left++
 }
 
 // acts is a client's script on a key: a renewal or release by each hold whose token it names.

@@ -107,18 +107,14 @@ func (o *Observer) flushed(c *client, db int, at protocol.Instant) {
 		}
 		lost := event{At: at, Hazard: "lost-update", Key: id, By: c, Victim: h.c, Note: "a flush took the key away under its holder"}
 		since := h.at
-		switch {
-		case h.form.kind != Legacy || h.form.forever:
-			if h.ttl == 0 || at.Sub(since) < h.ttl {
+		if (h.form.kind != Legacy || h.form.forever) && (h.ttl == 0 || at.Sub(since) < h.ttl) {
+			o.hazard(lost)
+		}
+		o.judge(h, lk, func(lease time.Duration) {
+			if at.Sub(since) < lease {
 				o.hazard(lost)
 			}
-		default:
-			o.later(func() {
-				if lease, ok := o.leaseOf(h, lk); ok && at.Sub(since) < lease {
-					o.hazard(lost)
-				}
-			})
-		}
+		})
 		o.loses(lk, h, "lost-update", at)
 	}
 }

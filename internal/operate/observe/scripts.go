@@ -139,8 +139,7 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.
 			o.use(c, lk.family).lives(c, e.TTL)
 		}
 		if !asked {
-			owner.c.tries++
-			o.works(owner.c, lk).tries++
+			o.tries(owner.c, lk)
 		}
 		o.acquire(owner.c, lk, s, e.Value, l.At, how)
 	}

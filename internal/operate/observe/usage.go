@@ -70,6 +70,14 @@ func (o *Observer) works(c *client, lk *lock) *use {
 	return u
 }
 
+// tries notes that a client wants a lock.
+func (o *Observer) tries(c *client, lk *lock) *use {
+	u := o.works(c, lk)
+	c.tries++
+	u.tries++
+	return u
+}
+
 // begins notes the first try of a turn.
 func (u *use) begins(a *attempt, at protocol.Instant) {
 	if u.idle != 0 {
@@ -120,16 +128,13 @@ func (o *Observer) asks(c *client, l *traffic.Command) {
 		o.family(Family(names[0])).beyond++
 		return
 	}
-	c.tries++
 	c.votes[vote{kindOf(o.script.name), ours}]++
 	for _, h := range slices.Clone(lk.past) {
-		if o.same(h.c, c) { // it was told of its loss: when it left is not known
-			o.ended(lk, h, l.At)
-			o.use(h.c, lk.family).left++
+		if o.same(h.c, c) { // it was told of its loss
+			o.gaveUp(lk, h, l.At)
 		}
 	}
-	u, a := o.works(c, lk), c.attempt(id)
-	u.tries++
+	u, a := o.tries(c, lk), c.attempt(id)
 	if a.last == 0 || c.gone(l.At.Sub(a.last)) {
 		u.begins(a, l.At)
 	}
