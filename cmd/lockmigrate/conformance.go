@@ -8,7 +8,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/conformance"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 func newConformanceCommand(env *environment) *cobra.Command {
@@ -74,8 +73,8 @@ func conformanceVerdict(r *conformance.Report) error {
 
 func conformanceText(b *strings.Builder, env *environment, r *conformance.Report) {
 	h := r.Implementation
-	fmt.Fprintf(b, "%s %s (%s) on %s\n\n", terminal.Safe(h.Name), terminal.Safe(h.Version), terminal.Safe(h.Language), r.Server)
-	t := terminal.NewTable(terminal.Column{Head: "LEVEL", Right: true}, terminal.Column{Head: "RESULT"}, terminal.Column{Head: "PASSED", Right: true})
+	fmt.Fprintf(b, "%s %s (%s) on %s\n\n", safe(h.Name), safe(h.Version), safe(h.Language), r.Server)
+	t := newTable("LEVEL|right", "RESULT", "PASSED|right")
 	for _, l := range r.Levels {
 		t.Row(fmt.Sprint(l.Level), l.Result, fmt.Sprintf("%d of %d", l.Passed, l.Cases))
 	}
@@ -85,12 +84,12 @@ func conformanceText(b *strings.Builder, env *environment, r *conformance.Report
 		case c.Result == conformance.Pass || r.Levels[c.Level-1].Result == conformance.NotClaimed:
 			continue
 		case c.Result == conformance.Fail:
-			fmt.Fprintf(b, "\nlevel %d, %s: %s\n  claim:    %s\n  step:     %s\n  expected: %s\n  seen:     %s\n", c.Level, c.ID, env.ink().Bad("fail"), c.Claim, c.Step, c.Expected, terminal.Safe(c.Seen))
+			fmt.Fprintf(b, "\nlevel %d, %s: %s\n  claim:    %s\n  step:     %s\n  expected: %s\n  seen:     %s\n", c.Level, c.ID, env.ink().Bad("fail"), c.Claim, c.Step, c.Expected, safe(c.Seen))
 			for line := range strings.Lines(c.Stderr) {
-				fmt.Fprintf(b, "  stderr:   %s\n", terminal.Safe(strings.TrimSuffix(line, "\n")))
+				fmt.Fprintf(b, "  stderr:   %s\n", safe(strings.TrimSuffix(line, "\n")))
 			}
 		default:
-			fmt.Fprintf(b, "\nlevel %d, %s: %s: %s\n", c.Level, c.ID, c.Result, terminal.Safe(c.Seen))
+			fmt.Fprintf(b, "\nlevel %d, %s: %s: %s\n", c.Level, c.ID, c.Result, safe(c.Seen))
 		}
 	}
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rehearse"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 func newDemoCommand(env *environment) *cobra.Command {
@@ -105,7 +104,7 @@ func printEvent(env *environment, e rehearse.Event) {
 // text says what each act came to, and the count on the last line.
 func (d *demonstration) text(b *strings.Builder, env *environment) {
 	ink := env.ink()
-	acts := terminal.NewTable(terminal.Column{Head: "ACT", Wrap: true}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "TURNS", Right: true}, terminal.Column{Head: "OVERLAPS", Right: true})
+	acts := newTable("ACT|wrap", "STAGE", "TURNS|right", "OVERLAPS|right")
 	var order []string
 	turns := map[string]int{}
 	for _, a := range d.Acts {
@@ -118,7 +117,7 @@ func (d *demonstration) text(b *strings.Builder, env *environment) {
 	b.WriteString("\n" + acts.Render(env.screen(), ink))
 	for _, a := range d.Acts {
 		for _, why := range slices.Sorted(maps.Keys(a.Failures)) {
-			fmt.Fprintf(b, "%s: %d times: %s\n", a.Name, a.Failures[why], terminal.Safe(why))
+			fmt.Fprintf(b, "%s: %d times: %s\n", a.Name, a.Failures[why], safe(why))
 		}
 	}
 	if !d.Whole {

@@ -13,7 +13,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 func newDoctorCommand(env *environment) *cobra.Command {
@@ -91,14 +90,14 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 				}
 				continue
 			}
-			fmt.Fprintf(b, "%s  %-*s  %s", ink.Verdict(string(c.Verdict), string(doctor.Pass), string(doctor.Fail)), names, c.ID, terminal.Safe(c.Found))
+			fmt.Fprintf(b, "%s  %-*s  %s", ink.Verdict(string(c.Verdict), string(doctor.Pass), string(doctor.Fail)), names, c.ID, safe(c.Found))
 			if c.Server != "" {
 				fmt.Fprintf(b, "  (%s)", c.Server)
 			}
 			b.WriteByte('\n')
-			fmt.Fprintf(b, "      why:  %s\n", terminal.Safe(c.Why))
+			fmt.Fprintf(b, "      why:  %s\n", safe(c.Why))
 			if c.Hint != "" {
-				fmt.Fprintf(b, "      do:   %s\n", terminal.Safe(c.Hint))
+				fmt.Fprintf(b, "      do:   %s\n", safe(c.Hint))
 			}
 		}
 		if len(passed) > 0 {

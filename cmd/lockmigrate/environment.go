@@ -18,7 +18,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 // environment is all that a command touches of the process, so that a test can be the process.
@@ -51,19 +50,19 @@ func processEnvironment() *environment {
 		stdout:     os.Stdout,
 		stderr:     os.Stderr,
 		getenv:     os.Getenv,
-		isTerminal: terminal.Is,
-		width:      terminal.Width,
+		isTerminal: isTerminal,
+		width:      widthOf,
 		now:        time.Now,
 		sample:     time.Second,
 	}
 }
 
 // status returns the line of progress: on stderr where that is a terminal, silent otherwise.
-func (env *environment) status() *terminal.Status {
+func (env *environment) status() *statusLine {
 	if !env.isTerminal(env.stderr) {
-		return terminal.NewStatus(nil, nil)
+		return newStatusLine(nil, nil)
 	}
-	return terminal.NewStatus(env.stderr, func() int { return env.width(env.stderr) })
+	return newStatusLine(env.stderr, func() int { return env.width(env.stderr) })
 }
 
 // screen is how many columns results have; 0 where they go to a file or a pipe, which have no width.
@@ -75,8 +74,8 @@ func (env *environment) screen() int {
 }
 
 // ink is what colours results: on a terminal, unless NO_COLOR is set or TERM is dumb.
-func (env *environment) ink() terminal.Ink {
-	return terminal.Ink(env.isTerminal(env.stdout) && env.getenv("NO_COLOR") == "" && env.getenv("TERM") != "dumb")
+func (env *environment) ink() palette {
+	return palette(env.isTerminal(env.stdout) && env.getenv("NO_COLOR") == "" && env.getenv("TERM") != "dumb")
 }
 
 // print writes a result: as JSON with --json, else as text.
@@ -103,7 +102,7 @@ func encode(w io.Writer, doc any) error {
 	if err := out.Encode(doc); err != nil {
 		return err
 	}
-	_, err := w.Write(terminal.JSON(b.Bytes()))
+	_, err := w.Write(printableJSON(b.Bytes()))
 	return err
 }
 

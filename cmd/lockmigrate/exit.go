@@ -7,7 +7,6 @@ import (
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 // Exit codes, which scripts rely on.
@@ -95,5 +94,5 @@ func errorLine(err error) string {
 	if hint := hintOf(err); hint != "" {
 		line += ": " + hint
 	}
-	return terminal.Safe(strings.ReplaceAll(strings.TrimRight(line, "\n"), "\n", "; "))
+	return safe(strings.ReplaceAll(strings.TrimRight(line, "\n"), "\n", "; "))
 }

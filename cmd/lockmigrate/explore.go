@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -70,7 +69,7 @@ func runExplore(ctx context.Context, env *environment, wanted []string) error {
 	found := make([]explore.Finding, len(claims))
 	var done atomic.Int64
 	sim.Each(ctx, 0, len(claims), func(_ *sim.World, i int) { // the searches know nothing of each other: their findings are the same in any order
-		status.Update("explore %s %d of %d claims: %s", terminal.Bar(float64(done.Load())/float64(len(claims))), done.Load(), len(claims), claims[i].ID)
+		status.Update("explore %s %d of %d claims: %s", bar(float64(done.Load())/float64(len(claims))), done.Load(), len(claims), claims[i].ID)
 		began := env.now()
 		found[i] = explore.Check(ctx, claims[i], explore.DefaultStates)
 		found[i].Took = env.now().Sub(began)
@@ -164,8 +163,7 @@ func familyTable(env *environment, found []explore.Finding) string {
 		}
 	}
 	ink := env.ink()
-	t := terminal.NewTable(terminal.Column{Head: "CLIENTS TOGETHER", Wrap: true}, terminal.Column{Head: "CLAIMS", Right: true}, terminal.Column{Head: "PROVEN", Right: true},
-		terminal.Column{Head: "BROKEN, AS EXPECTED", Right: true, Wrap: true}, terminal.Column{Head: "OTHERWISE", Right: true})
+	t := newTable("CLIENTS TOGETHER|wrap", "CLAIMS|right", "PROVEN|right", "BROKEN, AS EXPECTED|right wrap", "OTHERWISE|right")
 	for _, name := range append(names, "all") {
 		wrong := "0"
 		if sums[name].wrong > 0 {
@@ -198,8 +196,7 @@ broken, as expected  the claim leaves out what the lock needs, or the old scheme
 // claimTable has a row for each claim.
 func claimTable(env *environment, found []explore.Finding) string {
 	ink := env.ink()
-	t := terminal.NewTable(terminal.Column{Head: "VERDICT", Wrap: true}, terminal.Column{Head: "CLAIM"}, terminal.Column{Head: "CLIENTS"}, terminal.Column{Head: "UNDER WHAT", Wrap: true},
-		terminal.Column{Head: "STATES", Right: true, Spare: true}, terminal.Column{Head: "DEPTH", Right: true, Spare: true}, terminal.Column{Head: "COMMANDS", Right: true, Spare: true})
+	t := newTable("VERDICT|wrap", "CLAIM", "CLIENTS", "UNDER WHAT|wrap", "STATES|right spare", "DEPTH|right spare", "COMMANDS|right spare")
 	for i := range found {
 		f := &found[i]
 		commands := ""
@@ -212,7 +209,7 @@ func claimTable(env *environment, found []explore.Finding) string {
 }
 
 // verdictWords says what a verdict is, beside the one that was expected.
-func verdictWords(f *explore.Finding, ink terminal.Ink) string {
+func verdictWords(f *explore.Finding, ink palette) string {
 	switch {
 	case f.Verdict == explore.Incomplete:
 		return ink.Warn("not searched to the end")

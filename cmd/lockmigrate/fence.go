@@ -14,7 +14,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -237,7 +236,7 @@ func stopped(ctx context.Context, end *endpoint.Endpoint, opts fence.Options) (n
 			case m.Info.User == "":
 				notes = append(notes, fmt.Sprintf("the user of member %s of namespace %s is not known: at stage legacy a fence for its user stops it", m.ID, name))
 			case slices.Contains(opts.Users, m.Info.User):
-				who = append(who, fmt.Sprintf("%s of namespace %s (user %s)", terminal.Safe(m.ID), name, terminal.Quoted(m.Info.User)))
+				who = append(who, fmt.Sprintf("%s of namespace %s (user %s)", safe(m.ID), name, quoted(m.Info.User)))
 			}
 		}
 	}
@@ -289,7 +288,7 @@ func printPlans(env *environment, all []fence.Plan, notes []string, refused erro
 			notes = append(notes, fenceLimits...)
 		}
 		for _, l := range notes {
-			fmt.Fprintf(b, "note: %s\n", terminal.Safe(l))
+			fmt.Fprintf(b, "note: %s\n", safe(l))
 		}
 		if !executed {
 			b.WriteString("\n" + nothingWritten("", refused))
@@ -306,36 +305,36 @@ var fenceLimits = []string{
 }
 
 func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
-	fmt.Fprintf(b, "server %s%s, user %s\n", p.Server, map[bool]string{true: " (a replica)"}[p.Replica], terminal.Quoted(p.User))
+	fmt.Fprintf(b, "server %s%s, user %s\n", p.Server, map[bool]string{true: " (a replica)"}[p.Replica], quoted(p.User))
 	if p.Takes != nil {
 		fenceReachText(b, p)
 	}
 	if p.Now != "" {
-		fmt.Fprintf(b, "  rules now  %s\n", terminal.Safe(p.Now))
+		fmt.Fprintf(b, "  rules now  %s\n", safe(p.Now))
 	}
 	switch {
 	case p.Unsure:
-		fmt.Fprintf(b, "  NOT KNOWN  %s; it may be done: run it again\n\n", terminal.Safe(p.Error))
+		fmt.Fprintf(b, "  NOT KNOWN  %s; it may be done: run it again\n\n", safe(p.Error))
 		return
 	case p.Error != "":
-		fmt.Fprintf(b, "  NOT DONE   %s\n", terminal.Safe(p.Error))
+		fmt.Fprintf(b, "  NOT DONE   %s\n", safe(p.Error))
 		if len(p.Restore) > 0 {
-			fmt.Fprintf(b, "  by hand    %s\n", terminal.Safe(quoteWords(p.Restore)))
+			fmt.Fprintf(b, "  by hand    %s\n", safe(quoteWords(p.Restore)))
 		}
 		b.WriteByte('\n')
 		return
 	case len(p.Command) == 0:
 		fmt.Fprintf(b, "  nothing to do: %s\n", p.Note)
 	case executed:
-		fmt.Fprintf(b, "  executed   %s\n", terminal.Safe(quoteWords(p.Command)))
+		fmt.Fprintf(b, "  executed   %s\n", safe(quoteWords(p.Command)))
 	default:
-		fmt.Fprintf(b, "  would run  %s\n", terminal.Safe(quoteWords(p.Command)))
+		fmt.Fprintf(b, "  would run  %s\n", safe(quoteWords(p.Command)))
 	}
 	if p.Note != "" && len(p.Command) > 0 {
 		fmt.Fprintf(b, "  note       %s\n", p.Note)
 	}
 	for _, t := range p.Checks {
-		switch command := terminal.Safe(quoteWords(t.Command)); {
+		switch command := safe(quoteWords(t.Command)); {
 		case executed && t.Did != "":
 			fmt.Fprintf(b, "  %-28s was %s, is %s\n", command, t.Now, t.Did)
 		case t.After == "" || len(p.Command) == 0:
@@ -352,7 +351,7 @@ func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
 		fmt.Fprintf(b, "  verdict    %s (%s)\n", p.Verdict, when)
 	}
 	for _, o := range p.Obligations {
-		fmt.Fprintf(b, "  %-3s        %s: %s\n", o.Mark(), o.ID, terminal.Safe(o.Evidence))
+		fmt.Fprintf(b, "  %-3s        %s: %s\n", o.Mark(), o.ID, safe(o.Evidence))
 	}
 	b.WriteByte('\n')
 }
@@ -364,14 +363,14 @@ func fenceReachText(b *strings.Builder, p fence.Plan) {
 	if len(r.Keep) > 0 {
 		but = "only the keys " + strings.Join(stages.EscapeAll(r.Keep), " ") + " are kept"
 	}
-	fmt.Fprintf(b, "  takes      %s on EVERY key, not only on locks: %s\n", strings.ToUpper(strings.Join(r.Commands, ", ")), terminal.Safe(but))
+	fmt.Fprintf(b, "  takes      %s on EVERY key, not only on locks: %s\n", strings.ToUpper(strings.Join(r.Commands, ", ")), safe(but))
 	switch {
 	case r.Unseen != "":
-		fmt.Fprintf(b, "  from       user %s; its connections are not known: %s\n", terminal.Quoted(p.User), terminal.Safe(r.Unseen))
+		fmt.Fprintf(b, "  from       user %s; its connections are not known: %s\n", quoted(p.User), safe(r.Unseen))
 	case r.Connections == 0:
-		fmt.Fprintf(b, "  from       user %s: it has no connection now\n", terminal.Quoted(p.User))
+		fmt.Fprintf(b, "  from       user %s: it has no connection now\n", quoted(p.User))
 	default:
-		fmt.Fprintf(b, "  from       user %s: %s%s; %d of them sent one of these commands last\n", terminal.Quoted(p.User), counted(int64(r.Connections), "connection"), terminal.Safe(listed(r.Names)), r.Sent)
+		fmt.Fprintf(b, "  from       user %s: %s%s; %d of them sent one of these commands last\n", quoted(p.User), counted(int64(r.Connections), "connection"), safe(listed(r.Names)), r.Sent)
 	}
 	var rates []string
 	for _, rate := range r.Rates {
@@ -407,7 +406,7 @@ func connectedUsers(ctx context.Context, nodes []*fenceNode) string {
 	}
 	var all []string
 	for name, n := range counts {
-		all = append(all, fmt.Sprintf("%s (%d)", terminal.Safe(name), n))
+		all = append(all, fmt.Sprintf("%s (%d)", safe(name), n))
 	}
 	slices.Sort(all)
 	return strings.Join(all, ", ")

@@ -8,7 +8,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
@@ -119,8 +118,7 @@ func printFleet(env *environment, s *scenario.Scenario, sum *sim.Sum, blamed []o
 			}
 		}
 		if len(blamed) > 0 {
-			pairs := terminal.NewTable(terminal.Column{Head: "CAME IN", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "BESIDE", Wrap: true},
-				terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "TIMES", Right: true})
+			pairs := newTable("CAME IN|wrap", "CLOCK|right", "BESIDE|wrap", "CLOCK|right", "TIMES|right")
 			for _, o := range blamed[:min(len(blamed), 10)] {
 				pairs.Row(o.Client, fmt.Sprintf("%+d ms", o.ClockMS), o.Beside, fmt.Sprintf("%+d ms", o.OtherMS), thousands(o.Times))
 			}

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 )
 
@@ -101,7 +100,7 @@ func runForecast(env *environment, path string, p profile.Profile, o forecast.Op
 			rate := made[0].PerHour
 			today = fmt.Sprintf("; today %s an hour (%s to %s)", forecast.Number(rate.Mean), forecast.Number(rate.Low), forecast.Number(rate.High))
 		}
-		status.Update("forecast %s stage %s%s", terminal.Bar(float64(len(made))/float64(of)), next, today)
+		status.Update("forecast %s stage %s%s", bar(float64(len(made))/float64(of)), next, today)
 	}
 	made, err := forecast.Make(p, o)
 	status.Clear()
@@ -128,8 +127,7 @@ func runForecast(env *environment, path string, p profile.Profile, o forecast.Op
 func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) {
 	fmt.Fprintf(out, "forecast for %s from %.0f s of observation, %s, %d draws, seed %d\n", forecast.Hours(f.SpanHours), f.Seconds, f.Watched(), f.Draws, f.Seed)
 	fmt.Fprintf(out, "%s %s shared by two or more clients\n\n", forecast.Number(f.Shared), map[bool]string{true: "key", false: "keys"}[f.Shared == 1])
-	stages := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS", Right: true}, terminal.Column{Head: "90 % INTERVAL"},
-		terminal.Column{Head: "PER HOUR", Right: true}, terminal.Column{Head: "WHAT", Wrap: true})
+	stages := newTable("STAGE", "DOUBLE HOLDS|right", "90 % INTERVAL", "PER HOUR|right", "WHAT|wrap")
 	for _, s := range f.Stages {
 		stages.Row(s.Name, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low)+" to "+forecast.Number(s.Count.High), forecast.Number(s.PerHour.Mean), s.What)
 	}
@@ -150,9 +148,9 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 		}
 		fmt.Fprintf(out, "\nby %s, at stage legacy\n", part.By)
 		most := min(len(part.Shares), 10)
-		shares := terminal.NewTable(terminal.Column{Wrap: true}, terminal.Column{Right: true}, terminal.Column{Right: true})
+		shares := newTable("|wrap", "|right", "|right")
 		for _, s := range part.Shares[:most] {
-			shares.Row("  "+terminal.Safe(s.Name), forecast.Number(s.Mean), fmt.Sprintf("%.0f %%", 100*s.Mean/first.Count.Mean))
+			shares.Row("  "+safe(s.Name), forecast.Number(s.Mean), fmt.Sprintf("%.0f %%", 100*s.Mean/first.Count.Mean))
 		}
 		fmt.Fprint(out, shares.Render(env.screen(), env.ink()))
 		if more := len(part.Shares) - most; more > 0 {
@@ -161,17 +159,16 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 	}
 	if len(f.Budgets) > 0 {
 		fmt.Fprintln(out, "\nhow far each clock may still move before the longest hold that was seen overlaps")
-		budgets := terminal.NewTable(terminal.Column{Head: "CLIENT", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "AHEAD", Wrap: true},
-			terminal.Column{Head: "BEHIND", Wrap: true}, terminal.Column{Head: "DRIFT", Wrap: true}, terminal.Column{Head: "FIRST OVERLAP", Wrap: true})
+		budgets := newTable("CLIENT|wrap", "CLOCK|right", "AHEAD|wrap", "BEHIND|wrap", "DRIFT|wrap", "FIRST OVERLAP|wrap")
 		for _, b := range f.Budgets {
-			budgets.Row(terminal.Safe(b.Client), fmt.Sprintf("%+.0f ms", b.SkewMS), forecast.Margin(b.AheadMS), forecast.Margin(b.BehindMS), b.Drift(), b.When())
+			budgets.Row(safe(b.Client), fmt.Sprintf("%+.0f ms", b.SkewMS), forecast.Margin(b.AheadMS), forecast.Margin(b.BehindMS), b.Drift(), b.When())
 		}
 		fmt.Fprint(out, budgets.Render(env.screen(), env.ink()))
 	}
 	if len(f.NotKnown) > 0 {
 		fmt.Fprintln(out, "\nnot known")
 		for _, n := range f.NotKnown {
-			fmt.Fprintf(out, "  %s\n", terminal.Safe(n))
+			fmt.Fprintf(out, "  %s\n", safe(n))
 		}
 	}
 	out.WriteByte('\n')
@@ -181,8 +178,7 @@ func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) 
 func failoverText(out *strings.Builder, env *environment, f *forecast.Forecast) {
 	fmt.Fprintf(out, "\nof these by failovers: one of each master about every %s (%s), nobody answers for about %s, the replica is up to %s behind\n",
 		short(f.Failovers.Every), f.Failovers.From, short(f.Failovers.Outage), short(f.Failovers.Behind))
-	t := terminal.NewTable(terminal.Column{Head: "STAGE"}, terminal.Column{Head: "DOUBLE HOLDS", Right: true}, terminal.Column{Head: "90 % INTERVAL"},
-		terminal.Column{Head: "FIRST HOLDER IS TOLD", Wrap: true}, terminal.Column{Head: "NEVER HEARS OF IT", Wrap: true})
+	t := newTable("STAGE", "DOUBLE HOLDS|right", "90 % INTERVAL", "FIRST HOLDER IS TOLD|wrap", "NEVER HEARS OF IT|wrap")
 	for _, s := range f.Stages {
 		l := s.Failovers
 		t.Row(s.Name, forecast.Number(l.Count.Mean), forecast.Number(l.Count.Low)+" to "+forecast.Number(l.Count.High), forecast.Number(l.Told), forecast.Number(l.Untold))

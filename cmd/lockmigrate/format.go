@@ -7,7 +7,6 @@ import (
 
 	"github.com/jedib0t/go-pretty/v6/text"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 )
 
@@ -67,7 +66,7 @@ func short(d time.Duration) string {
 
 // countdown is the progress of what runs for a fixed time.
 func countdown(what string, ran, all time.Duration) string {
-	return fmt.Sprintf("%s %s %v left", what, terminal.Bar(float64(ran)/float64(max(all, 1))), max(0, all-ran).Round(time.Second))
+	return fmt.Sprintf("%s %s %v left", what, bar(float64(ran)/float64(max(all, 1))), max(0, all-ran).Round(time.Second))
 }
 
 // timeLeft guesses how long the rest takes, once a twentieth is done.

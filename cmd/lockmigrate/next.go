@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -232,7 +231,7 @@ func (s *standing) print(env *environment, on step) error {
 	}
 	return env.print(doc, func(b *strings.Builder) {
 		ink := env.ink()
-		line := func(what, text string) { fmt.Fprintf(b, "%-12s%s\n", what, terminal.Safe(text)) }
+		line := func(what, text string) { fmt.Fprintf(b, "%-12s%s\n", what, safe(text)) }
 		line("namespace", s.namespace)
 		line("stands at", on.Stands)
 		line("measured", doc.Measured[0])
@@ -245,13 +244,13 @@ func (s *standing) print(env *environment, on step) error {
 			line("keys", doc.Keys)
 		}
 		for _, w := range on.InWay {
-			fmt.Fprintf(b, "%s  %s\n", ink.Warn("in the way"), terminal.Safe(w))
+			fmt.Fprintf(b, "%s  %s\n", ink.Warn("in the way"), safe(w))
 		}
 		for _, c := range on.Costs {
 			line("cost", c)
 		}
 		line(map[bool]string{true: "done", false: "next"}[on.Done], on.Do)
 		line("read", on.Read)
-		fmt.Fprintf(b, "\n  %s\n", ink.Head(terminal.Safe(on.Command)))
+		fmt.Fprintf(b, "\n  %s\n", ink.Head(safe(on.Command)))
 	})
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 )
@@ -154,7 +153,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 // progress is a file that says on a terminal how much of it was read, and how long the rest takes.
 type progress struct {
 	io.Reader
-	status     *terminal.Status
+	status     *statusLine
 	began      time.Time
 	read, size int64 // size is 0 where it is not known: a pipe has none
 }
@@ -174,7 +173,7 @@ func (p *progress) Read(data []byte) (n int, err error) {
 	p.read += int64(n)
 	rest := ""
 	if p.size > 0 {
-		rest = " " + terminal.Bar(float64(p.read)/float64(p.size)) + timeLeft(time.Since(p.began), int(p.read), int(p.size))
+		rest = " " + bar(float64(p.read)/float64(p.size)) + timeLeft(time.Since(p.began), int(p.read), int(p.size))
 	}
 	p.status.Update("observe: %.1f MiB read%s", float64(p.read)/(1<<20), rest)
 	return n, err

@@ -9,7 +9,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 // oneProfile wants a profile's file, and nothing else.
@@ -47,7 +46,7 @@ func drifts(b *strings.Builder, p profile.Profile) {
 	for _, c := range p.Clients {
 		if ppm, off, known := c.Drift(); known && max(ppm, -ppm) > off && shown < mostDrifts {
 			shown++
-			fmt.Fprintf(b, "clock of %s: %+.0f ms, and %+.1f ms more each day, give or take %.1f\n", terminal.Quoted(c.Name), c.SkewMS, 86.4*ppm, 86.4*off)
+			fmt.Fprintf(b, "clock of %s: %+.0f ms, and %+.1f ms more each day, give or take %.1f\n", quoted(c.Name), c.SkewMS, 86.4*ppm, 86.4*off)
 		}
 	}
 }

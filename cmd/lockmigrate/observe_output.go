@@ -11,7 +11,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -27,7 +26,7 @@ func (o *observeOutput) whileRunning(seen interface{ Report() observe.Report }, 
 	live := o.env.isTerminal(o.env.stdout) && !o.env.global.json && !o.flags.follow
 	status := o.env.status()
 	if live || o.flags.follow && o.env.isTerminal(o.env.stdout) {
-		status = terminal.NewStatus(nil, nil) // rows stream on the same screen
+		status = newStatusLine(nil, nil) // rows stream on the same screen
 	}
 	defer status.Clear()
 	began := time.Now()
@@ -62,7 +61,7 @@ func (o *observeOutput) redraw(text string) {
 	o.erase()
 	width := o.env.width(o.env.stdout)
 	for line := range strings.Lines(text) {
-		fmt.Fprintln(o.env.stdout, terminal.Cut(strings.TrimRight(line, "\n"), width-1))
+		fmt.Fprintln(o.env.stdout, cut(strings.TrimRight(line, "\n"), width-1))
 		o.lines++
 	}
 }
@@ -140,7 +139,7 @@ func (o *observeOutput) final(f findings, err error) error {
 		fmt.Fprintf(&b, "acquired only once: %s, by %s; who else locks them is not known; observe for longer\n", counted(int64(keys), "key"), counted(int64(clients), "client"))
 	}
 	if o.flags.profile != "" {
-		file := terminal.Quoted(o.flags.profile)
+		file := quoted(o.flags.profile)
 		fmt.Fprintf(&b, "the fleet is written to %s; its double holds to come: lockmigrate forecast %s\n", file, file)
 	}
 	fmt.Fprintf(&b, "next: %s\n", f.Next)
@@ -151,7 +150,7 @@ func (o *observeOutput) final(f findings, err error) error {
 func each(b *strings.Builder, head string, texts []string) {
 	for _, text := range texts {
 		if text != "" {
-			fmt.Fprintf(b, "%s: %s\n", head, terminal.Safe(text))
+			fmt.Fprintf(b, "%s: %s\n", head, safe(text))
 		}
 	}
 }
@@ -179,25 +178,22 @@ func (o *observeOutput) table(r observe.Report, most, width int) string {
 		return "no client used a lock\n"
 	}
 	ink := o.env.ink()
-	number := func(head string, spare bool) terminal.Column {
-		return terminal.Column{Head: head, Right: true, Spare: spare}
-	}
-	t := terminal.NewTable(terminal.Column{Head: "CLIENT", Wrap: true}, terminal.Column{Head: "KIND"}, terminal.Column{Head: "DIALECT"}, number("LEASE", false), number("POLL", true), number("SKEW", false),
-		number("ACQUIRED", false), number("RELEASED", true), number("HOLD P50", true), number("WAIT P50", true), terminal.Column{Head: "KEYS", Wrap: true, Spare: true})
+	t := newTable("CLIENT|wrap", "KIND", "DIALECT", "LEASE|right", "POLL|right spare", "SKEW|right", "ACQUIRED|right", "RELEASED|right spare",
+		"HOLD P50|right spare", "WAIT P50|right spare", "KEYS|wrap spare")
 	for _, c := range r.Clients[:min(most, len(r.Clients))] {
-		id := terminal.Quoted(c.Addr)
+		id := quoted(c.Addr)
 		if c.Name != "" && c.Name != c.Addr {
-			id += " " + terminal.Quoted(c.Name)
+			id += " " + quoted(c.Name)
 		}
 		if c.Sidecar != "" && c.Addr != "sidecar:"+c.Sidecar {
-			id += " sidecar:" + terminal.Quoted(c.Sidecar)
+			id += " sidecar:" + quoted(c.Sidecar)
 		}
 		if c.Connections > 1 {
 			id += fmt.Sprintf(" (%d)", c.Connections)
 		}
 		var keys []string
 		for _, k := range c.Keys[:min(3, len(c.Keys))] {
-			keys = append(keys, terminal.Quoted(k))
+			keys = append(keys, quoted(k))
 		}
 		if others := slices.DeleteFunc(slices.Clone(c.Databases), func(db int) bool { return db == 0 }); len(others) > 0 {
 			keys = append(keys, "in database "+strings.Trim(fmt.Sprint(c.Databases), "[]"))
@@ -284,7 +280,7 @@ const mostDoubts = 5
 func doubts(b *strings.Builder, r observe.Report) {
 	n := 0
 	for _, c := range r.Clients {
-		who := terminal.Quoted(c.Addr)
+		who := quoted(c.Addr)
 		var said []string
 		if c.LeaseVaries {
 			said = append(said, fmt.Sprintf("leases of %s vary from %s to %s: the record takes the shortest", who, span(c.LeaseLeastMS), span(c.LeaseMostMS)))
@@ -316,7 +312,7 @@ func pauses(b *strings.Builder, r observe.Report) {
 	}
 	if seen > 0 {
 		fmt.Fprintf(b, "\nfrom GET to GETSET: at most %s in %s takeovers, by %s; the record's command delay must be longer\n",
-			span(worst.PauseMaxMS), thousands(seen), terminal.Quoted(worst.Addr))
+			span(worst.PauseMaxMS), thousands(seen), quoted(worst.Addr))
 	}
 }
 
@@ -341,9 +337,9 @@ func eventLine(e observe.EventRow) string {
 // keyText is a key, with its database where that is another than the usual one.
 func keyText(db int, key string) string {
 	if db == 0 {
-		return terminal.Quoted(key)
+		return quoted(key)
 	}
-	return fmt.Sprintf("%s in database %d", terminal.Quoted(key), db)
+	return fmt.Sprintf("%s in database %d", quoted(key), db)
 }
 
 func whoText(w *observe.Who) string {
@@ -351,7 +347,7 @@ func whoText(w *observe.Who) string {
 	case w == nil:
 		return "an unknown client"
 	case w.Name != "":
-		return w.Addr + " " + terminal.Quoted(w.Name)
+		return w.Addr + " " + quoted(w.Name)
 	default:
 		return w.Addr
 	}

@@ -21,7 +21,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/page"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rehearse"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -282,9 +281,8 @@ func keysOf(c *sim.Client) func() string {
 
 func (r *rehearsal) text(b *strings.Builder, env *environment) {
 	fmt.Fprintf(b, "rehearsal of %s on %s: %s, %d of them old, %g times as fast\n\n", r.Profile, r.Server, counted(int64(r.Clients), "client"), r.Old, r.Speed)
-	t := terminal.NewTable(terminal.Column{Head: "ACT"}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "TURNS/S", Right: true}, terminal.Column{Head: "OVERLAPS", Right: true},
-		terminal.Column{Head: "FORECAST"}, terminal.Column{Head: "WAIT P50", Right: true}, terminal.Column{Head: "P95", Right: true}, terminal.Column{Head: "HAND-OVER", Right: true},
-		terminal.Column{Head: "SERVER/TURN", Right: true}, terminal.Column{Head: "STEP TOOK", Right: true})
+	t := newTable("ACT", "STAGE", "TURNS/S|right", "OVERLAPS|right", "FORECAST", "WAIT P50|right", "P95|right", "HAND-OVER|right",
+		"SERVER/TURN|right", "STEP TOOK|right")
 	for _, a := range r.Acts {
 		t.Row(a.Name, a.Stage, fmt.Sprintf("%.1f", float64(a.Turns)/a.Seconds), env.ink().Count(int64(a.Overlaps)), a.Expected(), written(a.Waits.P50), written(a.Waits.P95), a.HandedOver(), a.Server(), written(a.MoveMS))
 	}
@@ -295,7 +293,7 @@ func (r *rehearsal) text(b *strings.Builder, env *environment) {
 			fmt.Fprintf(b, "%s: %d times a member was one of the two: what old clients do to each other, by their clocks or blind deletes, frees a member's key too\n", a.Name, a.WithMembers)
 		}
 		for _, why := range slices.Sorted(maps.Keys(a.Failures)) {
-			fmt.Fprintf(b, "%s: %d times: %s\n", a.Name, a.Failures[why], terminal.Safe(why))
+			fmt.Fprintf(b, "%s: %d times: %s\n", a.Name, a.Failures[why], safe(why))
 		}
 	}
 	if n := len(r.Acts); n >= 6 {

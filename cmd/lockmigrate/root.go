@@ -16,7 +16,6 @@ import (
 	"github.com/spf13/pflag"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 // leaveWithin bounds how long a command may take to clean up after an interrupt.
@@ -226,7 +225,7 @@ func noArguments(cmd *cobra.Command, args []string) error {
 // flagFor is the flag that an argument is probably for: patterns, a namespace, a claim; "" for none.
 func flagFor(cmd *cobra.Command, argument string) string {
 	for _, name := range []string{"match", "claim", "namespace"} {
-		if cmd.Flags().Lookup(name) != nil && (name != "match" || strings.ContainsAny(argument, "*?[")) && terminal.Quoted(argument) == argument && !strings.Contains(argument, "'") {
+		if cmd.Flags().Lookup(name) != nil && (name != "match" || strings.ContainsAny(argument, "*?[")) && quoted(argument) == argument && !strings.Contains(argument, "'") {
 			return name
 		}
 	}

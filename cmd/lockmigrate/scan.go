@@ -17,7 +17,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 func newScanCommand(env *environment) *cobra.Command {
@@ -159,7 +158,7 @@ func sortedKeys[K ~string](counts map[K]int64) []K {
 type scanTable struct {
 	w     io.Writer
 	width int // of the terminal; 0 where there is none
-	ink   terminal.Ink
+	ink   palette
 	types bool // show the type of each key
 	any   bool // a row was printed
 	notes []string
@@ -172,7 +171,7 @@ func (t *scanTable) row(r *census.Row) error {
 			return err
 		}
 	}
-	expires, ttl, key := "-", "none", terminal.Quoted(string(r.Key))
+	expires, ttl, key := "-", "none", quoted(string(r.Key))
 	if r.HasExpiry {
 		expires = relative(r.Expires.Time().Sub(r.Now.Time()))
 	}

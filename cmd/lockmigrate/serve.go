@@ -15,7 +15,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -90,7 +89,7 @@ func noteAbsent(ctx context.Context, env *environment, end *endpoint.Endpoint, n
 	defer pool.Close()
 	store := storeOf(pool, namespace)
 	if _, err := store.Show(ctx); errors.Is(err, stages.ErrNoRecord) {
-		env.note("there is no namespace %s: %s", terminal.Quoted(namespace), whichNamespace(ctx, store, "the page shows it when there is"))
+		env.note("there is no namespace %s: %s", quoted(namespace), whichNamespace(ctx, store, "the page shows it when there is"))
 	}
 	return nil
 }

@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
@@ -217,7 +216,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	start := env.now()
 	plan := sim.Sweep{Cells: cells, Runs: flags.runs, Seed: flags.seed}
 	plan.Progress = func(done int) {
-		status.Update("simulate %s %s of %s cells%s", terminal.Bar(float64(done)/float64(len(cells))), thousands(int64(done)), thousands(int64(len(cells))), timeLeft(env.now().Sub(start), done, len(cells)))
+		status.Update("simulate %s %s of %s cells%s", bar(float64(done)/float64(len(cells))), thousands(int64(done)), thousands(int64(len(cells))), timeLeft(env.now().Sub(start), done, len(cells)))
 	}
 	outcomes, err := plan.Run(ctx)
 	if err != nil {
@@ -248,8 +247,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 
 func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time.Duration) {
 	ink := env.ink()
-	t := terminal.NewTable(terminal.Column{Head: "SCHEME"}, terminal.Column{Head: "BREAKS AT", Wrap: true}, terminal.Column{Head: "PREDICTED", Wrap: true}, terminal.Column{Head: "BROKEN CELLS", Right: true, Wrap: true},
-		terminal.Column{Head: "OVERLAPS", Right: true}, terminal.Column{Head: "AGAINST THE PROMISE", Right: true, Wrap: true})
+	t := newTable("SCHEME", "BREAKS AT|wrap", "PREDICTED|wrap", "BROKEN CELLS|right wrap", "OVERLAPS|right", "AGAINST THE PROMISE|right wrap")
 	for _, row := range r.Rows {
 		against := ink.Good("0")
 		if row.Unpromised > 0 {

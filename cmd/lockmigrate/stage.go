@@ -16,7 +16,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -207,7 +206,7 @@ func lastChange(r stages.Record) string {
 	c := r.History[len(r.History)-1]
 	by := ""
 	if c.By != "" {
-		by = " by " + terminal.Safe(c.By)
+		by = " by " + safe(c.By)
 	}
 	return fmt.Sprintf(",%s at %s", by, c.At.Format(time.RFC3339))
 }
@@ -364,7 +363,7 @@ func changingOver(view stages.View) string {
 	}
 	var names []string
 	for _, m := range late[:min(3, len(late))] {
-		names = append(names, terminal.Safe(m.ID))
+		names = append(names, safe(m.ID))
 	}
 	if n := len(late) - len(names); n > 0 {
 		names = append(names, fmt.Sprintf("%d more", n))
@@ -397,7 +396,7 @@ func (at *place) obstacles(ctx context.Context, view stages.View, to stages.Stag
 	case to == stages.Legacy:
 		unknown, err := unfenced(ctx, at.end, view)
 		for _, u := range unknown {
-			at.env.note("%s", terminal.Safe(u))
+			at.env.note("%s", safe(u))
 		}
 		refused = err
 	}
@@ -427,7 +426,7 @@ func whatToKnow(from, to stages.Stage) []string {
 const bridgeCosts = "on keys that Go and old clients both wait for, bridge holders leave gaps for the old ones: these keep about the turns and waits that they had (docs/runbook.md, step 3); they must look more often than --yield says"
 
 func blocked(blockers []stages.Blocker) string {
-	text := "waiting: " + terminal.Safe(blockers[0].String())
+	text := "waiting: " + safe(blockers[0].String())
 	if n := len(blockers) - 1; n > 0 {
 		text += fmt.Sprintf(", and for %d more", n)
 	}

@@ -11,7 +11,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
@@ -109,7 +108,7 @@ func (at *place) init(ctx context.Context) error {
 	}
 	record, seen, why, err := at.creation(ctx)
 	for _, line := range why {
-		at.env.note("from the profile: %s", terminal.Safe(line))
+		at.env.note("from the profile: %s", safe(line))
 	}
 	if err != nil {
 		return err

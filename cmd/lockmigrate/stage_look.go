@@ -13,7 +13,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -229,7 +228,7 @@ func (k *keysSeen) besides() (notes []string) {
 func listKeys(first []legacyValue, n int64, states bool) string {
 	var parts []string
 	for _, v := range first {
-		text := terminal.Quoted(v.key)
+		text := quoted(v.key)
 		switch {
 		case !states:
 		case v.ttl >= 0:
@@ -290,7 +289,7 @@ func unfenced(ctx context.Context, end *endpoint.Endpoint, view stages.View) (un
 			commands, err := fence.DeniedTo(ctx, conn, user, view.Record.Patterns)
 			switch {
 			case err != nil:
-				unknown = append(unknown, fmt.Sprintf("the rules of user %s on %s cannot be read (%v); a fence may keep the members from every lock", terminal.Quoted(user), n.Addr, err))
+				unknown = append(unknown, fmt.Sprintf("the rules of user %s on %s cannot be read (%v); a fence may keep the members from every lock", quoted(user), n.Addr, err))
 			case len(commands) > 0:
 				where = append(where, fmt.Sprintf("%s denies %s to user %s", n.Addr, strings.Join(commands, " and "), user))
 			}

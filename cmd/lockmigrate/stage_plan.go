@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -47,7 +46,7 @@ func (at *place) plan(p plan) error {
 		doc["refused"], doc["hint"] = p.refused.Error(), hintOf(p.refused)
 	}
 	err := at.env.print(doc, func(b *strings.Builder) {
-		fmt.Fprintf(b, "plan: %s\n", terminal.Safe(p.what))
+		fmt.Fprintf(b, "plan: %s\n", safe(p.what))
 		if p.seen != nil {
 			fmt.Fprintf(b, "on the keys: %s\n", p.seen)
 		}
@@ -55,7 +54,7 @@ func (at *place) plan(p plan) error {
 			fmt.Fprintf(b, "know: %s\n", know)
 		}
 		for _, blocker := range p.blockers {
-			fmt.Fprintf(b, "%s: %s\n", p.by, terminal.Safe(blocker.String()))
+			fmt.Fprintf(b, "%s: %s\n", p.by, safe(blocker.String()))
 		}
 		b.WriteString(nothingWritten(p.name, p.refused))
 	})
@@ -65,14 +64,14 @@ func (at *place) plan(p plan) error {
 // forceable lets --force overrule a refusal: it is said, and does not stand in the way.
 func (at *place) forceable(refused error) error {
 	if refused != nil && isOwnError(refused) && at.flags.forced() != "" {
-		at.env.note("forced: %s", terminal.Safe(refused.Error()))
+		at.env.note("forced: %s", safe(refused.Error()))
 		return nil
 	}
 	return refused
 }
 
 func shownPatterns(patterns []string) string {
-	return terminal.Safe(strings.Join(stages.EscapeAll(patterns), " "))
+	return safe(strings.Join(stages.EscapeAll(patterns), " "))
 }
 
 // oldestCertificate is how long a certificate supports a step: traffic of the day before says little.

@@ -11,7 +11,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -37,14 +36,13 @@ func (env *environment) view(b *strings.Builder, view stages.View, blockers []st
 	fmt.Fprintf(b, "namespace  %s\nstage      %v, epoch %d, for %s\nkeys       %s\nclients    %s\n\n",
 		r.Namespace, r.Stage, r.Epoch, short(view.Now.Sub(r.Since)), shownPatterns(r.Patterns), knownClients(r))
 	if r.Note != "" {
-		fmt.Fprintf(b, "rests on   %s\n\n", terminal.Safe(r.Note))
+		fmt.Fprintf(b, "rests on   %s\n\n", safe(r.Note))
 	}
 	if len(view.Members) == 0 {
 		b.WriteString("no members\n")
 	} else {
 		ink := env.ink()
-		t := terminal.NewTable(terminal.Column{Head: "MEMBER", Wrap: true}, terminal.Column{Head: "HOST", Wrap: true, Spare: true}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "STAGE"},
-			terminal.Column{Head: "IN USE"}, terminal.Column{Head: "SEEN", Wrap: true}, terminal.Column{Head: "CLOCK", Right: true}, terminal.Column{Head: "BUILD", Spare: true})
+		t := newTable("MEMBER|wrap", "HOST|wrap spare", "EPOCH|right", "STAGE", "IN USE", "SEEN|wrap", "CLOCK|right", "BUILD|spare")
 		for _, m := range view.Members {
 			stage, last := memberStage(m), seen(m)
 			if m.Misfit != "" {
@@ -53,18 +51,18 @@ func (env *environment) view(b *strings.Builder, view stages.View, blockers []st
 			if m.Left < 0 {
 				last = ink.Warn(last)
 			}
-			t.Row(terminal.Safe(m.ID), terminal.Safe(m.Info.Host), memberEpoch(m), stage, inUse(m), last, fmt.Sprintf("%+d ms", m.Skew.Milliseconds()), terminal.Safe(m.Info.Build.String()))
+			t.Row(safe(m.ID), safe(m.Info.Host), memberEpoch(m), stage, inUse(m), last, fmt.Sprintf("%+d ms", m.Skew.Milliseconds()), safe(m.Info.Build.String()))
 		}
 		b.WriteString(t.Render(env.screen(), ink))
 	}
 	for _, m := range view.Members {
 		if m.Misfit != "" && m.Lives() {
-			fmt.Fprintf(b, "\n%s acquires nothing: %s\n", terminal.Safe(m.ID), terminal.Safe(m.Misfit))
+			fmt.Fprintf(b, "\n%s acquires nothing: %s\n", safe(m.ID), safe(m.Misfit))
 		}
 	}
 	for _, m := range view.Members {
 		if m.Info.Note != "" && m.Lives() {
-			fmt.Fprintf(b, "\n%s %s\n", terminal.Safe(m.ID), terminal.Safe(m.Info.Note))
+			fmt.Fprintf(b, "\n%s %s\n", safe(m.ID), safe(m.Info.Note))
 		}
 	}
 	late, _ := view.ChangingOver()
@@ -76,7 +74,7 @@ func (env *environment) view(b *strings.Builder, view stages.View, blockers []st
 		if blocker.Why == "misfit" || blocker.Why == "behind" && changes {
 			continue // it has been said
 		}
-		fmt.Fprintf(b, "\n%v will wait: %s\n", r.Stage+1, terminal.Safe(blocker.String()))
+		fmt.Fprintf(b, "\n%v will wait: %s\n", r.Stage+1, safe(blocker.String()))
 	}
 }
 
@@ -156,10 +154,9 @@ func (at *place) list(ctx context.Context) error {
 			b.WriteString("no namespaces\n")
 			return
 		}
-		t := terminal.NewTable(terminal.Column{Head: "NAMESPACE"}, terminal.Column{Head: "STAGE"}, terminal.Column{Head: "EPOCH", Right: true}, terminal.Column{Head: "MEMBERS", Right: true},
-			terminal.Column{Head: "DIALECT"}, terminal.Column{Head: "KEYS", Wrap: true})
+		t := newTable("NAMESPACE", "STAGE", "EPOCH|right", "MEMBERS|right", "DIALECT", "KEYS|wrap")
 		for _, r := range rows {
-			t.Row(terminal.Safe(r.Namespace), r.Stage, fmt.Sprint(r.Epoch), fmt.Sprint(r.Members), cmp.Or(r.Dialect, "-"), terminal.Safe(strings.Join(r.Patterns, " ")))
+			t.Row(safe(r.Namespace), r.Stage, fmt.Sprint(r.Epoch), fmt.Sprint(r.Members), cmp.Or(r.Dialect, "-"), safe(strings.Join(r.Patterns, " ")))
 		}
 		b.WriteString(t.Render(at.env.screen(), at.env.ink()))
 	})
@@ -177,9 +174,9 @@ func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command 
 			doc := map[string]any{"namespace": at.store.Namespace, "history": append([]stages.Change{}, view.Record.History...)}
 			return env.print(doc, func(b *strings.Builder) {
 				for _, c := range view.Record.History {
-					fmt.Fprintf(b, "%s  epoch %-3d  %s  %s\n", c.At.Format(time.RFC3339), c.Epoch, terminal.Safe(c.By), terminal.Safe(c.What))
+					fmt.Fprintf(b, "%s  epoch %-3d  %s  %s\n", c.At.Format(time.RFC3339), c.Epoch, safe(c.By), safe(c.What))
 					if c.Note != "" {
-						fmt.Fprintf(b, "    %s\n", terminal.Safe(c.Note))
+						fmt.Fprintf(b, "    %s\n", safe(c.Note))
 					}
 				}
 			})

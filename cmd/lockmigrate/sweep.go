@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sweep"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 )
 
 func newSweepCommand(env *environment) *cobra.Command {
@@ -56,7 +55,7 @@ func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 		}
 		defer kept.Close()
 		opts.Journal = kept.Write
-		env.note("the journal is %s", terminal.Quoted(file))
+		env.note("the journal is %s", quoted(file))
 	}
 	opts.Now = env.now
 	status := env.status()
@@ -105,9 +104,9 @@ func printSweepEntry(env *environment, e sweep.Entry) error {
 		if e.ExpiredMS > 0 {
 			why = "expired " + short(time.Duration(e.ExpiredMS)*time.Millisecond) + " ago"
 		}
-		fmt.Fprintf(b, "%-8s  %-15s  %-12s  %-17s  %s\n", e.Result, what, e.Format, why, terminal.Quoted(e.Key))
+		fmt.Fprintf(b, "%-8s  %-15s  %-12s  %-17s  %s\n", e.Result, what, e.Format, why, quoted(e.Key))
 		if e.Note != "" {
-			fmt.Fprintf(b, "          %s\n", terminal.Safe(e.Note))
+			fmt.Fprintf(b, "          %s\n", safe(e.Note))
 		}
 	})
 }

@@ -16,7 +16,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
-	"github.com/lockmigrate/lockmigrate/internal/operate/terminal"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
 
@@ -105,7 +104,7 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, old, 
 			}
 		}
 	}
-	opts.Warn = func(text string) { env.note("%s", terminal.Safe(text)) }
+	opts.Warn = func(text string) { env.note("%s", safe(text)) }
 	cert, err := verify.Run(ctx, end, opts)
 	status.Clear()
 	if err != nil {
@@ -194,7 +193,7 @@ func (env *environment) indented(text string, column int) string {
 	if screen := env.screen(); screen > 0 {
 		width = min(screen, 120) // longer lines read badly
 	}
-	return strings.ReplaceAll(wrap(terminal.Safe(text), width-column, 0), "\n", "\n"+strings.Repeat(" ", column))
+	return strings.ReplaceAll(wrap(safe(text), width-column, 0), "\n", "\n"+strings.Repeat(" ", column))
 }
 
 func printCertificate(env *environment, c verify.Certificate) error {
@@ -217,12 +216,12 @@ func printCertificate(env *environment, c verify.Certificate) error {
 		if len(e.Patterns) > 0 {
 			var shown []string
 			for _, p := range e.Patterns {
-				shown = append(shown, terminal.Quoted(p))
+				shown = append(shown, quoted(p))
 			}
 			fmt.Fprintf(b, "keys     %s\n", strings.Join(shown, " "))
 		}
 		for _, m := range e.Masters {
-			fmt.Fprintf(b, "server   %s run %.8s %s: ", m.Addr, m.RunID, terminal.Safe(m.Is))
+			fmt.Fprintf(b, "server   %s run %.8s %s: ", m.Addr, m.RunID, safe(m.Is))
 			var writes, old, denied int64
 			for _, c := range m.Commands {
 				if writes, denied = writes+c.Run, denied+c.Denied; c.Name == "setnx" || c.Name == "getset" {
@@ -258,12 +257,12 @@ func printClients(b *strings.Builder, what string, clients []verify.Client) {
 			fmt.Fprintf(b, "  ... and %d more: --json shows all\n", len(clients)-i)
 			break
 		}
-		fmt.Fprintf(b, "  %s  %s", cmp.Or(terminal.Safe(l.Who()), "(not named)"), terminal.Safe(l.Evidence))
+		fmt.Fprintf(b, "  %s  %s", cmp.Or(safe(l.Who()), "(not named)"), safe(l.Evidence))
 		if l.Dialect != "" {
 			fmt.Fprintf(b, "; %s", l.Dialect)
 		}
 		for _, k := range l.Keys[:min(3, len(l.Keys))] {
-			fmt.Fprintf(b, " %s", terminal.Quoted(k))
+			fmt.Fprintf(b, " %s", quoted(k))
 		}
 		b.WriteByte('\n')
 	}

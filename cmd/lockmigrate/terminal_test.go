@@ -1,4 +1,4 @@
-package terminal
+package main
 
 import (
 	"bytes"
@@ -24,11 +24,11 @@ func TestSafe(t *testing.T) {
 		"\xff\xfe":        `\xff\xfe`,
 		"zero\u200bwidth": `zero\u200bwidth`,
 	} {
-		assert.Equal(t, want, Safe(text))
+		assert.Equal(t, want, safe(text))
 	}
-	assert.Equal(t, `""`, Quoted(""))
-	assert.Equal(t, `"a b"`, Quoted("a b"))
-	assert.Equal(t, "a:b", Quoted("a:b"))
+	assert.Equal(t, `""`, quoted(""))
+	assert.Equal(t, `"a b"`, quoted("a b"))
+	assert.Equal(t, "a:b", quoted("a:b"))
 }
 
 func FuzzSafe(f *testing.F) {
@@ -39,7 +39,7 @@ func FuzzSafe(f *testing.F) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		for name, out := range map[string]string{"Safe": Safe(text), "Quoted": Quoted(text), "JSON": string(JSON(encoded))} {
+		for name, out := range map[string]string{"safe": safe(text), "quoted": quoted(text), "JSON": string(printableJSON(encoded))} {
 			for _, r := range out {
 				if !unicode.IsPrint(r) {
 					t.Fatalf("%s(%q) holds %U", name, text, r)
@@ -47,48 +47,41 @@ func FuzzSafe(f *testing.F) {
 			}
 		}
 		var back string
-		if err := json.Unmarshal(JSON(encoded), &back); err != nil {
-			t.Fatalf("JSON(%q): %v", text, err)
+		if err := json.Unmarshal(printableJSON(encoded), &back); err != nil {
+			t.Fatalf("printableJSON(%q): %v", text, err)
 		}
 		if utf8.ValidString(text) && back != text {
-			t.Fatalf("JSON(%q) reads back as %q", text, back)
+			t.Fatalf("printableJSON(%q) reads back as %q", text, back)
 		}
 	})
 }
 
-func TestCut(t *testing.T) {
-	assert.Equal(t, "short", Cut("short", 10))
-	assert.Equal(t, "exactly 10", Cut("exactly 10", 10))
-	assert.Equal(t, "more than…", Cut("more than 10", 10))
-	assert.Equal(t, "äöüß…", Cut("äöüßäöüß", 5))
-}
-
 func TestStatus(t *testing.T) {
 	var out bytes.Buffer
-	s := NewStatus(&out, func() int { return 12 })
+	s := newStatusLine(&out, func() int { return 12 })
 	s.Clear()
 	assert.Empty(t, out.String(), "nothing to clear")
 	s.Update("a line that is %s", "too long")
 	assert.Equal(t, "\ra line tha…\x1b[K", out.String())
-	s.Update("%s", made{t})
+	s.Update("%s", nobodysText{t})
 	s.Clear()
 	assert.True(t, strings.HasSuffix(out.String(), "\r\x1b[K"))
 
-	silent := NewStatus(nil, nil)
-	silent.Update("%s", made{t})
+	silent := newStatusLine(nil, nil)
+	silent.Update("%s", nobodysText{t})
 	silent.Clear()
 }
 
-// made is an argument of a text that nobody may make.
-type made struct{ t *testing.T }
+// nobodysText is an argument of a text that nobody may make.
+type nobodysText struct{ t *testing.T }
 
-func (m made) String() string {
+func (m nobodysText) String() string {
 	m.t.Error("too soon, or for nobody, and yet made")
 	return ""
 }
 
-func sampleTable() *Table {
-	t := NewTable(Column{Head: "NAME"}, Column{Head: "N", Right: true}, Column{Head: "WHY", Wrap: true}, Column{Head: "SPARE", Spare: true})
+func sampleTable() *textTable {
+	t := newTable("NAME", "N|right", "WHY|wrap", "SPARE|spare")
 	t.Row("alpha", "7", "a reason of several words that does not fit into a narrow column", "0123456789")
 	t.Row("b", "1,234", "short", "x")
 	return t
@@ -124,17 +117,17 @@ func TestTableInAPipe(t *testing.T) {
 	assert.Equal(t, "NAME       N  WHY                                                               SPARE\n"+
 		"alpha      7  a reason of several words that does not fit into a narrow column  0123456789\n"+
 		"b      1,234  short                                                             x\n", out)
-	assert.Equal(t, "HEAD\n", NewTable(Column{Head: "HEAD"}).Render(0, false))
+	assert.Equal(t, "HEAD\n", newTable("HEAD").Render(0, false))
 }
 
 func TestInk(t *testing.T) {
-	assert.Equal(t, "broken", Ink(false).Bad("broken"))
-	assert.Equal(t, "\x1b[1;31mbroken\x1b[0m", Ink(true).Bad("broken"))
-	assert.Equal(t, "", Ink(true).Good(""))
+	assert.Equal(t, "broken", palette(false).Bad("broken"))
+	assert.Equal(t, "\x1b[1;31mbroken\x1b[0m", palette(true).Bad("broken"))
+	assert.Equal(t, "", palette(true).Good(""))
 }
 
 func TestBar(t *testing.T) {
-	assert.Equal(t, "[....................]", Bar(-1))
-	assert.Equal(t, "[##########..........]", Bar(0.5))
-	assert.Equal(t, "[####################]", Bar(2))
+	assert.Equal(t, "[....................]", bar(-1))
+	assert.Equal(t, "[##########..........]", bar(0.5))
+	assert.Equal(t, "[####################]", bar(2))
 }

@@ -1,4 +1,4 @@
-package terminal
+package main
 
 import (
 	"slices"
@@ -8,31 +8,38 @@ import (
 	"github.com/jedib0t/go-pretty/v6/text"
 )
 
-// Column says how one column of a table behaves.
-type Column struct {
-	Head  string // where no column has one, the table has no heading
-	Right bool   // numbers end at the right
-	Wrap  bool   // is broken between words where the table is wider than the screen
-	Spare bool   // is left out where the table is too wide even then; the table says so
+// column is one column of a table.
+type column struct {
+	head  string // where no column has one, the table has no heading
+	right bool   // numbers end at the right
+	wrap  bool   // is broken between words where the table is wider than the screen
+	spare bool   // is left out where the table is too wide even then; the table says so
 }
 
-// Table lays out rows in columns. It is not safe for concurrent use.
-type Table struct {
-	columns []Column
+// textTable lays out rows in columns. It is not safe for concurrent use.
+type textTable struct {
+	columns []column
 	rows    [][]string
 }
 
-// NewTable returns a table without rows.
-func NewTable(columns ...Column) *Table { return &Table{columns: columns} }
+// newTable returns a table without rows. A column is its heading, and behind | what it is: "TURNS|right spare".
+func newTable(columns ...string) *textTable {
+	t := &textTable{}
+	for _, c := range columns {
+		head, how, _ := strings.Cut(c, "|")
+		t.columns = append(t.columns, column{head, strings.Contains(how, "right"), strings.Contains(how, "wrap"), strings.Contains(how, "spare")})
+	}
+	return t
+}
 
 // Row adds a row: one cell for each column.
-func (t *Table) Row(cells ...string) { t.rows = append(t.rows, cells) }
+func (t *textTable) Row(cells ...string) { t.rows = append(t.rows, cells) }
 
 // gap is the room between columns.
 const gap = 2
 
 // Render lays the table out for a screen of that many columns. 0 is a file or pipe: nothing is broken or left out.
-func (t *Table) Render(width int, ink Ink) string {
+func (t *textTable) Render(width int, ink palette) string {
 	shown := make([]int, len(t.columns))
 	for i := range shown {
 		shown[i] = i
@@ -41,14 +48,14 @@ func (t *Table) Render(width int, ink Ink) string {
 	widths := t.fit(shown, width)
 	for widths == nil { // the rightmost spare column goes
 		at := len(shown) - 1
-		for at >= 0 && !t.columns[shown[at]].Spare {
+		for at >= 0 && !t.columns[shown[at]].spare {
 			at--
 		}
 		if at < 0 {
 			widths = t.natural(shown)
 			break
 		}
-		without = append([]string{t.columns[shown[at]].Head}, without...)
+		without = append([]string{t.columns[shown[at]].head}, without...)
 		shown = append(shown[:at:at], shown[at+1:]...)
 		widths = t.fit(shown, width)
 	}
@@ -60,10 +67,10 @@ func (t *Table) Render(width int, ink Ink) string {
 }
 
 // natural is what each column needs.
-func (t *Table) natural(shown []int) []int {
+func (t *textTable) natural(shown []int) []int {
 	widths := make([]int, len(shown))
 	for i, c := range shown {
-		widths[i] = text.LongestLineLen(t.columns[c].Head)
+		widths[i] = text.LongestLineLen(t.columns[c].head)
 		for _, row := range t.rows {
 			widths[i] = max(widths[i], text.LongestLineLen(row[c]))
 		}
@@ -75,7 +82,7 @@ func (t *Table) natural(shown []int) []int {
 const comfortable, narrowest = 24, 8
 
 // fit narrows the columns that may be broken, the widest first. It returns nil where that is not enough.
-func (t *Table) fit(shown []int, width int) []int {
+func (t *textTable) fit(shown []int, width int) []int {
 	widths := t.natural(shown)
 	over := gap*(len(shown)-1) - width
 	for _, w := range widths {
@@ -83,14 +90,14 @@ func (t *Table) fit(shown []int, width int) []int {
 	}
 	least := narrowest
 	for _, c := range shown {
-		if t.columns[c].Spare {
+		if t.columns[c].spare {
 			least = comfortable
 		}
 	}
 	for width > 0 && over > 0 {
 		widest := -1
 		for i, c := range shown {
-			if t.columns[c].Wrap && widths[i] > least && (widest < 0 || widths[i] > widths[widest]) {
+			if t.columns[c].wrap && widths[i] > least && (widest < 0 || widths[i] > widths[widest]) {
 				widest = i
 			}
 		}
@@ -103,7 +110,7 @@ func (t *Table) fit(shown []int, width int) []int {
 	return widths
 }
 
-func (t *Table) draw(shown, widths []int, ink Ink) string {
+func (t *textTable) draw(shown, widths []int, ink palette) string {
 	w := table.NewWriter()
 	w.SuppressTrailingSpaces()
 	style := table.StyleDefault
@@ -115,14 +122,14 @@ func (t *Table) draw(shown, widths []int, ink Ink) string {
 	head := make(table.Row, len(shown))
 	for i, c := range shown {
 		align := text.AlignLeft
-		if t.columns[c].Right {
+		if t.columns[c].right {
 			align = text.AlignRight
 		}
 		configs[i] = table.ColumnConfig{Number: i + 1, Align: align, AlignHeader: align, WidthMin: widths[i], WidthMax: widths[i], WidthMaxEnforcer: text.WrapSoft}
-		head[i] = ink.Head(t.columns[c].Head)
+		head[i] = ink.Head(t.columns[c].head)
 	}
 	w.SetColumnConfigs(configs)
-	if slices.ContainsFunc(t.columns, func(c Column) bool { return c.Head != "" }) {
+	if slices.ContainsFunc(t.columns, func(c column) bool { return c.head != "" }) {
 		w.AppendHeader(head)
 	}
 	for _, row := range t.rows {
