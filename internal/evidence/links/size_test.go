@@ -4,7 +4,6 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"regexp"
 	"slices"
@@ -12,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 )
 
@@ -83,26 +81,5 @@ func TestSizeOfAService(t *testing.T) {
 	}
 	if *updateSize {
 		require.NoError(t, os.WriteFile(file, []byte(sizeSection.ReplaceAllString(string(text), "${1}"+rows+"${2}")), 0o644))
-	}
-}
-
-// TestReadmesProgramsCompile vets each whole program of the README, as a reader would copy it.
-func TestReadmesProgramsCompile(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "README.md"))
-	require.NoError(t, err)
-	programs := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindAllStringSubmatch(string(text), -1)
-	require.NotEmpty(t, programs)
-	for _, m := range programs {
-		require.NoError(t, os.MkdirAll("testdata", 0o755)) // which ./... leaves out
-		folder, err := os.MkdirTemp("testdata", "readme")
-		require.NoError(t, err)
-		t.Cleanup(func() { _ = os.RemoveAll(folder); _ = os.Remove("testdata") })
-		require.NoError(t, os.WriteFile(filepath.Join(folder, "main.go"), []byte(m[1]), 0o644))
-		command := exec.Command("go", "vet", "./"+filepath.ToSlash(folder))
-		output, err := command.CombinedOutput()
-		assert.NoError(t, err, "%s", output)
-		unformatted, err := exec.Command("gofmt", "-l", folder).Output()
-		require.NoError(t, err)
-		assert.Empty(t, string(unformatted), "gofmt")
 	}
 }

@@ -1,6 +1,7 @@
 package pools
 
 import (
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,8 +36,8 @@ func outside(t *testing.T) (folder string, do func(args ...string)) {
 	}
 }
 
-// TestAServiceOutside writes down the service of docs/services.md and its test, as a reader would, and runs them; and it does so with
-// the examples that README links.
+// TestAServiceOutside writes down the programs of README, the service of docs/services.md and its test, as a reader would, and runs what is a
+// test; and it does so with the examples that README links.
 func TestAServiceOutside(t *testing.T) {
 	folder, do := outside(t)
 	write := func(name, text string) {
@@ -53,6 +54,11 @@ func TestAServiceOutside(t *testing.T) {
 	}
 	readme, err := os.ReadFile("../../../../README.md")
 	require.NoError(t, err)
+	programs := regexp.MustCompile("(?s)```go\n(package main\n.*?)```").FindAllStringSubmatch(string(readme), -1)
+	require.NotEmpty(t, programs)
+	for i, program := range programs {
+		write(fmt.Sprintf("program%d/main.go", i), program[1])
+	}
 	linked := regexp.MustCompile(`\]\(([\w/]+/example\w*_test\.go)\)`).FindAllStringSubmatch(string(readme), -1)
 	require.NotEmpty(t, linked)
 	for _, link := range linked {
@@ -66,5 +72,8 @@ func TestAServiceOutside(t *testing.T) {
 		}
 	}
 	do("vet", "./...")
+	unformatted, err := exec.Command("gofmt", "-l", folder).CombinedOutput()
+	require.NoError(t, err)
+	require.Empty(t, string(unformatted), "gofmt")
 	do("test", "./ship", "./examples/...")
 }
