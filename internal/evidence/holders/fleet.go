@@ -3,6 +3,9 @@ package holders
 import (
 	"cmp"
 	"fmt"
+	"math"
+	"slices"
+	"strings"
 	"syscall"
 	"testing"
 	"time"
@@ -61,6 +64,25 @@ type Report struct {
 func (r Report) String() string {
 	return fmt.Sprintf("%d turns %v in %v, most inside %d, overlaps %d (and told %v), killed inside %d, errors %d",
 		r.Turns, r.ByMember, r.Took.Round(time.Millisecond), r.Inside, r.Overlaps, r.Told, r.Kills, len(r.Errors))
+}
+
+// Thrown are the errors that no lock may throw, of a fleet that is recorded and has Go holders of a TTL or lease. A client that takes over with
+// GETSET asks first and writes then: a loser's GETSET that is late overwrites a holder's value, whatever that is. Go is told of it at its release,
+// and the record has that GETSET, which members at stage legacy send within a script. And a process that the machine did not run beyond its deadline is told: a turn takes moments, and the
+// shortest lease of a lock that was handed over is half of a third of the TTL.
+func (r Report) Thrown(ttl time.Duration) []Event {
+	return slices.DeleteFunc(slices.Clone(r.Errors), func(e Event) bool {
+		from, to := min(e.Began, e.Until-ttl.Microseconds()), e.Ended
+		if to == 0 { // a holder of another language says no times
+			from, to = 0, math.MaxInt64
+		}
+		clobbered := func(c redistest.Command) bool {
+			at := c.At.UnixMicro()
+			return slices.Contains(c.Words, "GETSET") && from <= at && at <= to
+		}
+		told := e.Op == "release" && (e.Lost || strings.Contains(e.Message, "displaced"))
+		return e.Stood(ttl/6) || told && slices.ContainsFunc(r.Lock, clobbered)
+	})
 }
 
 // Run lets the fleet work until the turns are taken, and stops it.
