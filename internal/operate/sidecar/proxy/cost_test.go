@@ -6,7 +6,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -18,11 +17,11 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-// load runs redis-benchmark, and returns requests a second and the p99 in ms.
-func load(t testing.TB, addr, command string, clients, pipeline, requests int) (rate, p99 float64) {
+// load runs GET by redis-benchmark, and returns requests a second and the p99 in ms.
+func load(t testing.TB, addr string, clients, pipeline, requests int) (rate, p99 float64) {
 	t.Helper()
 	_, port, _ := net.SplitHostPort(addr)
-	out, err := exec.Command("redis-benchmark", "-p", port, "-t", command, "-c", strconv.Itoa(clients), "-P", strconv.Itoa(pipeline), "-n", strconv.Itoa(requests), "--csv").Output()
+	out, err := exec.Command("redis-benchmark", "-p", port, "-t", "get", "-c", strconv.Itoa(clients), "-P", strconv.Itoa(pipeline), "-n", strconv.Itoa(requests), "--csv").Output()
 	require.NoError(t, err)
 	lines := strings.Split(strings.TrimSpace(string(out)), "\n")
 	_, err = fmt.Sscanf(strings.NewReplacer(`"`, "", ",", " ").Replace(lines[len(lines)-1]), "%s %f %f %f %f %f %f", new(string), &rate, new(float64), new(float64), new(float64), new(float64), &p99)
@@ -58,49 +57,33 @@ func haproxy(t testing.TB, server string) (pid int, addr string) {
 	return command.Process.Pid, addr
 }
 
-// TestWhatPassingThroughCosts compares with HAProxy and with a plain copying proxy: LOCKMIGRATE_COST is how many rounds to run.
-func TestWhatPassingThroughCosts(t *testing.T) {
-	rounds, _ := strconv.Atoi(os.Getenv("LOCKMIGRATE_COST"))
-	if rounds == 0 {
-		t.Skip("left out: it judges nothing, and measures for minutes what docs/benchmarks.md says; LOCKMIGRATE_COST=7 LOCKMIGRATE_SUITES=redis go test -run TestWhatPassingThroughCosts -v")
-	}
+// BenchmarkPassing has redis-benchmark ask through the proxy, beside HAProxy where it is installed and a plain copying proxy, and directly.
+func BenchmarkPassing(b *testing.B) {
+	server := redistest.Real(b, "--maxclients", "5000")
 	type contestant struct {
-		name, addr string
-		pid        int
-		rate, p99  []float64 // beside HAProxy in the same round
-		work       []float64 // µs a request
+		name string
+		pid  int
+		addr string
 	}
-	server := redistest.Real(t, "--maxclients", "5000")
-	pid, addr := haproxy(t, server.Addr)
-	own, ours := another(t, server.Addr)
-	contestants := []*contestant{{name: "haproxy", addr: addr, pid: pid}, {name: "proxy", addr: ours, pid: own},
-		{name: "copying", addr: redistest.Copying(t, server.Addr, nil), pid: os.Getpid()}, {name: "direct", addr: server.Addr, pid: os.Getpid()}}
+	all := []contestant{{"copying", os.Getpid(), redistest.Copying(b, server.Addr, nil)}, {"direct", os.Getpid(), server.Addr}}
+	own, ours := another(b, server.Addr)
+	all = append(all, contestant{"proxy", own, ours})
+	if _, err := exec.LookPath("haproxy"); err == nil {
+		pid, addr := haproxy(b, server.Addr)
+		all = append(all, contestant{"haproxy", pid, addr})
+	}
 	for _, pipeline := range []int{1, 16} {
 		for _, clients := range []int{1, 50, 500} {
-			t.Run(fmt.Sprintf("P%d-%dclients", pipeline, clients), func(t *testing.T) {
-				requests := 40_000 * min(pipeline, 5) * min(clients, 2) / 2
-				for _, c := range contestants {
-					c.rate, c.p99, c.work = nil, nil, nil
-				}
-				for range rounds {
-					var rate, p99 float64 // HAProxy's
-					for i, c := range contestants {
-						at := spent(t, c.pid)
-						r, p := load(t, c.addr, "get", clients, pipeline, requests)
-						if i == 0 {
-							rate, p99 = r, p
-						}
-						c.rate, c.p99, c.work = append(c.rate, r/rate), append(c.p99, p/p99), append(c.work, (spent(t, c.pid)-at)/float64(requests))
-					}
-				}
-				for _, c := range contestants {
-					slices.Sort(c.rate)
-					slices.Sort(c.p99)
-					slices.Sort(c.work)
-					fmt.Printf("-P %2d, %3d clients, %-8s rate / haproxy %.2f (%.2f to %.2f), p99 / haproxy %.2f, %5.2f us of processor time a request (at least %.2f)\n", pipeline, clients, c.name,
-						c.rate[rounds/2], c.rate[0], c.rate[rounds-1], c.p99[rounds/2], c.work[rounds/2], c.work[0])
-				}
-			})
+			for _, c := range all {
+				b.Run(fmt.Sprintf("pipeline=%d/clients=%d/through=%s", pipeline, clients, c.name), func(b *testing.B) {
+					requests := max(b.N, 1000) // of the first run, which is for nothing
+					before := spent(b, c.pid)
+					rate, p99 := load(b, c.addr, clients, pipeline, requests)
+					b.ReportMetric(rate, "requests/s")
+					b.ReportMetric(p99, "p99-ms")
+					b.ReportMetric((spent(b, c.pid)-before)/float64(requests), "cpu-µs/op")
+				})
+			}
 		}
 	}
 }

@@ -101,7 +101,7 @@ func TestNothingIsLeft(t *testing.T) {
 }
 
 // another starts a proxy in a process of its own, by way of a wrapper if there is one.
-func another(t *testing.T, server string, wrapper ...string) (pid int, addr string) {
+func another(t testing.TB, server string, wrapper ...string) (pid int, addr string) {
 	t.Helper()
 	args := append(wrapper, os.Args[0])
 	command := exec.Command(args[0], args[1:]...)
