@@ -60,8 +60,20 @@ var (
 // The keys are those that each package makes of a name, where it makes any.
 var clients = []client{
 	{
+		name: "Maven com.github.jedis-lock:jedis-lock 1.0.0", kind: holders.JedisLock, key: "lock.order.17", opts: []holders.Option{short, waits}, clock: holders.Clock, lease: lease,
+		value: "expiry in ms, plus 1", form: `^\d{13}$`,
+		takes: "SETNX", takeover: "SETNX, GET, GETSET", releases: "DEL", text: throws, moved: true,
+		scan: "expiry-ms", dialect: "jedis-ms", observe: "legacy",
+	},
+	{
 		name: "PyPI redis 2.7.6", kind: holders.RedisPy27, key: "lock.order.1", opts: simple, clock: hook, lease: lease,
 		value: "expiry in whole seconds, printed as a float", form: `^\d{10}\.0$`,
+		takes: "SETNX", takeover: "SETNX, GET, GETSET", releases: "GET, DEL", text: throws, moved: true,
+		scan: "expiry-float-s", dialect: "redispy-float", observe: "legacy",
+	},
+	{
+		name: "PyPI redis 2.9.1", kind: holders.RedisPy, key: "lock.order.18", opts: simple, clock: hook, lease: lease,
+		value: "expiry in s as a float", form: `^\d{10}\.\d+$`,
 		takes: "SETNX", takeover: "SETNX, GET, GETSET", releases: "GET, DEL", text: throws, moved: true,
 		scan: "expiry-float-s", dialect: "redispy-float", observe: "legacy",
 	},

@@ -46,6 +46,20 @@ func found(t *testing.T, s *redistest.Server, key string, match ...string) (row 
 	return row, ok
 }
 
+// TestScanOfOthers: a scan finds the locks that have no row: two that are hashes, and one whose clients steal every token without a UUID.
+func TestScanOfOthers(t *testing.T) {
+	t.Parallel()
+	s := redistest.Real(t)
+	for kind, format := range map[holders.Kind]string{holders.Redisson: "redisson", holders.HashUID: "hash-uid", holders.JedisUUID: "uuid-expiry-ms"} {
+		key := "lock." + format
+		h := holders.Start(t, kind, s.URL(), short)
+		require.Equal(t, "acquired", h.Do("acquire %s", key).Event)
+		row, ok := found(t, s, key)
+		require.True(t, ok, key)
+		assert.Equal(t, []string{format, string(census.Held)}, []string{string(row.Format), string(row.State)})
+	}
+}
+
 // hour is how far the clock of one of the processes is ahead.
 const hour = time.Hour
 
