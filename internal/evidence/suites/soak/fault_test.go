@@ -30,18 +30,12 @@ func (r *soaking) faults() []fault {
 	}
 	all = append(all, r.besides()...)
 	for _, m := range r.processes {
-		if m.ours() {
-			// Past its TTL where only tokens are used; an old lock's commands must not come that late, whoever
-			// sends them.
-			d := r.upTo(250)
-			if strings.HasPrefix(m.name, "token") || strings.Contains(m.name, "redisson") || r.onlyTokens() {
-				d = ttl + r.upTo(1500)
-			}
-			all = append(all, fault{m.name + " stopped for " + d.String(), fmt.Sprintf("%s pauses %v", m.name, d), func() { m.stop(d) }})
-		} else {
-			d := r.upTo(250) // within the delay that is allowed for
-			all = append(all, fault{m.name + " stopped for " + d.String(), fmt.Sprintf("%s pauses %v", m.name, d), func() { m.stop(d) }})
+		d := r.upTo(250) // within the delay that is allowed for
+		// Past its TTL where only tokens are used; an old lock's commands must not come that late, whoever sends them.
+		if m.ours() && (strings.HasPrefix(m.name, "token") || strings.Contains(m.name, "redisson") || r.onlyTokens()) {
+			d = ttl + r.upTo(1500)
 		}
+		all = append(all, fault{m.name + " stopped for " + d.String(), fmt.Sprintf("%s pauses %v", m.name, d), func() { m.stop(d) }})
 		all = append(all, fault{m.name + " killed", m.name + " crashes 300ms", m.kill})
 	}
 	switch s.topology {

@@ -305,28 +305,26 @@ func (r *soaking) counts() map[string]int {
 // patience is for how long somebody may wait, on a machine with other work, before it counts as hanging.
 const patience = 3 * time.Minute
 
+// without returns who has had no turn beyond a count, as soon as everybody has or patience is over, and who was the last.
+func (r *soaking) without(before map[string]int, names ...string) (behind, last []string) {
+	for deadline := time.Now().Add(patience); ; time.Sleep(5 * time.Millisecond) { // polling
+		now := r.counts()
+		behind = slices.DeleteFunc(slices.Clone(names), func(name string) bool { return now[name] > before[name] })
+		if len(behind) == 0 || time.Now().After(deadline) {
+			return behind, last
+		}
+		last = behind
+	}
+}
+
 // everyWaiterResumes waits until every member, of every language, has had a turn from now on.
 func (r *soaking) everyWaiterResumes(after string) {
 	r.t.Helper()
-	before, last := r.counts(), []string{}
-	began := time.Now()
-	for deadline := began.Add(patience); ; time.Sleep(5 * time.Millisecond) { // polling
-		var behind []string
-		for name, n := range r.counts() {
-			if n == before[name] {
-				behind = append(behind, name)
-			}
-		}
-		if len(behind) == 0 {
-			r.t.Logf("fleet %s: everybody had a turn %v after %s, the last were %v", r.fleet, time.Since(began).Round(time.Millisecond), after, last)
-			return
-		}
-		last = behind
-		if time.Now().After(deadline) {
-			slices.Sort(behind)
-			r.violate("no turn of %v within %v after %s", behind, patience, after)
-			return
-		}
+	began, before := time.Now(), r.counts()
+	behind, last := r.without(before, slices.Sorted(maps.Keys(before))...)
+	r.t.Logf("fleet %s: turns %v after %s, the last were %v", r.fleet, time.Since(began).Round(time.Millisecond), after, last)
+	if len(behind) > 0 {
+		r.violate("no turn of %v within %v after %s", behind, patience, after)
 	}
 }
 
@@ -348,21 +346,16 @@ func (r *soaking) hush() {
 // old scheme is not fair, and somebody who starves does not hang.
 func (r *soaking) everybodyGoesOn() {
 	r.hush()
-	turn := func(name string) {
-		before := r.counts()[name]
-		for deadline := time.Now().Add(patience); r.counts()[name] == before; time.Sleep(5 * time.Millisecond) { // polling
-			if time.Now().After(deadline) {
-				r.violate("%s hangs: no turn since the faults are over (%v)", name, r.counts())
-				return
-			}
-		}
-	}
 	for _, m := range r.processes {
-		if m.ours() {
-			m.send("speak")
-			turn(m.name)
-			m.send("hush")
+		if !m.ours() {
+			continue
 		}
+		before := r.counts()
+		m.send("speak")
+		if behind, _ := r.without(before, m.name); len(behind) > 0 {
+			r.violate("%s hangs: no turn since the faults are over (%v)", m.name, before)
+		}
+		m.send("hush")
 	}
 }
 

@@ -227,20 +227,19 @@ func (s *site) unasked() bool {
 
 // losing runs a fault that makes servers forget.
 func (s *site) losing(fault func()) {
-	from := time.Now()
-	// The span is open while the fault goes on.
-	s.lossy = append(s.lossy, span{from, from.Add(time.Hour)})
-	fault()
-	s.lossy[len(s.lossy)-1].to = time.Now()
+	during(&s.lossy, fault)
 	s.expect()
 }
 
 // breaking runs a fault that breaks connections of old clients and loses nothing.
-func (s *site) breaking(fault func()) {
-	from := time.Now()
-	s.broken = append(s.broken, span{from, from.Add(time.Hour)})
+func (s *site) breaking(fault func()) { during(&s.broken, fault) }
+
+// during notes when a fault went on. The span is open while it does.
+func during(spans *[]span, fault func()) {
+	from, n := time.Now(), len(*spans)
+	*spans = append(*spans, span{from, from.Add(time.Hour)})
 	fault()
-	s.broken[len(s.broken)-1].to = time.Now()
+	(*spans)[n].to = time.Now()
 }
 
 // recorded returns everything that was written into the book so far.
