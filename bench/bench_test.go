@@ -3,6 +3,7 @@ package bench
 import (
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"os"
 	"slices"
@@ -19,7 +20,10 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
-func TestMain(m *testing.M) { redistest.Main(m) }
+func TestMain(m *testing.M) {
+	_ = flag.Set("test.parallel", "4") // the peers of a fault wait, most of the time; the command line still decides
+	redistest.Main(m)
+}
 
 // server is the one of $BENCH_SERVER, which run has put on a core of its own, or one for this test.
 func server(t testing.TB) (addr string, admin redis.Conn) {
