@@ -25,7 +25,7 @@ func showRun(env *environment, s *scenario.Scenario, as string, shrink bool) err
 		if result.Overlaps == 0 {
 			return usageError("take a run with an overlap, such as another --seed", "this run does not break: there is nothing to shrink")
 		}
-		fleet, seed = sim.NewShrinker(w, 100*time.Millisecond).Shrink(planned), 0
+		fleet, seed = sim.Shrink(w, planned, 100*time.Millisecond), 0
 	}
 	if as == "scenario" && !env.global.json {
 		out := scenario.Scenario{Purpose: s.Purpose, Fleet: *fleet, Seed: s.Seed, Seeds: s.Seeds, Expect: s.Expect}

@@ -114,7 +114,7 @@ func list(all []time.Duration) []int64 {
 // shrink finds the smallest run that breaks a cell's fleet.
 func shrink(w *sim.World, o *sim.Outcome, axis string) *Smallest {
 	planned, _ := sim.Planned(w, o.Fleet(), o.FirstSeed)
-	small := sim.NewShrinker(w, skewStep).Shrink(planned)
+	small := sim.Shrink(w, planned, skewStep)
 	run := look(w, small, 0, fmt.Sprintf("%s: the smallest run that breaks it at lease %v, hold %v.", o.Scheme, o.Lease, o.Hold))
 	run.Replay = report.PlayCommand(o) + " --shrink"
 	return &Smallest{run, o.Scheme, axis, o.Skew.Milliseconds(), o.Lease.Milliseconds(), o.Hold.Milliseconds()}

@@ -22,6 +22,6 @@ func TestClobberNeedsNoSkew(t *testing.T) {
 	}
 	h := &r.Hazards
 	require.Zero(t, h[sim.EarlyTakeover]+h[sim.DoubleWin]+h[sim.Overrun]+h[sim.StaleDelete]+h[sim.UnitMismatch]+h[sim.LostUpdate])
-	small := sim.NewShrinker(w, 100*time.Millisecond).Shrink(&s.Fleet)
+	small := sim.Shrink(w, &s.Fleet, 100*time.Millisecond)
 	require.Equal(t, sim.WeightOf(&s.Fleet), sim.WeightOf(small))
 }

@@ -13,7 +13,7 @@
 // # Shrinking
 //
 // Every random decision of a run can be written down as a Plan; a run from a Plan draws nothing. So a
-// run that breaks can be cut down decision by decision (Shrinker) and printed as a scenario (package scenario) that
+// run that breaks can be cut down decision by decision (Shrink) and printed as a scenario (package scenario) that
 // replays it. A shrunk run is minimal: leaving out any one event, or bringing any clock one step closer to the truth, makes it
 // pass.
 //

@@ -7,23 +7,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Shrinker cuts a run that breaks down to a smallest one that still does: the fewest clients, then the fewest events, then the
-// smallest skew. The run's random decisions are written down first, by Planned.
-type Shrinker struct {
-	World *World
-	// Breaks says what must stay true of the run.
-	Breaks func(*Result) bool
-	// Step is the smallest change of a clock that counts.
-	Step time.Duration
-	// Runs counts the runs tried.
-	Runs int
-}
-
-// NewShrinker returns a shrinker for runs with an overlap.
-func NewShrinker(w *World, step time.Duration) *Shrinker {
-	return &Shrinker{World: w, Step: step, Breaks: func(r *Result) bool { return r.Overlaps > 0 }}
-}
-
 // Planned runs a fleet and returns the same run as a plan that draws nothing. Its length stays: with
 // Stop, a run is over at its first overlap anyway, and a shrunk one may break later than the first.
 // A fleet that has a plan draws nothing, so there is nothing to record.
@@ -47,8 +30,10 @@ func Planned(w *World, fleet *Fleet, seed uint64) (*Fleet, Result) {
 	return planned, result
 }
 
-// Shrink returns a minimal fleet that breaks. The fleet must have a plan, and break.
-func (s *Shrinker) Shrink(fleet *Fleet) *Fleet {
+// Shrink cuts a run with an overlap down to a smallest one that still has some: the fewest clients, then the fewest events, then the
+// smallest skew; a clock's change by step counts. The fleet must have a plan, see Planned.
+func Shrink(w *World, fleet *Fleet, step time.Duration) *Fleet {
+	s := &shrinker{w, step}
 	best := clone(fleet)
 	best.Stop = true
 	if !s.pair(&best) {
@@ -61,7 +46,6 @@ func (s *Shrinker) Shrink(fleet *Fleet) *Fleet {
 		s.round(&best)
 		s.skews(&best)
 		s.commands(&best)
-		s.twos(&best)
 		if WeightOf(best) == before {
 			return best
 		}
@@ -86,15 +70,16 @@ func WeightOf(f *Fleet) Weight {
 	return w
 }
 
-// breaks tries a candidate.
-func (s *Shrinker) breaks(f *Fleet) bool {
-	s.Runs++
-	r := s.World.Run(f, 0)
-	return s.Breaks(&r)
+// shrinker tries candidates in a world.
+type shrinker struct {
+	world *World
+	step  time.Duration
 }
 
+func (s *shrinker) breaks(f *Fleet) bool { return s.world.Run(f, 0).Overlaps > 0 }
+
 // try replaces best by a changed copy if that still breaks.
-func (s *Shrinker) try(best **Fleet, change func(*Fleet)) bool {
+func (s *shrinker) try(best **Fleet, change func(*Fleet)) bool {
 	candidate := clone(*best)
 	change(candidate)
 	if !s.breaks(candidate) {
@@ -105,7 +90,7 @@ func (s *Shrinker) try(best **Fleet, change func(*Fleet)) bool {
 }
 
 // pair tries the simplest story there is: of two clients one takes the lock, and the other comes.
-func (s *Shrinker) pair(best **Fleet) bool {
+func (s *shrinker) pair(best **Fleet) bool {
 	turns := (*best).Plan.Turns
 	for i := range (*best).Clients {
 		for j := range (*best).Clients {
@@ -128,7 +113,7 @@ func (s *Shrinker) pair(best **Fleet) bool {
 }
 
 // round drops all delays at once: most runs break without any, and are much easier to read then.
-func (s *Shrinker) round(best **Fleet) {
+func (s *shrinker) round(best **Fleet) {
 	for _, latency := range []time.Duration{time.Millisecond, 200 * time.Microsecond, 0} {
 		if s.try(best, func(f *Fleet) { f.Plan.Delays, f.Plan.Latency = nil, latency }) {
 			return
@@ -137,7 +122,7 @@ func (s *Shrinker) round(best **Fleet) {
 }
 
 // clients drops clients one by one, with all that concerns them.
-func (s *Shrinker) clients(best **Fleet) {
+func (s *shrinker) clients(best **Fleet) {
 	for i := len((*best).Clients) - 1; i >= 0; i-- {
 		if len((*best).Clients) > 1 {
 			s.try(best, func(f *Fleet) { dropClient(f, i) })
@@ -146,7 +131,7 @@ func (s *Shrinker) clients(best **Fleet) {
 }
 
 // events drops turns, faults, delays and opening values: in halves, quarters and so on, then one by one.
-func (s *Shrinker) events(best **Fleet) {
+func (s *shrinker) events(best **Fleet) {
 	for changed := true; changed; {
 		changed = false
 		changed = reduce(s, best, func(f *Fleet) *[]Turn { return &f.Plan.Turns }) || changed
@@ -158,34 +143,8 @@ func (s *Shrinker) events(best **Fleet) {
 	}
 }
 
-// twos drops events two at a time: what one event makes necessary is often only another one.
-func (s *Shrinker) twos(best **Fleet) {
-	for changed := true; changed; {
-		changed = false
-		n := WeightOf(*best).Events - len((*best).Opening)
-		for i := n - 1; i >= 0 && !changed && n <= 40; i-- {
-			for j := i - 1; j >= 0 && !changed; j-- {
-				changed = s.try(best, func(f *Fleet) { dropEvent(f, i); dropEvent(f, j) })
-			}
-		}
-	}
-}
-
-// dropEvent drops the i-th of a plan's turns, faults and delays.
-func dropEvent(f *Fleet, i int) {
-	turns, faults := len(f.Plan.Turns), len(f.Faults)
-	switch {
-	case i < turns:
-		f.Plan.Turns = slices.Delete(f.Plan.Turns, i, i+1)
-	case i < turns+faults:
-		f.Faults = slices.Delete(f.Faults, i-turns, i-turns+1)
-	default:
-		f.Plan.Delays = slices.Delete(f.Plan.Delays, i-turns-faults, i-turns-faults+1)
-	}
-}
-
 // reduce drops parts of a list.
-func reduce[T any](s *Shrinker, best **Fleet, list func(*Fleet) *[]T) (changed bool) {
+func reduce[T any](s *shrinker, best **Fleet, list func(*Fleet) *[]T) (changed bool) {
 	for size := len(*list(*best)); size >= 1; size /= 2 {
 		for at := len(*list(*best)) - size; at > -size; at -= size {
 			from := max(at, 0)
@@ -199,21 +158,21 @@ func reduce[T any](s *Shrinker, best **Fleet, list func(*Fleet) *[]T) (changed b
 }
 
 // skews brings every clock as close to the truth as the break allows, and makes every fault as small.
-func (s *Shrinker) skews(best **Fleet) {
+func (s *shrinker) skews(best **Fleet) {
 	for i := range (*best).Clients {
-		s.smallest(best, s.Step, func(f *Fleet) *time.Duration { return &f.Clients[i].Offset })
+		s.smallest(best, s.step, func(f *Fleet) *time.Duration { return &f.Clients[i].Offset })
 		if (*best).Clients[i].DriftPPM != 0 {
 			s.try(best, func(f *Fleet) { f.Clients[i].DriftPPM = 0 })
 		}
 	}
 	for i := range (*best).Faults {
-		s.smallest(best, s.Step, func(f *Fleet) *time.Duration { return &f.Faults[i].By })
+		s.smallest(best, s.step, func(f *Fleet) *time.Duration { return &f.Faults[i].By })
 	}
 }
 
 // smallest moves one duration towards zero: all the way, then by halves, then step by step, so that
 // one step less passes.
-func (s *Shrinker) smallest(best **Fleet, step time.Duration, field func(*Fleet) *time.Duration) {
+func (s *shrinker) smallest(best **Fleet, step time.Duration, field func(*Fleet) *time.Duration) {
 	now := func() time.Duration { return *field(*best) }
 	set := func(d time.Duration) bool {
 		return s.try(best, func(f *Fleet) { *field(f) = d })
@@ -241,17 +200,17 @@ func (s *Shrinker) smallest(best **Fleet, step time.Duration, field func(*Fleet)
 }
 
 // commands lets clients come later, so that they knock in vain less often, and the run begin at 0.
-func (s *Shrinker) commands(best **Fleet) {
+func (s *shrinker) commands(best **Fleet) {
 	const attempt = 6 // legs of SETNX, GET and GETSET
 	for i := range (*best).Plan.Turns {
-		r := s.World.Run(*best, 0)
+		r := s.world.Run(*best, 0)
 		at := protocol.Instant(r.Simulated).Add(-attempt * (*best).Plan.Latency)
 		candidate := clone(*best)
 		if candidate.Plan.Turns[i].At >= at {
 			continue
 		}
 		candidate.Plan.Turns[i].At = at
-		if again := s.World.Run(candidate, 0); s.Breaks(&again) && again.Ops < r.Ops {
+		if again := s.world.Run(candidate, 0); again.Overlaps > 0 && again.Ops < r.Ops {
 			*best = candidate
 		}
 	}

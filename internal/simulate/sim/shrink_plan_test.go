@@ -33,7 +33,7 @@ func TestShrinksAPlan(t *testing.T) {
 		if was.Overlaps == 0 {
 			continue
 		}
-		r := w.Run(sim.NewShrinker(&w, 100*time.Millisecond).Shrink(planned), 0)
+		r := w.Run(sim.Shrink(&w, planned, 100*time.Millisecond), 0)
 		require.Positive(t, r.Overlaps, "%s: what was shrunk does not break", file)
 		shrunk++
 	}
