@@ -9,7 +9,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -66,7 +65,7 @@ type overlapOf struct {
 func blame(s *scenario.Scenario, counts map[[2]int]int64) (list []overlapOf) {
 	for pair, n := range counts {
 		a, b := &s.Fleet.Clients[pair[0]], &s.Fleet.Clients[pair[1]]
-		list = append(list, overlapOf{report.Who(&s.Fleet, pair[0]), a.Offset.Milliseconds(), report.Who(&s.Fleet, pair[1]), b.Offset.Milliseconds(), n})
+		list = append(list, overlapOf{s.Fleet.Name(pair[0]), a.Offset.Milliseconds(), s.Fleet.Name(pair[1]), b.Offset.Milliseconds(), n})
 	}
 	slices.SortFunc(list, func(a, b overlapOf) int {
 		return cmp.Or(cmp.Compare(b.Times, a.Times), cmp.Compare(a.Client, b.Client), cmp.Compare(a.Beside, b.Beside))

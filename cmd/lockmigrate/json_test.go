@@ -27,7 +27,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -137,7 +136,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		{"scan", []func() error{func() error { return errors.Join(scanned.row(&row), scanned.summary(full[census.Summary]())) }}},
 		{"scripts", []func() error{runs("scripts")}},
 		{"serve", []func() error{document(full[serve.State]())}},
-		{"simulate", []func() error{document(sweepJSON(&report.Report{Outcomes: []sim.Outcome{outcome}}, 1))}},
+		{"simulate", []func() error{document(sweepJSON(&sim.Report{Outcomes: []sim.Outcome{outcome}}, 1))}},
 		{"simulate --scenario", []func() error{func() error { return printFleet(env, &fleet, tally, full[[]overlapOf](), 1) }}},
 		{"simulate --as", []func() error{document(full[traceStep]()), document(traceJSON(nil, &outcome.Result))}},
 		{"stage", []func() error{document(full[stages.Document]())}},

@@ -11,7 +11,6 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -109,7 +108,7 @@ func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
 		if err := unused(cmd, "--scheme clobber: its run is known, and the smallest", "scheme", "as"); err != nil {
 			return err
 		}
-		return showRun(env, report.Clobber(), f.as, false)
+		return showRun(env, scenario.Clobber(), f.as, false)
 	}
 	if err := unused(cmd, "--as: it shows one cell", "scheme", "skew", "lease", "hold", "seed", "as", "shrink"); err != nil {
 		return err
@@ -223,7 +222,7 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 		return err
 	}
 	wall := env.now().Sub(start)
-	r := report.Collect(axes, outcomes, flags.seed)
+	r := sim.Collect(axes, outcomes, flags.seed)
 	if flags.html != "" {
 		status.Clear()
 		status.Update("simulate: looking for the smallest runs that break")
@@ -239,13 +238,13 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	}
 	for i := range outcomes {
 		if o := &outcomes[i]; o.Unpromised() > 0 {
-			return unsafeError(report.PlayCommand(o), "%s broke where it promises not to", o.Scheme)
+			return unsafeError(o.PlayCommand(), "%s broke where it promises not to", o.Scheme)
 		}
 	}
 	return nil
 }
 
-func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time.Duration) {
+func sweepText(b *strings.Builder, env *environment, r *sim.Report, wall time.Duration) {
 	ink := env.ink()
 	t := newTable("SCHEME", "BREAKS AT|wrap", "PREDICTED|wrap", "BROKEN CELLS|right wrap", "OVERLAPS|right", "AGAINST THE PROMISE|right wrap")
 	for _, row := range r.Rows {
@@ -258,14 +257,14 @@ func sweepText(b *strings.Builder, env *environment, r *report.Report, wall time
 	b.WriteString(t.Render(env.screen(), ink))
 	fmt.Fprintf(b, "\nbreaks at: the least skew of one clock, lease %v, hold %v; the closed form: more than lease - hold\n", r.Grid.Lease, r.Grid.Hold)
 	if o := smallestBreak(r); o != nil {
-		fmt.Fprintf(b, "see one:   %s --shrink\n", report.PlayCommand(o))
+		fmt.Fprintf(b, "see one:   %s --shrink\n", o.PlayCommand())
 	}
 	fmt.Fprintf(b, "seed %d, trace %016x: %s server operations in %s of virtual time, %.1fs (%s a second)\n", r.Seed, r.Hash,
 		thousands(r.Ops), short(r.Simulated), wall.Seconds(), thousands(perSecond(r.Ops, wall)))
 }
 
 // smallestBreak finds the break with the least skew at the sweep's own lease and hold time.
-func smallestBreak(r *report.Report) *sim.Outcome {
+func smallestBreak(r *sim.Report) *sim.Outcome {
 	var best *sim.Outcome
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
@@ -291,7 +290,7 @@ type sweepCell struct {
 	Replay       string           `json:"replay,omitempty"`
 }
 
-func sweepJSON(r *report.Report, wall time.Duration) any {
+func sweepJSON(r *sim.Report, wall time.Duration) any {
 	cells := make([]sweepCell, len(r.Outcomes))
 	for i := range r.Outcomes {
 		o := &r.Outcomes[i]
@@ -300,7 +299,7 @@ func sweepJSON(r *report.Report, wall time.Duration) any {
 			o.Acquisitions, o.Overlaps, hazardCounts(&o.Tally), map[bool]string{true: "breaks", false: "holds"}[o.Breaks()], "",
 		}
 		if o.Broken > 0 {
-			cells[i].Replay = report.PlayCommand(o)
+			cells[i].Replay = o.PlayCommand()
 		}
 	}
 	return struct {

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -36,7 +35,7 @@ func showRun(env *environment, s *scenario.Scenario, as string, shrink bool) err
 	w.Trace = func(r *sim.Record) {
 		if env.global.json {
 			steps = append(steps, stepOf(fleet, r))
-		} else if line := report.Line(fleet, r); line != "" {
+		} else if line := fleet.Line(r); line != "" {
 			fmt.Fprintln(env.stdout, line)
 		}
 	}
@@ -60,9 +59,9 @@ type traceStep struct {
 }
 
 func stepOf(f *sim.Fleet, r *sim.Record) traceStep {
-	step := traceStep{AtUS: int64(r.At) / 1000, Client: report.Who(f, int(r.Client)), What: r.Kind.String(), Sentence: report.Sentence(f, r), ClockUS: r.Error.Microseconds()}
+	step := traceStep{AtUS: int64(r.At) / 1000, Client: f.Name(int(r.Client)), What: r.Kind.String(), Sentence: f.Sentence(r), ClockUS: r.Error.Microseconds()}
 	if r.Kind == sim.Executes {
-		step.Command, step.Reply = model.SayCommand(&r.Command), report.Reply(&r.Command, &r.Reply)
+		step.Command, step.Reply = model.SayCommand(&r.Command), sim.Reply(&r.Command, &r.Reply)
 	}
 	return step
 }

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -89,7 +88,7 @@ func TestInABrowser(t *testing.T) {
 	require.NoError(t, err)
 	out, err := os.Create(sweep)
 	require.NoError(t, err)
-	require.NoError(t, playground.OfSweep(report.Collect(table, outcomes, 1), "lockmigrate simulate").Write(out))
+	require.NoError(t, playground.OfSweep(sim.Collect(table, outcomes, 1), "lockmigrate simulate").Write(out))
 	require.NoError(t, out.Close())
 	t.Run("playground", func(t *testing.T) { page{t, b, live}.both() })
 	t.Run("settings", func(t *testing.T) { // of the live page, which is still open

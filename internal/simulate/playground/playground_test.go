@@ -11,7 +11,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -118,7 +117,7 @@ func TestSweep(t *testing.T) {
 	plan := sim.Sweep{Cells: table.Cells(), Runs: 2, Seed: 1}
 	outcomes, err := plan.Run(t.Context())
 	require.NoError(t, err)
-	r := report.Collect(table, outcomes, 1)
+	r := sim.Collect(table, outcomes, 1)
 	s := playground.OfSweep(r, "lockmigrate simulate")
 	var page, again bytes.Buffer
 	require.NoError(t, s.Write(&page))

@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -113,7 +112,7 @@ func (d *drawing) see(r *sim.Record) {
 	d.at = millis(r.At)
 	var step Step
 	if before {
-		step = Step{AtMS: d.at, Sentence: report.Sentence(d.fleet, r)}
+		step = Step{AtMS: d.at, Sentence: d.fleet.Sentence(r)}
 	}
 	lane := new(Lane) // the server's is not drawn
 	if r.Client >= 0 {
@@ -126,7 +125,7 @@ func (d *drawing) see(r *sim.Record) {
 	case sim.Wants:
 		lane.Waits = append(lane.Waits, Span{d.at, open})
 	case sim.Executes:
-		step.Wire = report.Wire(r)
+		step.Wire = r.Wire()
 		d.value(r)
 	case sim.Enters:
 		stop(lane.Waits, d.at)

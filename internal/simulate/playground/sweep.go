@@ -6,7 +6,7 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -23,7 +23,7 @@ type Sweep struct {
 
 // Scheme is one scheme's two maps: rows of cells, as shade writes them.
 type Scheme struct {
-	report.Row
+	sim.Row
 	Maps map[string][][]int `json:"maps"`
 }
 
@@ -51,7 +51,7 @@ type place struct {
 }
 
 // OfSweep makes the page's view of a sweep that command made. It looks for the smallest runs, which takes most of its time.
-func OfSweep(r *report.Report, command string) *Sweep {
+func OfSweep(r *sim.Report, command string) *Sweep {
 	g := &r.Grid
 	s := &Sweep{
 		Made:  fmt.Sprintf("%s: seed %d, trace %016x, %d server operations in %v of virtual time", command, r.Seed, r.Hash, r.Ops, r.Simulated.Round(time.Second)),
@@ -96,7 +96,7 @@ func OfSweep(r *report.Report, command string) *Sweep {
 	for _, at := range order[:min(len(order), mostRuns)] {
 		s.Runs = append(s.Runs, shrink(w, best[at], at.axis))
 	}
-	f := report.Clobber().Fleet
+	f := scenario.Clobber().Fleet
 	clobber := &Smallest{Run: look(w, &f, 1, "clocks agree, nobody overruns: a loser's GETSET shortens the winner's lease"), Scheme: "clobber"}
 	clobber.Replay = "lockmigrate simulate --scheme clobber --as story"
 	s.Runs = append(s.Runs, clobber)
@@ -116,6 +116,6 @@ func shrink(w *sim.World, o *sim.Outcome, axis string) *Smallest {
 	planned, _ := sim.Planned(w, o.Fleet(), o.FirstSeed)
 	small := sim.Shrink(w, planned, skewStep)
 	run := look(w, small, 0, fmt.Sprintf("%s: the smallest run that breaks it at lease %v, hold %v.", o.Scheme, o.Lease, o.Hold))
-	run.Replay = report.PlayCommand(o) + " --shrink"
+	run.Replay = o.PlayCommand() + " --shrink"
 	return &Smallest{run, o.Scheme, axis, o.Skew.Milliseconds(), o.Lease.Milliseconds(), o.Hold.Milliseconds()}
 }

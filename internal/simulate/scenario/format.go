@@ -112,14 +112,14 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 func (s *Scenario) formatPlan(b *strings.Builder, p *sim.Plan) {
 	fmt.Fprintf(b, "latency %v\n", p.Latency)
 	for _, t := range p.Turns {
-		fmt.Fprintf(b, "turn %s at %v holds %v", s.name(t.Client), time.Duration(t.At), t.Hold)
+		fmt.Fprintf(b, "turn %s at %v holds %v", s.Fleet.Name(t.Client), time.Duration(t.At), t.Hold)
 		if t.Key != "" {
 			fmt.Fprintf(b, " on %s", t.Key)
 		}
 		fmt.Fprintln(b)
 	}
 	for _, d := range p.Delays {
-		fmt.Fprintf(b, "command %d of %s request=%v reply=%v", d.Nth, s.name(d.Client), d.Request, d.Reply)
+		fmt.Fprintf(b, "command %d of %s request=%v reply=%v", d.Nth, s.Fleet.Name(d.Client), d.Request, d.Reply)
 		if d.Fate != sim.Arrives {
 			fmt.Fprintf(b, " %s", d.Fate)
 		}
@@ -128,7 +128,7 @@ func (s *Scenario) formatPlan(b *strings.Builder, p *sim.Plan) {
 }
 
 func (s *Scenario) formatFault(b *strings.Builder, f sim.Fault) {
-	fmt.Fprintf(b, "at %v %s %s", time.Duration(f.At), s.name(f.Client), verbs[f.Kind])
+	fmt.Fprintf(b, "at %v %s %s", time.Duration(f.At), s.Fleet.Name(f.Client), verbs[f.Kind])
 	switch {
 	case f.Kind == sim.DriftClock:
 		fmt.Fprintf(b, " %dppm", int64(f.By))
@@ -136,13 +136,6 @@ func (s *Scenario) formatFault(b *strings.Builder, f sim.Fault) {
 		fmt.Fprintf(b, " %v", f.By)
 	}
 	fmt.Fprintln(b)
-}
-
-func (s *Scenario) name(client int) string {
-	if client < 0 {
-		return "server"
-	}
-	return s.Fleet.Clients[client].Name
 }
 
 // usualRelease is how a client releases where its line does not say.

@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/report"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -39,7 +38,7 @@ func TestScenarios(t *testing.T) {
 			}
 			var lines []string
 			tally := run(s, func(r *sim.Record) {
-				if line := report.Line(&s.Fleet, r); line != "" {
+				if line := s.Fleet.Line(r); line != "" {
 					lines = append(lines, line)
 				}
 			}, s.HasTrace || *rewrite)

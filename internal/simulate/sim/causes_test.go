@@ -28,8 +28,8 @@ func fails(f *Fleet) {
 	}
 }
 
-// judged runs a fleet, and returns what clients are to blame for beside the causes.
-func judged(t *testing.T, f *Fleet) (Tally, []int) {
+// tried runs a fleet, and returns what clients are to blame for beside the causes.
+func tried(t *testing.T, f *Fleet) (Tally, []int) {
 	t.Helper()
 	w := new(World)
 	r := w.Run(f, 1)
@@ -46,7 +46,7 @@ func judged(t *testing.T, f *Fleet) (Tally, []int) {
 
 // TestEachCause: a fleet with one thing wrong has the overlaps of that cause, and the stale deletes that follow from it.
 func TestEachCause(t *testing.T) {
-	right, _ := judged(t, hourly(4))
+	right, _ := tried(t, hourly(4))
 	require.Zero(t, right.Overlaps, "nothing is wrong")
 	for _, c := range []struct {
 		cause Cause
@@ -61,7 +61,7 @@ func TestEachCause(t *testing.T) {
 		t.Run(c.cause.String(), func(t *testing.T) {
 			f := hourly(4)
 			c.wrong(f)
-			r, blamed := judged(t, f)
+			r, blamed := tried(t, f)
 			require.Positive(t, r.Causes[c.cause])
 			for cause, n := range r.Causes {
 				// A stale delete that comes before the winner has heard of its lock is not seen, and is taken for a skew. It is rare.
@@ -93,7 +93,7 @@ func TestTold(t *testing.T) {
 			c := &f.Clients[i]
 			c.Scheme, c.Renew = model.Modern, renew
 		}
-		r, _ := judged(t, f)
+		r, _ := tried(t, f)
 		require.Positive(t, r.Causes[FailedOver])
 		require.Equal(t, r.Overlaps, r.Causes[FailedOver])
 		require.Equal(t, renew > 0, r.Told[FailedOver] > 0, "%+v", r)

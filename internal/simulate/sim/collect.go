@@ -1,19 +1,16 @@
-// Package report tells what happened: a run as lines of a trace and as sentences, a sweep as a table.
-package report
+package sim
 
 import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // Report is what a sweep found.
 type Report struct {
-	sim.Sum
-	Grid     sim.Grid
-	Outcomes []sim.Outcome // in the order of Grid.Cells
+	Sum
+	Grid     Grid
+	Outcomes []Outcome // in the order of Grid.Cells
 	Rows     []Row
 }
 
@@ -29,13 +26,13 @@ type Row struct {
 }
 
 // Collect makes a report of a sweep's outcomes.
-func Collect(table sim.Grid, outcomes []sim.Outcome, seed uint64) *Report {
+func Collect(table Grid, outcomes []Outcome, seed uint64) *Report {
 	r := &Report{Grid: table, Outcomes: outcomes}
 	for i := range outcomes {
 		r.Add(&outcomes[i].Result)
 	}
 	r.Seed = seed
-	for _, scheme := range sim.Schemes {
+	for _, scheme := range Schemes {
 		if row := row(table, outcomes, scheme); row.Cells > 0 { // of a scheme that did not run nothing is known
 			r.Rows = append(r.Rows, row)
 		}
@@ -44,9 +41,9 @@ func Collect(table sim.Grid, outcomes []sim.Outcome, seed uint64) *Report {
 }
 
 // row sums a scheme up. Its break is looked for where lease and hold time are the grid's own.
-func row(table sim.Grid, outcomes []sim.Outcome, scheme string) Row {
+func row(table Grid, outcomes []Outcome, scheme string) Row {
 	r := Row{Scheme: scheme}
-	var own []*sim.Outcome
+	var own []*Outcome
 	for i := range outcomes {
 		o := &outcomes[i]
 		if o.Scheme != scheme {
@@ -62,17 +59,17 @@ func row(table sim.Grid, outcomes []sim.Outcome, scheme string) Row {
 			own = append(own, o)
 		}
 	}
-	r.Breaks = edges(own, func(o *sim.Outcome) bool { return o.Broken > 0 })
-	r.Predicted = edges(own, func(o *sim.Outcome) bool { return o.Breaks() })
+	r.Breaks = edges(own, func(o *Outcome) bool { return o.Broken > 0 })
+	r.Predicted = edges(own, func(o *Outcome) bool { return o.Breaks() })
 	return r
 }
 
 // edges are the least skews on either side of zero at which some cells break.
-func edges(cells []*sim.Outcome, breaks func(*sim.Outcome) bool) string {
+func edges(cells []*Outcome, breaks func(*Outcome) bool) string {
 	if len(cells) == 0 {
 		return "not tried"
 	}
-	sides := map[bool]*sim.Outcome{} // ahead, or behind
+	sides := map[bool]*Outcome{} // ahead, or behind
 	for _, o := range cells {
 		if least := sides[o.Skew >= 0]; breaks(o) && (least == nil || o.Skew.Abs() < least.Skew.Abs()) {
 			sides[o.Skew >= 0] = o
@@ -92,7 +89,7 @@ func edges(cells []*sim.Outcome, breaks func(*sim.Outcome) bool) string {
 }
 
 // PlayCommand is the command line that plays a cell's first broken run again.
-func PlayCommand(o *sim.Outcome) string {
+func (o *Outcome) PlayCommand() string {
 	return fmt.Sprintf("lockmigrate simulate --scheme %s --skew=%v --lease %v --hold %v --seed %d --as story", o.Scheme, o.Skew, o.Lease, o.Hold, o.FirstSeed)
 }
 

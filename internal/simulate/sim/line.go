@@ -1,4 +1,4 @@
-package report
+package sim
 
 import (
 	"fmt"
@@ -7,30 +7,29 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // Line is one line of a run's story: true time, what happened, and what was on the wire. It is empty where there is nothing to tell.
-func Line(f *sim.Fleet, r *sim.Record) string {
-	said := Sentence(f, r)
+func (f *Fleet) Line(r *Record) string {
+	said := f.Sentence(r)
 	if said == "" {
 		return ""
 	}
 	line := fmt.Sprintf("%4d.%06ds  %s", int64(r.At)/1e9, int64(r.At)/1e3%1e6, said)
-	if r.Kind == sim.Executes {
-		line += "  [" + Wire(r) + "]"
+	if r.Kind == Executes {
+		line += "  [" + r.Wire() + "]"
 	}
 	return line
 }
 
 // Wire is a command and its reply.
-func Wire(r *sim.Record) string {
+func (r *Record) Wire() string {
 	return model.SayCommand(&r.Command) + " -> " + Reply(&r.Command, &r.Reply)
 }
 
-// Who names a client.
-func Who(f *sim.Fleet, client int) string {
-	if client < 0 || client >= len(f.Clients) {
+// Name is a client's name; -1 is the server.
+func (f *Fleet) Name(client int) string {
+	if client < 0 {
 		return "server"
 	}
 	return f.Clients[client].Name
@@ -69,25 +68,25 @@ func Reply(c *protocol.Command, r *protocol.Reply) string {
 	return model.SayReply(r)
 }
 
-// Fault says a fault.
-func Fault(f *sim.Fault) string {
+// String says a fault.
+func (f *Fault) String() string {
 	switch f.Kind {
-	case sim.StepClock:
+	case StepClock:
 		return "its clock is stepped by " + signed(f.By)
-	case sim.SlewClock:
+	case SlewClock:
 		return "its clock begins to be slewed by " + signed(f.By)
-	case sim.DriftClock:
+	case DriftClock:
 		return fmt.Sprintf("its clock begins to drift by %d ppm", int64(f.By))
-	case sim.Pause:
+	case Pause:
 		return "is paused for " + f.By.String()
-	case sim.Crash:
+	case Crash:
 		if f.By > 0 {
 			return "crashes, and restarts " + f.By.String() + " later"
 		}
 		return "crashes"
-	case sim.Outage:
+	case Outage:
 		return "answers nothing for " + f.By.String()
-	case sim.RestartEmpty:
+	case RestartEmpty:
 		return "restarts without its data"
 	default:
 		return "fails over to a replica that is " + f.By.String() + " behind"
@@ -103,33 +102,33 @@ func signed(d time.Duration) string {
 
 // Sentence tells one record to somebody who does not know the protocol; empty where there is nothing
 // to tell.
-func Sentence(f *sim.Fleet, r *sim.Record) string {
-	who := Who(f, int(r.Client))
+func (f *Fleet) Sentence(r *Record) string {
+	who := f.Name(int(r.Client))
 	switch r.Kind {
-	case sim.Wants:
+	case Wants:
 		if r.Error != 0 {
 			return fmt.Sprintf("%s wants the lock; its clock is off by %s.", who, signed(round(r.Error)))
 		}
 		return who + " wants the lock."
-	case sim.Executes:
+	case Executes:
 		return who + " " + act(f, r)
-	case sim.Enters:
+	case Enters:
 		return who + " believes that it holds the lock."
-	case sim.Leaves:
+	case Leaves:
 		return who + " leaves the section."
-	case sim.Overlaps:
-		return fmt.Sprintf("%s and %s are inside at the same time.", Who(f, int(r.Other)), who)
-	case sim.Endangers:
+	case Overlaps:
+		return fmt.Sprintf("%s and %s are inside at the same time.", f.Name(int(r.Other)), who)
+	case Endangers:
 		return hazardSentence(f, r)
-	case sim.Strikes:
-		return who + " " + Fault(r.Fault) + "."
+	case Strikes:
+		return who + " " + r.Fault.String() + "."
 	default:
 		return ""
 	}
 }
 
 // act tells a command and its reply.
-func act(f *sim.Fleet, r *sim.Record) string {
+func act(f *Fleet, r *Record) string {
 	switch r.Command.Op {
 	case protocol.SetNX:
 		if r.Reply.Int == 1 {
@@ -163,14 +162,14 @@ var verbs = map[protocol.Op]string{
 }
 
 // judged says what a reader's clock makes of the value, and what is true.
-func judged(f *sim.Fleet, r *sim.Record) string {
+func judged(f *Fleet, r *Record) string {
 	d := f.Clients[r.Client].Dialect
 	ends, ok := d.ExpiresAt(r.Reply.Text)
 	if !ok {
 		return "no reading of its own dialect; it is foreign."
 	}
-	mine := (sim.Epoch + r.At).Add(r.Error)
-	left, truth := ends.Sub(mine), ends.Sub(sim.Epoch+r.At)
+	mine := (Epoch + r.At).Add(r.Error)
+	left, truth := ends.Sub(mine), ends.Sub(Epoch+r.At)
 	if left > 365*24*time.Hour {
 		return "its clock a far future."
 	}
@@ -185,22 +184,22 @@ func leftOf(d time.Duration) string {
 }
 
 var hazardSays = [...]string{
-	sim.EarlyTakeover:  "takes over a lease that is still live, because of the clocks",
-	sim.LateTakeover:   "still takes a lease for live that is over",
-	sim.UnitMismatch:   "takes over a live lease that is written in another unit",
-	sim.Clobber:        "loses, but its value now stands on the key instead of the holder's",
-	sim.ClobberShorter: "has made the holder's lease shorter by that",
-	sim.StaleDelete:    "deletes a key that another client relies on",
-	sim.Overrun:        "has worked past the end of its lease without noticing",
-	sim.DoubleWin:      "wins a takeover that another client has won before",
-	sim.ForeignValue:   "meets a value that it cannot read",
-	sim.Ghost:          "is kept out by a value that nobody stands behind",
-	sim.LostUpdate:     "holds a lock that the server has forgotten",
-	sim.UnknownOutcome: "does not learn what became of its command",
-	sim.StepHazard:     "has its time changed under it while it holds the lock",
-	sim.FenceDisorder:  "got a fencing number that is not above its predecessor's",
+	EarlyTakeover:  "takes over a lease that is still live, because of the clocks",
+	LateTakeover:   "still takes a lease for live that is over",
+	UnitMismatch:   "takes over a live lease that is written in another unit",
+	Clobber:        "loses, but its value now stands on the key instead of the holder's",
+	ClobberShorter: "has made the holder's lease shorter by that",
+	StaleDelete:    "deletes a key that another client relies on",
+	Overrun:        "has worked past the end of its lease without noticing",
+	DoubleWin:      "wins a takeover that another client has won before",
+	ForeignValue:   "meets a value that it cannot read",
+	Ghost:          "is kept out by a value that nobody stands behind",
+	LostUpdate:     "holds a lock that the server has forgotten",
+	UnknownOutcome: "does not learn what became of its command",
+	StepHazard:     "has its time changed under it while it holds the lock",
+	FenceDisorder:  "got a fencing number that is not above its predecessor's",
 }
 
-func hazardSentence(f *sim.Fleet, r *sim.Record) string {
-	return fmt.Sprintf("%s %s (%s).", Who(f, int(r.Client)), hazardSays[r.Hazard], r.Hazard)
+func hazardSentence(f *Fleet, r *Record) string {
+	return fmt.Sprintf("%s %s (%s).", f.Name(int(r.Client)), hazardSays[r.Hazard], r.Hazard)
 }
