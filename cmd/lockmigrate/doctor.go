@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 )
 
@@ -110,7 +110,7 @@ func printChecks(env *environment, found doctor.Findings, all bool) error {
 			fmt.Fprintf(b, "not looked at: %s\n", strings.Join(skipped, ", "))
 		}
 		fmt.Fprintf(b, "verdict: %s", ink.Verdict(string(outcome), string(doctor.Fit), string(doctor.Unfit)))
-		if open := obligation.Open(obligations); len(open) > 0 {
+		if open := fence.Undischarged(obligations); len(open) > 0 {
 			fmt.Fprintf(b, "; a yes needs: %s", strings.Join(open, ", "))
 		}
 		b.WriteByte('\n')

@@ -168,8 +168,16 @@ func (env *environment) endpoint(fallback string) (*endpoint.Endpoint, func(), e
 	return env.endpointOf(url)
 }
 
-// endpointOf is the server that a URL names, by the TLS files of the command line.
+// endpointOf is the server that a URL names, by the TLS files of the command line. The word embedded is one in this process.
 func (env *environment) endpointOf(url string) (*endpoint.Endpoint, func(), error) {
+	stop := func() {}
+	if url == "embedded" {
+		server, err := fleet.StartServer()
+		if err != nil {
+			return nil, nil, err
+		}
+		url, stop = "redis://"+server.Addr(), server.Close
+	}
 	end, err := endpoint.Parse(url, endpoint.TLSFiles{
 		CA:       env.global.tlsCA,
 		Cert:     env.global.tlsCert,
@@ -177,21 +185,10 @@ func (env *environment) endpointOf(url string) (*endpoint.Endpoint, func(), erro
 		Insecure: env.global.tlsInsecure,
 	})
 	if err != nil {
+		stop()
 		return nil, nil, err
 	}
-	if end.Kind != endpoint.Embedded {
-		return end, func() {}, nil
-	}
-	server, err := fleet.StartServer()
-	if err != nil {
-		return nil, nil, err
-	}
-	end, err = endpoint.Parse("redis://"+server.Addr(), endpoint.TLSFiles{})
-	if err != nil {
-		server.Close()
-		return nil, nil, err
-	}
-	return end, server.Close, nil
+	return end, stop, nil
 }
 
 // onServer makes a command of work on the server that --redis or a setting names, fallback if neither does.

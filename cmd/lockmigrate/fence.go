@@ -168,12 +168,12 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 	var record func(fence.Entry) error
 	keeps := ""
 	if flags.remove == "" {
-		kept, err := openJournal[fence.Entry](flags.journal)
+		kept, err := openJournal(flags.journal)
 		if err != nil {
 			return err
 		}
-		defer kept.Close()
-		record = func(e fence.Entry) error { return cmp.Or(kept.Write(e), kept.Sync()) }
+		defer kept.close()
+		record = func(e fence.Entry) error { return cmp.Or(kept.write(e), kept.sync()) }
 		keeps = fmt.Sprintf("\"lockmigrate fence --remove %s --execute\" restores the former rights", shellWord(flags.journal))
 	}
 	for i := range all {
@@ -351,7 +351,7 @@ func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
 		fmt.Fprintf(b, "  verdict    %s (%s)\n", p.Verdict, when)
 	}
 	for _, o := range p.Obligations {
-		fmt.Fprintf(b, "  %-3s        %s: %s\n", o.Mark(), o.ID, safe(o.Evidence))
+		fmt.Fprintf(b, "  %-3s        %s: %s\n", map[bool]string{true: "yes", false: "NO"}[o.Discharged], o.ID, safe(o.Evidence))
 	}
 	b.WriteByte('\n')
 }

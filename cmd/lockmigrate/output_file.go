@@ -6,8 +6,6 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
-
-	"github.com/lockmigrate/lockmigrate/internal/operate/journal"
 )
 
 // writable refuses files that cannot be written, before the work of hours that is to go into them. An empty name is no file.
@@ -80,11 +78,36 @@ func writeFile(file string, write func(io.Writer) error) error {
 	return nil
 }
 
-// openJournal opens the file of --journal.
-func openJournal[E any](file string) (*journal.Journal[E], error) {
-	kept, err := journal.Open[E](file)
-	if err != nil {
-		return nil, failedError("name a file that can be written with --journal", "%w", err)
+// journal is the file of --journal, which only grows: what a command changes, and what stood there before, one JSON object a line.
+type journal struct{ file *os.File }
+
+// openJournal opens or creates a journal. Nobody else may read it: values and rights may be of interest to others.
+// A last line that a crash or a full disk has torn is ended, or the next entry would be a part of it.
+func openJournal(name string) (journal, error) {
+	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
+	if err == nil && !isDevice(name) {
+		last := []byte{'\n'}
+		if _, seekErr := file.Seek(-1, io.SeekEnd); seekErr == nil { // else it is empty
+			_, _ = file.Read(last)
+		}
+		if last[0] != '\n' {
+			_, err = file.WriteString("\n")
+		}
 	}
-	return kept, nil
+	if err != nil {
+		_ = file.Close()
+		return journal{}, failedError("name a file that can be written with --journal", "%w", err)
+	}
+	return journal{file}, nil
+}
+
+// write appends an entry, in one write with the end of its line. The line is with the operating system when it returns: a crash of this
+// process does not lose it. After sync a crash of this host does not either.
+func (j journal) write(entry any) error { return encode(j.file, entry) }
+
+func (j journal) sync() error { return j.file.Sync() }
+
+func (j journal) close() {
+	_ = j.file.Sync()
+	_ = j.file.Close()
 }

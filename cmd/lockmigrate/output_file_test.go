@@ -44,3 +44,19 @@ func TestWhatIsNoFileIsNotReplaced(t *testing.T) {
 	require.NoError(t, err)
 	assert.Empty(t, left)
 }
+
+// TestJournalAfterATornLine: what a crash or a full disk has left of a line does not take the next one with it.
+func TestJournalAfterATornLine(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "journal")
+	for range 2 {
+		kept, err := openJournal(file)
+		require.NoError(t, err)
+		require.NoError(t, kept.write("whole"))
+		_, err = kept.file.WriteString(`"to`)
+		require.NoError(t, err)
+		kept.close()
+	}
+	text, err := os.ReadFile(file)
+	require.NoError(t, err)
+	assert.Equal(t, "\"whole\"\n\"to\n\"whole\"\n\"to", string(text))
+}

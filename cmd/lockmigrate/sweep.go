@@ -49,12 +49,12 @@ func checkSweepOptions(o sweep.Options) error {
 
 func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opts sweep.Options, file string) error {
 	if opts.Execute {
-		kept, err := openJournal[sweep.Entry](file)
+		kept, err := openJournal(file)
 		if err != nil {
 			return err
 		}
-		defer kept.Close()
-		opts.Journal = kept.Write
+		defer kept.close()
+		opts.Journal = func(e sweep.Entry) error { return kept.write(e) }
 		env.note("the journal is %s", quoted(file))
 	}
 	opts.Now = env.now

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
-	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
 
@@ -132,7 +132,7 @@ func concludeVerify(env *environment, cert verify.Certificate, file string) erro
 	case verify.Seen:
 		return unsafeError("find it by its address, or put up the fence to have it named: lockmigrate fence", "a legacy client is still there")
 	case verify.Inconclusive:
-		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(obligation.Open(cert.Obligations), ", "))
+		return inconclusiveError("see what each of them wants, and look again", "no verdict: not discharged: %s", strings.Join(fence.Undischarged(cert.Obligations), ", "))
 	}
 	return nil
 }

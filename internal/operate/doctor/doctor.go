@@ -17,7 +17,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
 
 // Verdict is the outcome of a check.
@@ -193,20 +193,20 @@ const (
 )
 
 // Judge lists what a fit deployment has to pass, and says what came of it.
-func Judge(all []Check) (Outcome, []obligation.Obligation) {
-	var list []obligation.Obligation
+func Judge(all []Check) (Outcome, []fence.Obligation) {
+	var list []fence.Obligation
 	outcome := Inconclusive
 	for _, c := range all {
 		if !slices.Contains(essential, c.ID) && !strings.HasPrefix(c.ID, "rights-") {
 			continue
 		}
-		o := obligation.Obligation{ID: c.ID, Discharged: c.Verdict == Pass || c.Verdict == Warn, Evidence: string(c.Verdict) + ": " + c.Found}
+		o := fence.Obligation{ID: c.ID, Discharged: c.Verdict == Pass || c.Verdict == Warn, Evidence: string(c.Verdict) + ": " + c.Found}
 		if c.Server != "" {
 			o.ID += "@" + c.Server
 		}
 		list = append(list, o)
 	}
-	if obligation.All(list) {
+	if len(list) > 0 && len(fence.Undischarged(list)) == 0 { // no list proves nothing
 		outcome = Fit
 	}
 	if slices.ContainsFunc(all, func(c Check) bool { return c.Verdict == Fail }) {

@@ -110,18 +110,13 @@ func (e *Endpoint) Nodes(ctx context.Context) (nodes []Node, err error) {
 // table asks who serves what; with replicas, for these too. Nodes may then name a server twice. With an error it is empty.
 func (e *Endpoint) table(ctx context.Context, replicas bool) (t topology.Table, err error) {
 	switch e.Kind {
-	case Single:
-		return *topology.Single(e.Addrs[0]), nil
 	case Sentinel:
 		return e.askSentinels(ctx, replicas)
 	case Cluster:
 		return e.askCluster(ctx, replicas)
-	default:
-		return t, errNotStarted
 	}
+	return *topology.Single(e.Addrs[0]), nil
 }
-
-var errNotStarted = errors.New("endpoint: the embedded server is not started")
 
 // DialNode connects to one of Nodes, whatever its role.
 func (e *Endpoint) DialNode(ctx context.Context, addr string) (redis.Conn, error) {

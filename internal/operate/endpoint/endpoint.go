@@ -9,7 +9,6 @@
 //	redis+sentinel://[user:pass@]h1[:p],h2[:p]/master[?db=0&sentinel_user=...&sentinel_password=...]
 //	redis+cluster://[user:pass@]h1[:p],h2[:p]
 //	rediss+sentinel://, rediss+cluster://             the same over TLS
-//	embedded                                          a server inside this process
 //
 // As with redis-cli, user information without a colon is a password, and %XX stands for a byte.
 //
@@ -37,7 +36,6 @@ const (
 	Single   Kind = iota // one server
 	Sentinel             // the master that sentinels name
 	Cluster              // the masters of a cluster
-	Embedded             // a server inside this process; it has no address until it is started
 )
 
 // maxURL bounds what the parser looks at.
@@ -46,7 +44,7 @@ const maxURL = 8 << 10
 // Endpoint is where a URL leads. It is not changed after Parse and safe for concurrent use.
 type Endpoint struct {
 	Kind   Kind
-	Addrs  []string // host:port each, or the path of a Unix socket; one unless Kind is Sentinel or Cluster; none for Embedded
+	Addrs  []string // host:port each, or the path of a Unix socket; one unless Kind is Sentinel or Cluster
 	DB     int
 	Master string // the name that sentinels know the master by
 	User   string
@@ -88,8 +86,6 @@ func (e *Endpoint) String() string {
 		at = e.User + "@" + at
 	}
 	switch {
-	case e.Kind == Embedded:
-		return "embedded"
 	case e.unix:
 		return fmt.Sprintf("unix://%s?db=%d", at, e.DB)
 	case e.Kind == Sentinel:
@@ -103,9 +99,6 @@ func (e *Endpoint) String() string {
 const example = "write it like redis://user:password@host:6379/0"
 
 func parse(text string) (*Endpoint, error) {
-	if text == "embedded" || text == "embedded://" {
-		return &Endpoint{Kind: Embedded}, nil
-	}
 	if len(text) > maxURL {
 		return nil, badURL(example, "is longer than %d bytes", maxURL)
 	}

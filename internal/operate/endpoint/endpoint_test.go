@@ -32,7 +32,6 @@ func TestParse(t *testing.T) {
 		{"redis+cluster://a/0", Endpoint{Kind: Cluster, Addrs: []string{"a:6379"}}, "redis+cluster://a:6379"},
 		{"unix:///run/redis%20a.sock", Endpoint{Addrs: []string{"/run/redis a.sock"}, unix: true}, "unix:///run/redis a.sock?db=0"},
 		{"unix://joe:pw@/run/r.sock?db=2", Endpoint{Addrs: []string{"/run/r.sock"}, User: "joe", password: "pw", DB: 2, unix: true}, "unix://joe@/run/r.sock?db=2"},
-		{"embedded", Endpoint{Kind: Embedded}, "embedded"},
 	} {
 		t.Run(c.url, func(t *testing.T) {
 			got, err := Parse(c.url, TLSFiles{})
@@ -121,9 +120,6 @@ func FuzzParse(f *testing.F) {
 			var bad *Error
 			require.False(t, !errors.As(err, &bad) || !bad.Usage() || bad.Hint() == "", "%q: not a usage error with a hint: %v", url, err)
 			require.False(t, strings.Contains(bad.Error()+bad.Hint(), secret), "%q: the error shows the password: %v: %s", url, bad, bad.Hint())
-			return
-		}
-		if e.Kind == Embedded {
 			return
 		}
 		text := e.String()

@@ -32,7 +32,6 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 )
 
@@ -58,19 +57,19 @@ const (
 
 // Plan is what is to be done to one user of one server.
 type Plan struct {
-	Server      string                  `json:"server"`
-	Replica     bool                    `json:"replica,omitempty"` // today; rules are each server's own, and it may be the master tomorrow
-	User        string                  `json:"user"`
-	Now         string                  `json:"now"`               // the user's rules, without passwords
-	Takes       *Reach                  `json:"takes,omitempty"`   // what a fence takes away, and from whom; nil on the way back
-	Command     []string                `json:"command,omitempty"` // ACL SETUSER ..., empty when there is nothing to do
-	Note        string                  `json:"note,omitempty"`
-	Checks      []Trial                 `json:"checks,omitempty"`
-	Verdict     Verdict                 `json:"verdict,omitempty"`     // what holds now; after Execute what holds then
-	Obligations []obligation.Obligation `json:"obligations,omitempty"` // what Fenced needs
-	Error       string                  `json:"error,omitempty"`       // why it was not done, or cannot be
-	Restore     []string                `json:"restore,omitempty"`     // with Error on the way back: ACL SETUSER ..., which restores the rights of before
-	Unsure      bool                    `json:"unsure,omitempty"`      // with Error: the change was sent, and may be done
+	Server      string       `json:"server"`
+	Replica     bool         `json:"replica,omitempty"` // today; rules are each server's own, and it may be the master tomorrow
+	User        string       `json:"user"`
+	Now         string       `json:"now"`               // the user's rules, without passwords
+	Takes       *Reach       `json:"takes,omitempty"`   // what a fence takes away, and from whom; nil on the way back
+	Command     []string     `json:"command,omitempty"` // ACL SETUSER ..., empty when there is nothing to do
+	Note        string       `json:"note,omitempty"`
+	Checks      []Trial      `json:"checks,omitempty"`
+	Verdict     Verdict      `json:"verdict,omitempty"`     // what holds now; after Execute what holds then
+	Obligations []Obligation `json:"obligations,omitempty"` // what Fenced needs
+	Error       string       `json:"error,omitempty"`       // why it was not done, or cannot be
+	Restore     []string     `json:"restore,omitempty"`     // with Error on the way back: ACL SETUSER ..., which restores the rights of before
+	Unsure      bool         `json:"unsure,omitempty"`      // with Error: the change was sent, and may be done
 
 	options Options
 }

@@ -7,8 +7,6 @@ import (
 	"strings"
 
 	"github.com/gomodule/redigo/redis"
-
-	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
 )
 
 // judge lists what a fence needs, and what the server says of each. Other clients need the commands of Writes too, so a fence does not deny
@@ -23,13 +21,13 @@ func (p *Plan) judge(ctx context.Context, conn redis.Conn, lines []string) {
 	said, user := p.denied(ctx, conn, "user-denied", own, p.options.commands())
 	_, besides := p.denied(ctx, conn, "other-users-denied", others, p.options.commands())
 	_, set := p.denied(ctx, conn, "set-denied", all, Writes)
-	p.Obligations = []obligation.Obligation{user, besides, set}
+	p.Obligations = []Obligation{user, besides, set}
 	switch {
 	case said == "allowed":
 		p.Verdict = Open
 	case !user.Discharged:
 		p.Verdict = Unknown
-	case obligation.All(p.Obligations):
+	case len(Undischarged(p.Obligations)) == 0:
 		p.Verdict = Fenced
 	default:
 		p.Verdict = Partly
@@ -62,7 +60,7 @@ func people(ctx context.Context, conn redis.Conn, lines []string) (all []person)
 }
 
 // denied is the obligation that none of these people may run one of the commands on any key of the locks, and the worst that is said of them.
-func (p *Plan) denied(ctx context.Context, conn redis.Conn, id string, all []person, commands []string) (worst string, o obligation.Obligation) {
+func (p *Plan) denied(ctx context.Context, conn redis.Conn, id string, all []person, commands []string) (worst string, o Obligation) {
 	var can, unclear []string
 	option := ""
 	for _, who := range all {
@@ -83,7 +81,7 @@ func (p *Plan) denied(ctx context.Context, conn redis.Conn, id string, all []per
 			unclear = append(unclear, untold)
 		}
 	}
-	o = obligation.Obligation{ID: id}
+	o = Obligation{ID: id}
 	switch {
 	case len(can) > 0:
 		o.Evidence = fewOf(can) + option

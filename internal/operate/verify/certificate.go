@@ -10,7 +10,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
 
 // Verdict is what the evidence comes to.
@@ -26,12 +26,12 @@ const (
 // Certificate is what was found, and what it comes to. All but Evidence is for readers: it follows from the evidence, and Supports
 // derives it again.
 type Certificate struct {
-	Format        string                  `json:"format"` // lockmigrate-certificate-1
-	Verdict       Verdict                 `json:"verdict"`
-	Why           string                  `json:"why"`
-	Obligations   []obligation.Obligation `json:"obligations"`
-	ResidualRisks []string                `json:"residual_risks"`
-	Evidence      Evidence                `json:"evidence"`
+	Format        string             `json:"format"` // lockmigrate-certificate-1
+	Verdict       Verdict            `json:"verdict"`
+	Why           string             `json:"why"`
+	Obligations   []fence.Obligation `json:"obligations"`
+	ResidualRisks []string           `json:"residual_risks"`
+	Evidence      Evidence           `json:"evidence"`
 }
 
 // Format is the certificate's.

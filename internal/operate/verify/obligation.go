@@ -8,7 +8,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/obligation"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 )
 
@@ -31,14 +31,14 @@ var duties = []struct {
 
 // Judge weighs the evidence. A legacy client that was seen decides; without one the verdict is none-seen when
 // every obligation is discharged, and inconclusive otherwise. It depends on the evidence alone.
-func Judge(e Evidence) (verdict Verdict, why string, obligations []obligation.Obligation) {
+func Judge(e Evidence) (verdict Verdict, why string, obligations []fence.Obligation) {
 	var missing []string
 	for _, d := range duties {
 		if d.applies != nil && !d.applies(&e) {
 			continue
 		}
 		discharged, evidence := d.asks(&e)
-		obligations = append(obligations, obligation.Obligation{ID: d.id, Discharged: discharged, Evidence: evidence})
+		obligations = append(obligations, fence.Obligation{ID: d.id, Discharged: discharged, Evidence: evidence})
 		if !discharged {
 			missing = append(missing, evidence)
 		}
