@@ -101,7 +101,7 @@ func (l *lab) judge(happens func()) (watched, counted Verdict, why string) {
 	l.awaitLast(l.Context())
 	require.Len(l.T, l.looks, 1)
 	clear(l.commands)
-	clear(l.traces)
+	clear(l.acts)
 	l.seen = 0
 	a := l.looks[0]
 	happens()

@@ -6,7 +6,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -47,18 +47,17 @@ type master struct {
 
 	savedAt time.Time // the last state
 
-	recent   map[string]listed // by address, when the last look was attributed
-	adrift   []unlisted
-	touchers map[from]*deeds
+	recent map[string]listed // by address, when the last look was attributed
+	adrift []unlisted
+
+	acts    map[from]*deeds // on lock keys, as MONITOR showed them: what nothing explains; with OnlyMembers all
+	seen    int64           // how many commands they are
+	unnamed bool            // one of them has no name yet
+	actors  atomic.Int64    // how many there are, for who tells of progress
 
 	table    traffic.Table
 	commands map[string]*Command
 	waiting  map[string]int64 // by how much MONITOR is ahead of the counters: a command that waits may count when its wait is over
-
-	mu     sync.Mutex
-	seen   int64            // commands of legacy clients in MONITOR
-	traces map[place]*deeds // in MONITOR: what nothing explains
-	stale  bool             // a trace has no name yet
 }
 
 // look is one look at the counters.
@@ -70,12 +69,6 @@ type look struct {
 
 	clients    map[string]listed // right before it, by address; with OnlyMembers
 	attributed bool
-}
-
-// place is a connection and a database that it used.
-type place struct {
-	addr string
-	db   int
 }
 
 const (
@@ -90,7 +83,7 @@ func newMaster(ctx context.Context, q *inquiry, addr string) (*master, error) {
 		return nil, err
 	}
 	m := &master{
-		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{}, traces: map[place]*deeds{}, commands: map[string]*Command{}, waiting: map[string]int64{}, touchers: map[from]*deeds{},
+		q: q, end: q.end, addr: addr, conn: conn, log: &fence.Log{}, acts: map[from]*deeds{}, commands: map[string]*Command{}, waiting: map[string]int64{},
 		facts: Master{Addr: addr, CountsDenied: true, LogRead: true},
 	}
 	if m.table, err = traffic.ReadTable(ctx, conn); err != nil {
@@ -204,6 +197,7 @@ func (m *master) look(ctx context.Context) error {
 	m.settle(false)
 	m.warnUnwatched()
 	m.poll(ctx)
+	m.hear()
 	m.name(ctx)
 	return nil
 }
@@ -260,7 +254,7 @@ func (m *master) open(ctx context.Context) {
 	if time.Now().Before(m.retry) {
 		return
 	}
-	tap, err := openTap(ctx, m.end, m.addr, reader{table: m.table, matches: m.q.matches, ignores: m.q.ignores, saw: m.saw, prefix: m.q.prefix, anybody: m.q.opts.OnlyMembers})
+	tap, err := openTap(ctx, m.end, m.addr, reader{table: m.table, matches: m.q.matches, ignores: m.q.ignores, prefix: m.q.prefix, anybody: m.q.opts.OnlyMembers})
 	if err == nil {
 		m.tap, m.pause = tap, 0
 		clear(m.waiting)
@@ -286,6 +280,7 @@ func (m *master) closeTap(why string) {
 		return
 	}
 	m.tap.close()
+	m.hear()
 	m.tap = nil
 	if why != "" {
 		m.watchBreaks(why)
@@ -346,12 +341,13 @@ func (m *master) follow(ctx context.Context) {
 	}
 }
 
-// awaitLast waits until the last look has come by in the stream.
+// awaitLast waits until the last look has come by in the stream, and takes in what the stream has shown.
 func (m *master) awaitLast(ctx context.Context) {
 	if n := len(m.looks); n > 0 && m.looks[n-1].tap != nil {
 		m.looks[n-1].tap.await(ctx, m.looks[n-1].mark)
 	}
 	m.settle(false)
+	m.hear()
 }
 
 // finish takes the last look.
@@ -373,6 +369,6 @@ func (m *master) finish(ctx context.Context) {
 	m.awaitLast(ctx)
 	m.closeTap("")
 	m.settle(true)
-	m.facts.Commands, m.facts.Unexplained = m.tallied(), m.sightings()
+	m.facts.Commands = m.tallied()
 	m.facts.Ruled = unchanged(m.ruled, ruled, m.first, m.last)
 }

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -22,22 +21,6 @@ import (
 // the first list or in the second; where these are two, both must be members'. One that is in neither, nor in the list after, came
 // and went unseen: it is nobody's. No name counts, neither of a client nor of a user.
 
-// touches are what was done to lock keys between two marks, by the address that did it.
-type touches map[place]*deeds
-
-func (t *touches) add(at place, form, key string) {
-	is := (*t)[at]
-	if is == nil {
-		if *t == nil {
-			*t = touches{}
-		}
-		at.addr = strings.Clone(at.addr) // it shares the line's memory
-		is = &deeds{}
-		(*t)[at] = is
-	}
-	is.note(form, 1, strings.Clone(key))
-}
-
 // unlisted is what an address did that was in neither list; after the second time it is nobody's.
 type unlisted struct {
 	place
@@ -45,17 +28,8 @@ type unlisted struct {
 	again bool
 }
 
-// from is a connection at an address that used a database. One without an id was not in any list.
-type from struct {
-	place
-	id string
-}
-
 // listed is one line of CLIENT LIST.
 type listed struct{ id, name, user string }
-
-// mostTouchers is how many connections that touched keys are told apart; more than that are one that nobody knows.
-const mostTouchers = 100_000
 
 // list tells which connection has which address, with OnlyMembers.
 func (m *master) list(ctx context.Context) map[string]listed {
@@ -108,52 +82,21 @@ func (m *master) attribute(l *look) {
 }
 
 func (m *master) touched(t unlisted, by listed) {
-	at := from{t.place, by.id}
-	if m.touchers[at] == nil && len(m.touchers) >= mostTouchers {
-		at = from{}
-	}
-	is := m.touchers[at]
-	if is == nil {
-		is = &deeds{name: by.name, user: by.user}
-		m.touchers[at] = is
-	}
-	for form, n := range t.forms {
-		is.note(form, n, t.keys...)
-	}
+	t.name, t.user = by.name, by.user
+	m.acted(from{t.place, by.id}, t.deeds)
 }
 
-// strangers tells those that no member has said to be its own, and counts what members' connections did.
-func (m *master) strangers() (found []Client) {
-	for _, t := range m.adrift {
-		m.touched(t, listed{})
+// stranger says why a connection is no member's.
+func (m *master) stranger(at from) string {
+	switch {
+	case strings.HasPrefix(at.addr, "unix:"):
+		return "the server does not tell the clients of its unix socket apart"
+	case m.q.claimed[lockers.Connection(m.facts.RunID, at.id)] == shared:
+		return "two members say that it is their own: a proxy sends the commands of several clients over it"
+	case at.id == "":
+		return "it was gone before anybody could look at it"
 	}
-	m.adrift = nil
-	order := func(a, b from) int {
-		return cmp.Or(strings.Compare(a.addr, b.addr), a.db-b.db, strings.Compare(a.id, b.id))
-	}
-	m.facts.Members, m.facts.Unexplained = 0, 0
-	for _, at := range slices.SortedFunc(maps.Keys(m.touchers), order) {
-		is := m.touchers[at]
-		n := is.times()
-		if m.claimed(at) {
-			m.facts.Members += n
-			continue
-		}
-		m.facts.Unexplained += n
-		why := "no member has said that this connection is its own"
-		switch {
-		case strings.HasPrefix(at.addr, "unix:"):
-			why = "the server does not tell the clients of its unix socket apart"
-		case m.q.claimed[lockers.Connection(m.facts.RunID, at.id)] == shared:
-			why = "two members say that it is their own: a proxy sends the commands of several clients over it"
-		case at.id == "":
-			why = "it was gone before anybody could look at it"
-		}
-		c := is.client(at.place)
-		c.Evidence += "; " + why
-		found = append(found, c)
-	}
-	return found
+	return "no member has said that this connection is its own"
 }
 
 // claimed tells that a member has said that a connection is its own.
@@ -216,7 +159,7 @@ func (q *inquiry) allClaimed() bool {
 		if len(m.adrift) > 0 {
 			return false
 		}
-		for at := range m.touchers {
+		for at := range m.acts {
 			if !m.claimed(at) {
 				return false
 			}

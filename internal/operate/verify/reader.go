@@ -13,17 +13,16 @@ import (
 )
 
 // reader reads MONITOR lines of one server: it counts the commands that write, and judges each that touched a lock key by what is
-// allowed there. What nothing explains is told. It depends on the lines alone, and is not safe for concurrent use.
+// allowed there. What nothing explains it tells, by who did it. It depends on the lines alone, and is not safe for concurrent use.
 type reader struct {
 	table   traffic.Table
 	matches func(key string) bool
 	ignores func(db int) bool // a database that was said to be of no concern
-	saw     func(sighting)    // is told of each command on a lock key that nothing explains
-	anybody bool              // it notes who touched a lock key, whatever was sent
+	anybody bool              // what touched a lock key is told, whatever it was
 	prefix  string            // of this run's marks; other runs may look at the same server
 
 	counts   counts
-	touches  touches // since the last mark
+	touches  map[place]*deeds // what is to be told: since it was taken, and since the last mark with anybody
 	scripts  traffic.Scripts
 	compares []string // lock keys that the last script has read by GET
 	line     traffic.Command
@@ -41,14 +40,6 @@ type count struct {
 }
 
 func (c count) less(o count) count { return count{c.lines - o.lines, c.unclear - o.unclear} }
-
-// sighting is one command on a lock key that nothing explains.
-type sighting struct {
-	addr, key, dialect string
-	db                 int
-	form               string // how it took or wrote the lock
-	legacy             bool   // only a client of the old scheme does this
-}
 
 // markPrefix begins the text that the ECHO of each look sends, to find the look's place in the stream.
 const markPrefix = "lockmigrate-verify-"
@@ -162,7 +153,7 @@ func (r *reader) notes(c *traffic.Command, name string) (unclear bool) {
 		}
 	}
 	if len(keys) > 0 {
-		r.touches.add(place{cmp.Or(c.Client(), "a script"), c.DB}, form, keys[0])
+		r.sees(keys[0], form, false)
 	}
 	return !all
 }
@@ -229,9 +220,22 @@ func valueOn(w []string, key string) string {
 	return w[at]
 }
 
+// sees notes what a client did to a lock key. The line's memory is used again.
 func (r *reader) sees(key, form string, legacy bool) {
-	dialect, _ := expiryOf(key, valueOn(r.line.Words, key), r.line.At)
-	r.saw(sighting{addr: strings.Clone(cmp.Or(r.line.Client(), "a script")), db: r.line.DB, key: strings.Clone(key), dialect: dialect, form: form, legacy: legacy})
+	at := place{cmp.Or(r.line.Client(), "a script"), r.line.DB}
+	did := r.touches[at]
+	if did == nil {
+		if r.touches == nil {
+			r.touches = map[place]*deeds{}
+		}
+		did, at.addr = &deeds{}, strings.Clone(at.addr)
+		r.touches[at] = did
+	}
+	did.legacy = did.legacy || legacy
+	if dialect, _ := expiryOf(key, valueOn(r.line.Words, key), r.line.At); dialect != "" {
+		did.dialect = dialect
+	}
+	did.note(form, 1, strings.Clone(key))
 }
 
 // expiryOf tells whether a value is an expiry, and in which dialect.

@@ -89,10 +89,10 @@ func (m *master) save(ctx context.Context) {
 		return
 	}
 	m.savedAt = time.Now()
-	facts := m.facts
-	facts.Commands, facts.Unexplained = m.tallied(), m.sightings()
-	state := MasterSaved{At: m.looks[0].at, Facts: facts, First: m.first.text, Last: m.last.text, Ruled: m.ruled, Log: maps.Clone(m.log.Totals)}
+	m.facts.Commands = m.tallied()
+	state := MasterSaved{At: m.looks[0].at, First: m.first.text, Last: m.last.text, Ruled: m.ruled, Log: maps.Clone(m.log.Totals)}
 	state.Clients, state.Others = m.found()
+	state.Facts = m.facts
 	q.telling.Lock()
 	defer q.telling.Unlock()
 	q.states[m] = state
@@ -110,13 +110,6 @@ func (m *master) save(ctx context.Context) {
 	}
 	s.Evidence.LookedSeconds = max(0, q.base+first.Sub(q.began)).Seconds()
 	q.opts.Save(s)
-}
-
-// sightings is how many commands of legacy clients MONITOR has shown.
-func (m *master) sightings() int64 {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return m.seen
 }
 
 // sameNamespace refuses to go on after the record has changed: a certificate is about one epoch.
@@ -226,9 +219,7 @@ func (m *master) follows(ctx context.Context, s *MasterSaved) {
 	}
 	m.looks = append([]look{{at: was.at, stats: was.stats}}, m.looks...)
 	m.first, m.ruled = readInfo(s.First), s.Ruled
-	m.mu.Lock()
 	m.seen += s.Facts.Unexplained
-	m.mu.Unlock()
 	m.log.Totals = s.Log
 	m.poll(ctx) // what was denied in the gap
 }

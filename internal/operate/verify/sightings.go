@@ -12,6 +12,21 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
 
+// place is an address and a database that was used from there.
+type place struct {
+	addr string
+	db   int
+}
+
+// from is a connection at a place. Without OnlyMembers, and where it was in no list of clients, it has no id.
+type from struct {
+	place
+	id string
+}
+
+// mostActors is how many of them are told apart; more than that are one that nobody knows.
+const mostActors = 100_000
+
 // deeds are what one client did to lock keys.
 type deeds struct {
 	name, user, dialect string
@@ -51,80 +66,95 @@ func (d *deeds) client(at place) Client {
 	return Client{Addr: at.addr, Name: d.name, User: d.user, DB: at.db, Dialect: d.dialect, Keys: d.keys, Evidence: fmt.Sprintf("MONITOR: it sent %s in database %d", strings.Join(forms, ", "), at.db)}
 }
 
-// saw notes a command that nothing explains. The reader of MONITOR calls it.
-func (m *master) saw(s sighting) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	m.seen++
-	at := place{s.addr, s.db}
-	t := m.traces[at]
-	if t == nil {
-		if len(m.traces) >= mostTraces {
-			return
-		}
-		t = &deeds{}
-		m.traces[at], m.stale = t, true
+// acted takes in what a client did.
+func (m *master) acted(at from, did *deeds) {
+	legacy := did.legacy && at.db == m.end.DB
+	if m.acts[at] == nil && len(m.acts) >= mostActors {
+		at = from{}
 	}
-	t.legacy = t.legacy || s.legacy && s.db == m.end.DB
-	t.note(s.form, 1, s.key)
-	if s.dialect != "" {
-		t.dialect = s.dialect
+	is := m.acts[at]
+	if is == nil {
+		is = &deeds{name: did.name, user: did.user}
+		m.acts[at], m.unnamed = is, true
+		m.actors.Store(int64(len(m.acts)))
+	}
+	is.legacy, is.dialect = is.legacy || legacy, cmp.Or(did.dialect, is.dialect)
+	for form, n := range did.forms {
+		is.note(form, n, did.keys...)
+		m.seen += n
+	}
+}
+
+// hear takes in what MONITOR has shown so far. With OnlyMembers that waits for the marks: see attribute.
+func (m *master) hear() {
+	if m.tap == nil || m.q.opts.OnlyMembers {
+		return
+	}
+	for at, did := range m.tap.takeTouches("") {
+		m.acted(from{place: at}, did)
 	}
 }
 
 // name asks who is behind an address that was seen for the first time.
 func (m *master) name(ctx context.Context) {
-	m.mu.Lock()
-	stale := m.stale
-	m.stale = false
-	m.mu.Unlock()
-	if stale {
-		m.rename(ctx)
+	if !m.unnamed || m.q.opts.OnlyMembers {
+		return
 	}
-}
-
-func (m *master) rename(ctx context.Context) {
 	list, err := endpoint.Clients(ctx, m.conn)
 	if err != nil {
 		return
 	}
+	m.unnamed = false
 	by := map[string]map[string]string{}
 	for _, fields := range list {
 		by[fields["addr"]] = fields
 	}
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	for at, t := range m.traces {
+	for at, t := range m.acts {
 		if fields := by[at.addr]; fields != nil {
 			t.name, t.user, t.listed = fields["name"], fields["user"], !endpoint.IsNode(fields)
 		}
 	}
 }
 
-// found returns the clients that MONITOR and ACL LOG named: legacy ones, and those whose commands nothing explains. MONITOR shows a node that gives
-// this one a slot like a client: it sends again what clients did to the slot's keys.
+// found returns the clients that MONITOR and ACL LOG named: legacy ones, and those whose commands nothing explains; with OnlyMembers all that
+// are no member's, and it counts what the members' connections did. MONITOR shows a node that gives this one a slot like a client: it sends again
+// what clients did to the slot's keys.
 func (m *master) found() (legacy, others []Client) {
+	for _, t := range m.adrift {
+		m.touched(t, listed{})
+	}
+	m.adrift, m.facts.Members = nil, 0
 	given := m.last.stats["cluster|syncslots"].Calls > m.first.stats["cluster|syncslots"].Calls
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	order := func(a, b place) int { return cmp.Or(strings.Compare(a.addr, b.addr), a.db-b.db) }
-	for _, at := range slices.SortedFunc(maps.Keys(m.traces), order) {
-		t := m.traces[at]
-		if c := t.client(at); given && !t.listed {
+	order := func(a, b from) int {
+		return cmp.Or(strings.Compare(a.addr, b.addr), a.db-b.db, strings.Compare(a.id, b.id))
+	}
+	for _, at := range slices.SortedFunc(maps.Keys(m.acts), order) {
+		t := m.acts[at]
+		switch c := t.client(at.place); {
+		case m.claimed(at):
+			m.facts.Members += t.times()
+		case m.q.opts.OnlyMembers:
+			c.Evidence += "; " + m.stranger(at)
+			others = append(others, c)
+		case given && !t.listed:
 			c.Evidence += "; it may be a node that gave a slot to this one"
 			others = append(others, c)
-		} else if t.legacy {
+		case t.legacy:
 			legacy = append(legacy, c)
-		} else {
+		default:
 			others = append(others, c)
 		}
 	}
+	m.facts.Unexplained = m.seen - m.facts.Members
 	for _, h := range m.hits {
 		c := Client{Addr: h.Addr, Name: h.Name, User: h.User, Evidence: fmt.Sprintf("ACL LOG: %s denied (%s)", h.Command, h.Context)}
 		if h.Key != "" {
 			c.Keys = []string{h.Key}
 		}
 		legacy = append(legacy, c)
+	}
+	if m.q.opts.OnlyMembers { // whoever was denied is no less a stranger
+		legacy, others = nil, append(others, legacy...)
 	}
 	return legacy, others
 }

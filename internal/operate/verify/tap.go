@@ -22,10 +22,10 @@ type tap struct {
 
 	mu     sync.Mutex
 	reader reader
-	marks  map[string]counts  // by mark: what was counted before that look
-	touch  map[string]touches // by mark: what was touched before it, and after the mark before it
-	moved  chan struct{}      // closed and renewed when a mark arrives
-	err    error              // why it ended, nil while it runs
+	marks  map[string]counts           // by mark: what was counted before that look
+	touch  map[string]map[place]*deeds // by mark, with reader.anybody: what was touched before it, and after the mark before it
+	moved  chan struct{}               // closed and renewed when a mark arrives
+	err    error                       // why it ended, nil while it runs
 }
 
 // openTap begins to read what a server runs.
@@ -38,7 +38,7 @@ func openTap(ctx context.Context, end *endpoint.Endpoint, addr string, reader re
 	if err != nil {
 		return nil, err
 	}
-	t := &tap{conn: conn, began: time.Now(), done: make(chan struct{}), reader: reader, marks: map[string]counts{}, touch: map[string]touches{}, moved: make(chan struct{})}
+	t := &tap{conn: conn, began: time.Now(), done: make(chan struct{}), reader: reader, marks: map[string]counts{}, touch: map[string]map[place]*deeds{}, moved: make(chan struct{})}
 	t.reader.counts = counts{}
 	go t.read()
 	return t, nil
@@ -68,7 +68,9 @@ func (t *tap) take(text string, cut bool) error {
 	defer t.mu.Unlock()
 	if mark := t.reader.take(text, cut); mark != "" {
 		t.marks[mark] = maps.Clone(t.reader.counts)
-		t.touch[mark], t.reader.touches = t.reader.touches, nil
+		if t.reader.anybody {
+			t.touch[mark], t.reader.touches = t.reader.touches, nil
+		}
 		close(t.moved)
 		t.moved = make(chan struct{})
 	}
@@ -86,8 +88,8 @@ func (t *tap) at(mark string) (c counts, known, pending bool) {
 	return c, known, !known && t.err == nil
 }
 
-// takeTouches returns what was touched right before a mark, each once. Where the mark never came, that is the rest.
-func (t *tap) takeTouches(mark string) (before touches) {
+// takeTouches returns what was touched right before a mark, each once. Where the mark never came, and without one, that is the rest.
+func (t *tap) takeTouches(mark string) (before map[place]*deeds) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if _, known := t.marks[mark]; !known {

@@ -173,9 +173,6 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	}
 	for _, m := range q.masters {
 		legacy, others := m.found()
-		if q.opts.OnlyMembers { // whoever was denied is no less a stranger
-			legacy, others = nil, append(m.strangers(), legacy...)
-		}
 		q.facts.Masters = append(q.facts.Masters, m.facts)
 		sees(&q.facts.Seen, legacy...)
 		sees(&q.facts.Unexplained, others...)
@@ -362,14 +359,12 @@ func (q *inquiry) members(view stages.View) {
 func (q *inquiry) tell() {
 	q.telling.Lock()
 	defer q.telling.Unlock()
-	seen := 0
+	seen := int64(0)
 	for _, m := range q.masters {
-		m.mu.Lock()
-		seen += len(m.traces)
-		m.mu.Unlock()
+		seen += m.actors.Load()
 	}
 	if q.opts.Progress != nil && !q.began.IsZero() {
-		q.opts.Progress(time.Until(q.began.Add(q.opts.Window-q.base)), seen)
+		q.opts.Progress(time.Until(q.began.Add(q.opts.Window-q.base)), int(seen))
 	}
 }
 
