@@ -8,6 +8,7 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"net/netip"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -26,6 +27,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // tcpdump captures what goes to and from a server until the returned function is called.
@@ -67,13 +69,8 @@ func readCapture(t *testing.T, file, addr string, opts observe.Options) (observe
 	in, err := os.Open(file)
 	require.NoError(t, err)
 	defer in.Close()
-	_, port, err := net.SplitHostPort(addr)
-	require.NoError(t, err)
-	var number uint16
-	_, err = fmt.Sscan(port, &number)
-	require.NoError(t, err)
 	o := observe.New(opts)
-	seen, err := traffic.ReadCapture(context.Background(), in, number, o.Keys, o.Take)
+	seen, err := traffic.ReadCapture(context.Background(), in, netip.MustParseAddrPort(addr).Port(), o.Keys, o.Take)
 	require.NoError(t, err)
 	o.Finish()
 	return o.Report(), seen
@@ -93,13 +90,7 @@ type piece struct {
 	lost   bool // not in the capture
 }
 
-func resp(words ...string) string {
-	text := fmt.Sprintf("*%d\r\n", len(words))
-	for _, w := range words {
-		text += fmt.Sprintf("$%d\r\n%s\r\n", len(w), w)
-	}
-	return text
-}
+func resp(words ...string) string { return string(wire.Append(nil, words...)) }
 
 // pcap writes conversations as packets, cut at random places, sent twice now and then, and out of order where that is wanted.
 func pcap(t testing.TB, r *rand.Rand, all ...conversation) []byte {
@@ -182,12 +173,12 @@ func events(t *testing.T, data []byte) (all []string, report observe.Report, see
 // turn is one turn of an old client that takes the lock and gives it back, and one that finds it held.
 func turn() []piece {
 	return []piece{
-		{server: false, bytes: resp("SETNX", "lock:1", "1700000030000")}, {server: true, bytes: ":1\r\n"},
-		{server: false, bytes: resp("GET", "other") + resp("DEL", "lock:1")}, {server: true, bytes: "$-1\r\n:1\r\n"}, // pipelined
-		{server: false, bytes: resp("SETNX", "lock:2", "1700000030000") + resp("GET", "lock:2")}, {server: true, bytes: ":0\r\n$13\r\n1699999000000\r\n"},
-		{server: false, bytes: resp("GETSET", "lock:2", "1700000030000")}, {server: true, bytes: "$13\r\n1699999000000\r\n"}, // a takeover
-		{server: false, bytes: "PING\r\n"}, {server: true, bytes: "+PONG\r\n"},
-		{server: false, bytes: resp("MULTI") + resp("DEL", "lock:2") + resp("EXEC")}, {server: true, bytes: "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n"},
+		{bytes: resp("SETNX", "lock:1", "1700000030000")}, {server: true, bytes: ":1\r\n"},
+		{bytes: resp("GET", "other") + resp("DEL", "lock:1")}, {server: true, bytes: "$-1\r\n:1\r\n"}, // pipelined
+		{bytes: resp("SETNX", "lock:2", "1700000030000") + resp("GET", "lock:2")}, {server: true, bytes: ":0\r\n$13\r\n1699999000000\r\n"},
+		{bytes: resp("GETSET", "lock:2", "1700000030000")}, {server: true, bytes: "$13\r\n1699999000000\r\n"}, // a takeover
+		{bytes: "PING\r\n"}, {server: true, bytes: "+PONG\r\n"},
+		{bytes: resp("MULTI") + resp("DEL", "lock:2") + resp("EXEC")}, {server: true, bytes: "+OK\r\n+QUEUED\r\n*1\r\n:1\r\n"},
 	}
 }
 
@@ -212,7 +203,7 @@ func TestCaptureInAnyPieces(t *testing.T) {
 // TestCaptureOfPartOfAConnection: a connection that began before the capture is read from its first whole command; a gap, TLS
 // and a port without Redis are named, and nothing is made up.
 func TestCaptureOfPartOfAConnection(t *testing.T) {
-	got, _, seen := events(t, pcap(t, nil, conversation{client: 4000, pieces: append([]piece{{server: true, bytes: "$5\r\nstale\r\n"}, {server: false, bytes: "half a command\r\n"}}, turn()...), midway: true}))
+	got, _, seen := events(t, pcap(t, nil, conversation{client: 4000, pieces: append([]piece{{server: true, bytes: "$5\r\nstale\r\n"}, {bytes: "half a command\r\n"}}, turn()...), midway: true}))
 	assert.Equal(t, wantTurn, got)
 	assert.Empty(t, seen.NotSeen())
 
@@ -227,7 +218,7 @@ func TestCaptureOfPartOfAConnection(t *testing.T) {
 	assert.Equal(t, wantTurn[:1], got, "what came before the gap")
 	assert.Equal(t, []string{"1 connections: a part of them is missing", "9 bytes of TCP are not in the capture"}, seen.NotSeen())
 
-	_, report, seen := events(t, pcap(t, nil, conversation{client: 4000, pieces: append([]piece{{server: false, bytes: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"}}, turn()...)}))
+	_, report, seen := events(t, pcap(t, nil, conversation{client: 4000, pieces: append([]piece{{bytes: "\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"}}, turn()...)}))
 	assert.Equal(t, []string{"1 connections: what they carry is not Redis's protocol, or TLS"}, seen.NotSeen())
 	assert.Empty(t, report.Clients)
 }
@@ -235,12 +226,12 @@ func TestCaptureOfPartOfAConnection(t *testing.T) {
 // TestCaptureLearnsFromReplies: a reply says what stood on a key, also where a script or an unseen client changed it.
 func TestCaptureLearnsFromReplies(t *testing.T) {
 	got, report, _ := events(t, pcap(t, nil,
-		conversation{client: 4000, pieces: []piece{{server: false, bytes: resp("SETNX", "lock:1", "1700000030000")}, {server: true, bytes: ":1\r\n"}}},
+		conversation{client: 4000, pieces: []piece{{bytes: resp("SETNX", "lock:1", "1700000030000")}, {server: true, bytes: ":1\r\n"}}},
 		conversation{client: 4001, pieces: []piece{
-			{server: false, bytes: resp("EVAL", "return redis.call('DEL', KEYS[1])", "1", "lock:1")}, {server: true, bytes: ":1\r\n"},
-			{server: false, bytes: resp("SETNX", "lock:1", "1700000031000")}, {server: true, bytes: ":1\r\n"},
-			{server: false, bytes: resp("SET", "lock:3", "token-0123456789abcdef", "NX", "PX", "30000")}, {server: true, bytes: "$-1\r\n"}, // held by somebody
-			{server: false, bytes: resp("SETNX", "lock:4", "1700000031000")}, {server: true, bytes: "-NOPERM no\r\n"},
+			{bytes: resp("EVAL", "return redis.call('DEL', KEYS[1])", "1", "lock:1")}, {server: true, bytes: ":1\r\n"},
+			{bytes: resp("SETNX", "lock:1", "1700000031000")}, {server: true, bytes: ":1\r\n"},
+			{bytes: resp("SET", "lock:3", "token-0123456789abcdef", "NX", "PX", "30000")}, {server: true, bytes: "$-1\r\n"}, // held by somebody
+			{bytes: resp("SETNX", "lock:4", "1700000031000")}, {server: true, bytes: "-NOPERM no\r\n"},
 		}}))
 	assert.Contains(t, got, "acquired lock:1 10.0.0.1:4001", "the script's DEL was not seen, the reply was")
 	for _, e := range got {

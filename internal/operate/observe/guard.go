@@ -47,15 +47,12 @@ type cpuReading struct {
 }
 
 func newGuard(ctx context.Context, end *endpoint.Endpoint, addr string, limits Limits) (*guard, error) {
-	conn, err := end.DialAddr(ctx, addr)
+	conn, own, err := beside(ctx, end, addr)
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{conn: conn, limits: limits, noBuffer: "nobody has looked yet"}
-	if g.addr, err = ownAddr(ctx, conn); err == nil {
-		err = g.baseline(ctx)
-	}
-	if err != nil {
+	g := &guard{conn: conn, addr: own, limits: limits, noBuffer: "nobody has looked yet"}
+	if err := g.baseline(ctx); err != nil {
 		_ = conn.Close()
 		return nil, err
 	}

@@ -7,82 +7,77 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
-// TestOwnKinds lets this project's own lockers contend, each kind on its key and all that may share one on
-// one key, and wants each recognised, every acquisition counted, and nothing reported.
+// TestOwnKinds lets this project's own lockers contend, two of each kind on a key of their own, and beside the members a service behind a
+// sidecar: each release hands the lock to another. MONITOR shows each kind, and every turn of all, and nothing that went wrong.
 func TestOwnKinds(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
-	type lock interface{ Release(context.Context) error }
-	type acquire func(ctx context.Context, key string) (lock, error)
-	var lockers []acquire
-	var keys []string
-	add := func(key string, a acquire) { lockers, keys = append(lockers, a), append(keys, key) }
-	// A pool of one connection each, so that the rows of the report are the lockers.
+	java, err := redis.Dial("tcp", behindASidecar(t, s, stages.Bridge, s.Addr))
+	require.NoError(t, err)
+	t.Cleanup(func() { _ = java.Close() })
+	type turn func(ctx context.Context, key string, work func(context.Context) error) error
+	turns, keys := []turn{func(ctx context.Context, key string, work func(context.Context) error) error {
+		for n := 0; n == 0; {
+			var err error
+			if n, err = redis.Int(java.Do("SETNX", key, time.Now().Add(20*time.Second).UnixMilli())); err != nil {
+				return err
+			}
+		}
+		_ = work(ctx)
+		_, err := java.Do("DEL", key)
+		return err
+	}}, []string{"lock:members"}
+	add := func(key string, l lockmigrate.Locker, err error) {
+		require.NoError(t, err)
+		t.Cleanup(func() { _ = l.Close() })
+		turns, keys = append(turns, l.Do), append(keys, key)
+	}
 	for range 2 {
 		old, err := legacy.New(s.Pool(), legacy.Options{Lease: 30 * time.Second})
-		require.NoError(t, err)
-		defer old.Close()
-		add("lock:legacy", func(ctx context.Context, k string) (lock, error) { return old.Acquire(ctx, k) })
-		bridge, err := compat.New(s.Pool(), compat.Options{})
-		require.NoError(t, err)
-		defer bridge.Close()
-		add("lock:bridge", func(ctx context.Context, k string) (lock, error) { return bridge.Acquire(ctx, k) })
+		add("old:lock", old, err)
+		member, err := compat.New(s.Pool(), compat.Options{Namespace: "orders"})
+		add("lock:members", member, err)
+		require.NoError(t, member.Ready(t.Context()))
 		token, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
-		require.NoError(t, err)
-		defer token.Close()
-		add("lock:modern", func(ctx context.Context, k string) (lock, error) { return token.Acquire(ctx, k) })
+		add("new:lock", token, err)
 	}
-	const turns = 12
+	const each = 30
 	report := watch(t, s, observe.Options{Group: observe.ByHost}, func() {
 		var group sync.WaitGroup
-		for i, a := range lockers {
+		for i, take := range turns {
 			group.Go(func() {
-				for range turns {
-					l, err := a(t.Context(), keys[i])
-					if assert.NoError(t, err) {
-						time.Sleep(2 * time.Millisecond) // the work
-						assert.NoError(t, l.Release(context.Background()))
-					}
+				for range each {
+					assert.NoError(t, take(t.Context(), keys[i], func(context.Context) error { time.Sleep(2 * time.Millisecond); return nil }))
 				}
 			})
 		}
 		group.Wait()
-		// One after the other on one key, so that each follows each.
-		for n := range 6 {
-			l, err := lockers[n](t.Context(), "lock:shared")
-			require.NoError(t, err)
-			require.NoError(t, l.Release(context.Background()))
+		for _, take := range turns[1:] { // one after the other on one key, so that each follows each
+			assert.NoError(t, take(t.Context(), "lock:shared", func(context.Context) error { return nil }))
 		}
 	})
-	byHost := fmt.Sprint(report.Hazards, report.Overlaps)
-	require.Len(t, report.Clients, 3, "one host, three kinds")
+	acquired, released := map[string]int64{}, map[string]int64{}
 	for _, row := range report.Clients {
-		assert.EqualValues(t, 2*turns+2, row.Acquired, "all acquisitions of %s are seen", row.Kind)
-		assert.EqualValues(t, 2*turns+2, row.Released, row.Kind)
-	}
-	assert.Empty(t, report.Hazards, byHost)
-	assert.Empty(t, report.Overlaps, byHost)
-
-	report = watch(t, s, observe.Options{}, func() {
-		for n := range 3 {
-			l, err := lockers[n](t.Context(), keys[n])
-			require.NoError(t, err)
-			require.NoError(t, l.Release(context.Background()))
+		if row.Tries > 0 { // not the sidecar's own connections
+			acquired[row.Kind+" "+row.Dialect] += row.Acquired
+			released[row.Kind+" "+row.Dialect] += row.Released
 		}
-	})
-	found := map[string]int64{}
-	for _, row := range report.Clients {
-		found[row.Kind+" "+row.Dialect] += row.Acquired
 	}
-	assert.Equal(t, map[string]int64{"legacy jedis-ms": 1, "bridge lockmigrate": 1, "modern lockmigrate": 1}, found)
+	assert.Equal(t, map[string]int64{"legacy jedis-ms": 2*each + 2, "bridge lockmigrate": 2*each + 2, "modern lockmigrate": 2*each + 2, "sidecar lockmigrate": each}, acquired)
+	assert.Equal(t, acquired, released)
+	assert.Empty(t, report.Hazards, fmt.Sprint(report.Clients))
+	assert.Empty(t, report.Overlaps)
 }

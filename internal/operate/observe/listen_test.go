@@ -161,52 +161,6 @@ func TestAServiceBehindASidecar(t *testing.T) {
 	}
 }
 
-// TestHandOversOfASidecar has a service behind a sidecar and a Go service that want one key: each release hands it to the other. MONITOR
-// shows every turn of both.
-func TestHandOversOfASidecar(t *testing.T) {
-	redistest.Need(t, redistest.Redis)
-	s := redistest.Real(t)
-	java, err := redis.Dial("tcp", behindASidecar(t, s, stages.Bridge, s.Addr))
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = java.Close() })
-	locker, err := compat.New(s.Pool(), compat.Options{Namespace: "orders"})
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = locker.Close() })
-	require.NoError(t, locker.Ready(t.Context()))
-
-	const each = 40
-	report := watch(t, s, observe.Options{Match: func(key string) bool { return key == "lock:7" }}, func() {
-		gone := make(chan error, 1)
-		go func() {
-			for range each {
-				if err := locker.Do(t.Context(), "lock:7", func(context.Context) error { time.Sleep(2 * time.Millisecond); return nil }); err != nil {
-					gone <- err
-					return
-				}
-			}
-			gone <- nil
-		}()
-		for range each {
-			require.Eventually(t, func() bool {
-				n, err := redis.Int(java.Do("SETNX", "lock:7", time.Now().Add(20*time.Second).UnixMilli()))
-				return err == nil && n == 1
-			}, 10*time.Second, time.Millisecond)
-			time.Sleep(2 * time.Millisecond)
-			_, err := java.Do("DEL", "lock:7")
-			require.NoError(t, err)
-		}
-		require.NoError(t, <-gone)
-	})
-	turns := map[int64]int{}
-	for _, row := range report.Clients {
-		if row.Acquired > 0 {
-			assert.Equal(t, row.Acquired, row.Released, row.Addr)
-			turns[row.Acquired]++
-		}
-	}
-	assert.Equal(t, map[int64]int{each: 2}, turns)
-}
-
 // TestListenMakesUpNoOverlap has two Go services that want one key, and a proxy that listens. Replies of their two connections may come in
 // another order than the commands ran in.
 func TestListenMakesUpNoOverlap(t *testing.T) {

@@ -40,16 +40,22 @@ type answer struct {
 }
 
 func newProber(ctx context.Context, end *endpoint.Endpoint, addr string) (*prober, error) {
-	conn, err := end.DialAddr(ctx, addr)
+	conn, own, err := beside(ctx, end, addr)
 	if err != nil {
-		return nil, err
-	}
-	own, err := ownAddr(ctx, conn)
-	if err != nil {
-		_ = conn.Close()
 		return nil, err
 	}
 	return &prober{addr: own, conn: conn, wanted: make(chan traffic.Key, 1024), answers: make(chan answer, 4096)}, nil
+}
+
+// beside connects for what is asked beside MONITOR. Own is the connection's address, as the server sees it.
+func beside(ctx context.Context, end *endpoint.Endpoint, addr string) (conn redis.Conn, own string, err error) {
+	if conn, err = end.DialAddr(ctx, addr); err != nil {
+		return nil, "", err
+	}
+	if own, err = ownAddr(ctx, conn); err != nil {
+		_ = conn.Close()
+	}
+	return conn, own, err
 }
 
 // ownAddr asks the server which address a connection has for it.

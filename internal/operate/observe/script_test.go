@@ -141,7 +141,7 @@ func (p *player) play(lines []string) {
 	}
 }
 
-var moment = regexp.MustCompile(`^@(s|ns|f|)(-?[0-9.]+m?s)(.*)$`)
+var moment = regexp.MustCompile(`^([0-9a-f-]*:|)@(s|ns|f|)(-?[0-9.]+m?s)(.*)$`)
 
 func (p *player) do(words []string) {
 	duration := func(text string) time.Duration {
@@ -151,8 +151,8 @@ func (p *player) do(words []string) {
 	}
 	for i, w := range words {
 		if m := moment.FindStringSubmatch(w); m != nil {
-			d := duration(m[2])
-			words[i] = map[string]string{"": p.ms(d), "s": p.sec(d), "ns": p.count(d, 1), "f": fmt.Sprintf("%.6f", float64(p.at.Add(d+time.Millisecond))/1e9)}[m[1]] + m[3]
+			d := duration(m[3])
+			words[i] = m[1] + map[string]string{"": p.ms(d), "s": p.sec(d), "ns": p.count(d, 1), "f": fmt.Sprintf("%.6f", float64(p.at.Add(d+time.Millisecond))/1e9)}[m[2]] + m[4]
 		}
 		for _, s := range scripts.All() {
 			switch w {

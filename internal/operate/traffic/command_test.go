@@ -243,37 +243,25 @@ func TestTouchedHasEveryKey(t *testing.T) {
 // TestAReadThatRanBeforeAWrite: the reply of a GET comes after that of another connection's SETNX, and it was asked before: it says nothing of
 // the key. Asked after it, or beside a write of its own connection, it does.
 func TestAReadThatRanBeforeAWrite(t *testing.T) {
-	for _, c := range []struct {
-		name, writer string
-		early        bool
-		there        bool
+	for name, c := range map[string]struct {
+		steps string // a and b are connections, > a request, < a reply
+		there bool
 	}{
-		{"another's write, asked before", "b", true, true},
-		{"another's write, asked after", "b", false, false},
-		{"its own write, in one pipeline", "a", true, false},
+		"another's write, asked before":  {"a>GET k, b>SETNX k 5, b<:1, a<$-1", true},
+		"another's write, asked after":   {"b>SETNX k 5, b<:1, a>GET k, a<$-1", false},
+		"its own write, in one pipeline": {"a>SETNX k 5, a>GET k, a<:1, a<$-1", false},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			keys := NewKeys(100)
-			d := newDialogues(keys, func(c *Command) { keys.Apply(c) })
-			conns := map[string]*dialogue{"a": d.begin("a", false), "b": d.begin("b", false)}
-			read := func() { conns["a"].requests.feed([]byte("GET k\r\n")) }
-			write := func() { conns[c.writer].requests.feed([]byte("SETNX k 5\r\n")) }
-			if c.early && c.writer != "a" {
-				read()
-				write()
-			} else {
-				write()
-				if c.early {
-					read()
-				}
+		keys := NewKeys(100)
+		d := newDialogues(keys, func(c *Command) { keys.Apply(c) })
+		conns := map[byte]*dialogue{'a': d.begin("a", false), 'b': d.begin("b", false)}
+		for step := range strings.SplitSeq(c.steps, ", ") {
+			side := &conns[step[0]].requests
+			if step[1] == '<' {
+				side = &conns[step[0]].replies
 			}
-			conns[c.writer].replies.feed([]byte(":1\r\n"))
-			if !c.early {
-				read()
-			}
-			conns["a"].replies.feed([]byte("$-1\r\n"))
-			_, _, there := d.keys.Value(0, "k", 0)
-			assert.Equal(t, c.there, there)
-		})
+			require.True(t, side.feed([]byte(step[2:]+"\r\n")), step)
+		}
+		_, _, there := d.keys.Value(0, "k", 0)
+		assert.Equal(t, c.there, there, name)
 	}
 }
