@@ -12,7 +12,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rehearse"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 )
 
 func newDemoCommand(env *environment) *cobra.Command {
@@ -34,12 +34,12 @@ func newDemoCommand(env *environment) *cobra.Command {
 
 // demonstration is what is printed.
 type demonstration struct {
-	Server   string           `json:"server"`
-	Stages   map[string]int   `json:"overlaps_by_stage"`
-	Acts     []rehearse.Act   `json:"acts"`
-	Overlaps int              `json:"overlaps"`
-	Timeline []rehearse.Event `json:"timeline"`
-	Whole    bool             `json:"complete"` // every act was played to its end
+	Server   string         `json:"server"`
+	Stages   map[string]int `json:"overlaps_by_stage"`
+	Acts     []fleet.Act    `json:"acts"`
+	Overlaps int            `json:"overlaps"`
+	Timeline []fleet.Event  `json:"timeline"`
+	Whole    bool           `json:"complete"` // every act was played to its end
 }
 
 func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act time.Duration) error {
@@ -55,11 +55,11 @@ func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act 
 	defer stop()
 	other := there.Pool()
 	defer other.Close()
-	env.grace.Store(int64(rehearse.CleansWithin))
+	env.grace.Store(int64(fleet.CleansWithin))
 	d := demonstration{Server: end.String(), Stages: map[string]int{}}
-	err = rehearse.Demo(ctx, rehearse.Options{
-		Pool: pool, End: end, Other: other, Act: act, Told: func(a rehearse.Act) { d.Acts = append(d.Acts, a) },
-		Event: func(e rehearse.Event) {
+	err = fleet.Demo(ctx, fleet.Options{
+		Pool: pool, End: end, Other: other, Act: act, Told: func(a fleet.Act) { d.Acts = append(d.Acts, a) },
+		Event: func(e fleet.Event) {
 			d.Timeline = append(d.Timeline, e)
 			if e.Alarm {
 				d.Overlaps++
@@ -89,7 +89,7 @@ func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act 
 	return err
 }
 
-func printEvent(env *environment, e rehearse.Event) {
+func printEvent(env *environment, e fleet.Event) {
 	text := e.Text
 	if e.Alarm {
 		text = env.ink().Bad(text)

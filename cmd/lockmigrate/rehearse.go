@@ -18,9 +18,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/page"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rehearse"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -83,7 +83,7 @@ type rehearsal struct {
 
 // rehearsedAct is an act beside what forecast says of it.
 type rehearsedAct struct {
-	rehearse.Act
+	fleet.Act
 	// Forecast is how many double holds forecast expects in the time of the act; nil: it was not asked, or has no such stage.
 	Forecast *forecast.Interval `json:"forecast_double_holds,omitempty"`
 }
@@ -96,19 +96,20 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 		return usageError("give a server of its own: redis://127.0.0.1:PORT", "a rehearsal is played on one server")
 	}
 	old, doubt := p.OldClients() // the rehearsal shows what the doubt may cost; a record wants to be sure
-	fleet, notKnown, err := forecast.FromProfile(p, "legacy", forecast.Failovers{})
+	observed, notKnown, err := forecast.FromProfile(p, "legacy", forecast.Failovers{})
 	if err != nil {
 		return usageError("observe for longer, or where locks are used", "%s: %w", path, err)
 	}
-	o := rehearse.Options{End: end, Act: flags.act, Embedded: env.global.redis == "" || env.global.redis == "embedded"}
+	o := fleet.Options{End: end, Act: flags.act}
+	embedded := env.global.redis == "" || env.global.redis == "embedded"
 	if doubt != nil {
 		notKnown = append(notKnown, doubt.Error())
 	}
-	if o.Clients, o.Record, err = flags.cast(&fleet.Fleet, old); err != nil {
+	if o.Clients, o.Record, err = flags.cast(&observed.Fleet, old); err != nil {
 		return err
 	}
 	other := flags.other
-	if o.Embedded {
+	if embedded {
 		other = cmp.Or(other, "embedded")
 	}
 	if other != "" {
@@ -124,7 +125,7 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 		defer pool.Close()
 		o.Other = pool
 	}
-	out := rehearsal{Profile: path, Server: end.String(), Clients: len(o.Clients), Speed: flags.speed, NotDone: slices.Concat(notRehearsed(&o, flags.speed), notKnown)}
+	out := rehearsal{Profile: path, Server: end.String(), Clients: len(o.Clients), Speed: flags.speed, NotDone: slices.Concat(notRehearsed(embedded, o.Other != nil, flags.speed), notKnown)}
 	for i := range o.Clients {
 		if o.Clients[i].Old {
 			out.Old++
@@ -138,14 +139,14 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 	o.Begins = func(name string) {
 		status.Update("rehearse: act %d, %s", len(out.Acts)+1, name)
 	}
-	o.Told = func(a rehearse.Act) { out.Acts = append(out.Acts, rehearsedAct{Act: a}) }
-	env.grace.Store(int64(rehearse.CleansWithin))
-	err = rehearse.Run(ctx, o)
-	if errors.Is(err, rehearse.ErrNotEmpty) {
+	o.Told = func(a fleet.Act) { out.Acts = append(out.Acts, rehearsedAct{Act: a}) }
+	env.grace.Store(int64(fleet.CleansWithin))
+	err = fleet.Rehearse(ctx, o)
+	if errors.Is(err, fleet.ErrNotEmpty) {
 		return unsafeError("start a server of its own, such as: redis-server --port 6390 --save ''", "a rehearsal writes keys, and moves them through the stages: %w", err)
 	}
 	out.Whole = err == nil
-	if out.Whole && len(o.Clients) == len(fleet.Fleet.Clients) { // afterwards: it would keep the machine busy
+	if out.Whole && len(o.Clients) == len(observed.Fleet.Clients) { // afterwards: it would keep the machine busy
 		status.Update("rehearse: what forecast says of it")
 		span := max(time.Duration(float64(flags.act)*flags.speed), time.Second)
 		made, err := forecast.Make(p, forecast.Options{Span: span, Seed: 1, Draws: 20, Commands: 50_000})
@@ -195,15 +196,15 @@ func (r *rehearsal) broken() (string, bool) {
 }
 
 // notRehearsed are what no rehearsal of this kind shows.
-func notRehearsed(o *rehearse.Options, speed float64) (all []string) {
+func notRehearsed(embedded, moves bool, speed float64) (all []string) {
 	all = []string{
 		"the network between hosts, other traffic on the server, and failovers: forecast --failovers plays failovers",
 		"the clients' own programs: old clients are the shipped machines of their dialect, each on a clock of its own",
 	}
-	if o.Other == nil {
+	if !moves {
 		all = append(all, "a move to another server: give it with --new")
 	}
-	if o.Embedded {
+	if embedded {
 		all = append(all, "Redis: the server within this program is no evidence about it; give --redis for a real one, and for its time and memory")
 	}
 	if speed != 1 {
@@ -213,7 +214,7 @@ func notRehearsed(o *rehearse.Options, speed float64) (all []string) {
 }
 
 // cast makes the rehearsal's clients of a profile's, and the record of their namespace.
-func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]rehearse.Client, stages.Record, error) {
+func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]fleet.Client, stages.Record, error) {
 	scaled := func(d time.Duration) time.Duration { return time.Duration(float64(d) / flags.speed) }
 	draw := func(d sim.Distribution) func() time.Duration {
 		generator := sim.NewGenerator(rand.Uint64(), 0)
@@ -224,14 +225,14 @@ func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]rehear
 		CommandDelay: cmp.Or(old.CommandDelay, 250*time.Millisecond),
 	}
 	n := cmp.Or(flags.clients, len(f.Clients))
-	var all []rehearse.Client
+	var all []fleet.Client
 	for i := range n {
 		c := &f.Clients[i%len(f.Clients)]
 		lease := scaled(c.Lease).Truncate(max(c.Dialect.Unit.Resolution(), time.Millisecond))
 		if lease < time.Second { // a machine's own delays are not scaled, and no sidecar has a shorter one
 			return nil, record, usageError("give a lower --speed", "a lease of %v, %g times as fast, is less than a second", c.Lease, flags.speed)
 		}
-		one := rehearse.Client{
+		one := fleet.Client{
 			Name: c.Name, Old: c.Scheme == model.Legacy, Dialect: c.Dialect, Release: c.Release, Lease: lease, Poll: max(scaled(c.Poll), time.Millisecond),
 			Offset: scaled(c.Offset), Dies: func() bool { return rand.Float64() < float64(c.Dies)/1e6 }, Key: keysOf(c), Hold: draw(c.Hold), Think: draw(c.Think),
 		}
@@ -341,7 +342,7 @@ func (r *rehearsal) Rate(a rehearsedAct) string {
 	return fmt.Sprintf("%.0f %%", math.Round(100*float64(a.Turns)/a.Seconds/first))
 }
 
-func written(ms rehearse.Millis) string {
+func written(ms fleet.Millis) string {
 	if ms >= 100 {
 		return span(float64(ms))
 	}

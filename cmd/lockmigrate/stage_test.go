@@ -17,7 +17,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rehearse"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -118,7 +117,7 @@ func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
 	defer server.Close()
 	other := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", server.Addr()) }}
 	defer other.Close()
-	err = rehearse.Demo(t.Context(), rehearse.Options{Pool: pool, Other: other, End: end, Act: 300 * time.Millisecond, Told: func(rehearse.Act) {}, Event: func(e rehearse.Event) {
+	err = fleet.Demo(t.Context(), fleet.Options{Pool: pool, Other: other, End: end, Act: 300 * time.Millisecond, Told: func(fleet.Act) {}, Event: func(e fleet.Event) {
 		if rest, found := strings.CutPrefix(e.Text, "lockmigrate "); found {
 			if lines = append(lines, rest); !strings.HasPrefix(rest, "sidecar ") { // the demo's own listens there already
 				line, url, elsewhere := strings.Cut(rest, " --redis ")

@@ -1,5 +1,6 @@
-// Package fleet is what a demo and a rehearsal play: a server, workers that take turns at locks of any package, the referee who counts them, and what a
-// service joins on the way: a sidecar within this process, the locks of two servers.
+// Package fleet has a fleet work within this process: workers take turns at locks of any package, and a referee counts them. A rehearsal plays a fleet's
+// migration on a private server: the shipped protocol code of old clients with their own clocks, members of package compat, sidecars, and a record that
+// moves through the stages and back; each act is measured. The demo is a rehearsal with a fleet and acts of its own.
 package fleet
 
 import (
@@ -40,6 +41,7 @@ type Worker struct {
 	Dies   func() bool          // it dies inside, as by kill -9, and gives nothing back; nil: never
 	Close  func()               // behind its last turn; nil: there is nothing to close
 
+	role  role // in an act
 	stop  context.CancelFunc
 	ended chan struct{}
 }

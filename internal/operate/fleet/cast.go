@@ -1,12 +1,12 @@
-package rehearse
+package fleet
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/handover"
-	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -38,36 +38,27 @@ const (
 	elsewhere      // of package handover
 )
 
-// worker is a client at work in one act.
-type worker struct {
-	fleet.Worker
-	role role
-}
-
 // worker makes a client one that an act wants.
-func (p *player) worker(ctx context.Context, c *Client, is role) (w *worker, err error) {
+func (p *player) worker(ctx context.Context, c *Client, is role) (w *Worker, err error) {
 	key := func() string { return p.prefix + c.Key() }
-	w = &worker{Worker: fleet.Worker{Name: c.Name, Member: is > old, Key: key, Hold: c.Hold, Think: c.Think}, role: is}
-	options := compat.Options{
-		Namespace: p.Record.Namespace, Member: c.Name, TTL: c.Lease, Lease: max(c.Lease, p.Record.Shortest),
-		ShortestLease: p.Record.Shortest, ClockLag: p.Record.ClockLag, CommandDelay: p.Record.CommandDelay, Yield: p.Record.Yield,
-	}
-	switch is {
-	case elsewhere:
-		w.Take, w.Close, err = fleet.Both(ctx, p.Pool, p.Other, options, modern.Options{TTL: c.Lease},
-			handover.Options{Namespace: p.moved.Namespace, Member: c.Name, Lease: 3 * time.Second})
-		return w, err
-	case member:
-		locker, err := compat.New(p.Pool, options)
-		if err == nil {
-			w.Take, w.Close = fleet.Of(locker.Acquire), func() { _ = locker.Close() }
+	w = &Worker{Name: c.Name, Member: is > old, Key: key, Hold: c.Hold, Think: c.Think, role: is}
+	if is == member || is == elsewhere {
+		locker, err := compat.New(p.Pool, compat.Options{
+			Namespace: p.Record.Namespace, Member: c.Name, TTL: c.Lease, Lease: max(c.Lease, p.Record.Shortest),
+			ShortestLease: p.Record.Shortest, ClockLag: p.Record.ClockLag, CommandDelay: p.Record.CommandDelay, Yield: p.Record.Yield,
+		})
+		if err != nil {
+			return nil, err
+		}
+		if w.Take, w.Close = Of(locker.Acquire), func() { _ = locker.Close() }; is == elsewhere {
+			err = p.handOver(ctx, w, c, locker)
 		}
 		return w, err
 	}
-	o := &fleet.Old{Pool: p.Pool, Dialect: c.Dialect, Release: c.Release, Lease: c.Lease, Poll: c.Poll, Offset: c.Offset}
+	o := &Old{Pool: p.Pool, Dialect: c.Dialect, Release: c.Release, Lease: c.Lease, Poll: c.Poll, Offset: c.Offset}
 	w.Take, w.Dies = o.Acquire, c.Dies // a member has no way here to be killed alone
 	if is == behind {
-		s, err := fleet.StartSidecar(ctx, sidecar.Options{Pool: p.Pool, Namespace: p.Record.Namespace, Name: name(c.Name), Lease: c.Lease}, p.End, key(), sidecar.Listener{})
+		s, err := StartSidecar(ctx, sidecar.Options{Pool: p.Pool, Namespace: p.Record.Namespace, Name: name(c.Name), Lease: c.Lease}, p.End, key(), sidecar.Listener{})
 		if err != nil {
 			return nil, err
 		}
@@ -75,4 +66,23 @@ func (p *player) worker(ctx context.Context, c *Client, is role) (w *worker, err
 		o.Pool, o.Offset, w.Close = s.Pool(), 0, s.Close // service and sidecar share a machine and its clock
 	}
 	return w, nil
+}
+
+// handOver makes a worker with a lock here a member of the handover: it also takes a token on the other server. It returns when it has joined.
+func (p *player) handOver(ctx context.Context, w *Worker, c *Client, here compat.Locker) error {
+	there, err := modern.New(p.Other, modern.Options{TTL: c.Lease})
+	if err != nil {
+		w.Close()
+		return err
+	}
+	both, err := handover.New(p.Other, handover.Options{Namespace: p.moved.Namespace, Member: c.Name, Lease: 3 * time.Second, Old: here, New: there})
+	if err != nil {
+		w.Close()
+		return errors.Join(err, there.Close())
+	}
+	w.Take, w.Close = Of(both.Acquire), func() { _, _, _ = both.Close(), there.Close(), here.Close() }
+	if err = both.Ready(ctx); err != nil {
+		w.Close()
+	}
+	return err
 }

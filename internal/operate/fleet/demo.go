@@ -1,4 +1,4 @@
-package rehearse
+package fleet
 
 import (
 	"context"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -105,7 +104,7 @@ func Demo(ctx context.Context, o Options, otherURL string) error {
 		return err
 	}
 	o.Record = stages.Record{Dialect: dialect.String(), Shortest: lease, ClockLag: 100 * time.Millisecond, CommandDelay: 200 * time.Millisecond}
-	o.Embedded, o.Clients = true, nil
+	o.Clients = nil
 	for i := range javaMembers + goMembers {
 		c := Client{
 			Name: fmt.Sprintf("java-%d", i+1), Old: true, Dialect: dialect, Release: dialect.Release, Lease: lease, Poll: dialect.Poll, Key: func() string { return "orders" },
@@ -129,7 +128,7 @@ func Demo(ctx context.Context, o Options, otherURL string) error {
 		return true
 	}
 	var overlaps atomic.Int64
-	p.referee.Entered = func(w *fleet.Worker, beside []*fleet.Worker) {
+	p.referee.Entered = func(w *Worker, beside []*Worker) {
 		for _, first := range beside {
 			overlaps.Add(1)
 			p.event(true, "OVERLAP: %s came in while %s was inside", w.Name, first.Name)
@@ -165,7 +164,7 @@ func (p *player) nobody(a act) error {
 }
 
 // first waits for the first turn of an act: one who has just retired may have left a place in the queue.
-func (p *player) first(ctx context.Context, s fleet.Sheet) fleet.Sheet {
+func (p *player) first(ctx context.Context, s Sheet) Sheet {
 	for began := time.Now(); s.Turns == 0 && len(s.Failures) == 0 && time.Since(began) < longestAct && lifetime.Sleep(ctx, 10*time.Millisecond) == nil; {
 		s = p.referee.Since()
 	}

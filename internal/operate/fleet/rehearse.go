@@ -1,6 +1,4 @@
-// Package rehearse plays a fleet's migration on a private server: the shipped protocol code of old clients with their own clocks, members of package
-// compat, sidecars, and a record that moves through the stages and back. It measures each act.
-package rehearse
+package fleet
 
 import (
 	"cmp"
@@ -20,22 +18,20 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // Options of a rehearsal.
 type Options struct {
-	Pool     lockmigrate.Pool
-	End      *endpoint.Endpoint
-	Other    lockmigrate.Pool  // another empty server, to which the fleet moves in the last two acts; nil: it does not
-	Embedded bool              // the server is in this process: it has no figures of its own
-	Clients  []Client          // a prefix is put before their keys
-	Record   stages.Record     // of the namespace, at stage legacy
-	Act      time.Duration     // how long each act is measured
-	Told     func(a Act)       // after each act
-	Begins   func(name string) // before it; nil for nobody
-	Event    func(Event)       // what happens within the acts, one after the other; nil for nobody
+	Pool    lockmigrate.Pool
+	End     *endpoint.Endpoint
+	Other   lockmigrate.Pool  // another empty server, to which the fleet moves in the last two acts; nil: it does not
+	Clients []Client          // a prefix is put before their keys
+	Record  stages.Record     // of the namespace, at stage legacy
+	Act     time.Duration     // how long each act is measured
+	Told    func(a Act)       // after each act
+	Begins  func(name string) // before it; nil for nobody
+	Event   func(Event)       // what happens within the acts, one after the other; nil for nobody
 }
 
 // Millis is a time in milliseconds; JSON has it with three decimals.
@@ -135,8 +131,8 @@ type player struct {
 	prefix  string // before every key
 	store   *stages.Store
 	moved   *stages.Store // of the handover's record; nil before the first of its acts
-	referee *fleet.Referee
-	workers map[string]*worker
+	referee *Referee
+	workers map[string]*Worker
 	order   []*Client    // in which old clients move
 	conns   []redis.Conn // of the servers
 	command func(store *stages.Store, verb string, to stages.Stage) string
@@ -152,13 +148,13 @@ func newPlayer(o Options, name string) *player {
 	id := rand.Text()[:12]
 	o.Record.Namespace = name + "-" + id
 	o.Record.Stage, o.Record.Patterns = stages.Legacy, []string{name + ":" + id + ":*"}
-	p := &player{Options: o, id: id, prefix: name + ":" + id + ":", referee: fleet.NewReferee(), workers: map[string]*worker{}, began: time.Now()}
+	p := &player{Options: o, id: id, prefix: name + ":" + id + ":", referee: NewReferee(), workers: map[string]*Worker{}, began: time.Now()}
 	p.store = &stages.Store{Pool: o.Pool, Namespace: o.Record.Namespace, ReplyTimeout: time.Second}
 	return p
 }
 
-// Run plays all acts, and tells of each. The servers are empty again afterwards, also when an error or ctx ended it early.
-func Run(ctx context.Context, o Options) (err error) {
+// Rehearse plays all acts, and tells of each. The servers are empty again afterwards, also when an error or ctx ended it early.
+func Rehearse(ctx context.Context, o Options) (err error) {
 	p := newPlayer(o, "rehearsal")
 	for _, pool := range []lockmigrate.Pool{o.Pool, o.Other} {
 		if pool == nil {
@@ -388,7 +384,7 @@ func name(text string) string {
 
 // figures are the servers' processor time in seconds and their memory, together; nil where one does not say.
 func (p *player) figures(ctx context.Context) (cpu *float64, memory *int64) {
-	if p.Embedded {
+	if len(p.conns) == 0 {
 		return nil, nil
 	}
 	var seconds float64
@@ -415,7 +411,7 @@ func (p *player) end() {
 	}
 }
 
-// CleansWithin is how long Run takes at most, after its context has ended, to stop everybody and to remove what was written.
+// CleansWithin is how long a rehearsal or the demo takes at most, after its context has ended, to stop everybody and to remove what was written.
 const CleansWithin = 15 * time.Second
 
 // clean removes what was written on the servers; private ones held nothing before. Connections of its own do it: one that was asked something when ctx

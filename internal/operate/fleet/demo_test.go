@@ -1,4 +1,4 @@
-package rehearse
+package fleet
 
 import (
 	"context"
@@ -15,7 +15,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 )
 
 // servers are a demo's two servers.
@@ -24,7 +23,7 @@ func servers(t *testing.T, act time.Duration) (o Options, acts *[]Act) {
 	acts = new([]Act)
 	o = Options{Act: act, Told: func(a Act) { *acts = append(*acts, a) }, Event: func(Event) {}}
 	for range 2 {
-		server, err := fleet.StartServer()
+		server, err := StartServer()
 		require.NoError(t, err)
 		e, err := endpoint.Parse("redis://"+server.Addr(), endpoint.TLSFiles{})
 		require.NoError(t, err)
@@ -60,13 +59,13 @@ func TestStory(t *testing.T) {
 
 // TestOverlapsAreSeen: where every turn is told to take longer than the lease, the old scheme does not exclude, and the referee says so.
 func TestOverlapsAreSeen(t *testing.T) {
-	r := fleet.NewReferee()
+	r := NewReferee()
 	inside := make(chan int, 100)
-	r.Entered = func(_ *fleet.Worker, beside []*fleet.Worker) { inside <- len(beside) }
+	r.Entered = func(_ *Worker, beside []*Worker) { inside <- len(beside) }
 	ctx, cancel := context.WithCancel(context.Background())
 	for _, name := range []string{"a", "b", "c"} {
-		w := &fleet.Worker{Name: name, Key: func() string { return "k" }, Hold: func() time.Duration { return 20 * time.Millisecond }, Think: func() time.Duration { return 0 },
-			Take: func(context.Context, string) (fleet.Held, error) { return open{}, nil }}
+		w := &Worker{Name: name, Key: func() string { return "k" }, Hold: func() time.Duration { return 20 * time.Millisecond }, Think: func() time.Duration { return 0 },
+			Take: func(context.Context, string) (Held, error) { return open{}, nil }}
 		w.Start(ctx, r, 0)
 		defer func() { _ = w.Wait(context.Background()) }()
 	}
