@@ -9,6 +9,7 @@ import (
 	"errors"
 	"flag"
 	"os"
+	"strings"
 	"sync"
 	"time"
 
@@ -17,6 +18,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/operate/conformance"
+	"github.com/lockmigrate/lockmigrate/internal/operate/link"
 )
 
 // request is what the kit asks.
@@ -124,11 +126,16 @@ func (d *driver) do(r request) (answer, error) {
 }
 
 func (d *driver) open(ctx context.Context, r request) error {
-	own := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialURLContext(ctx, r.Redis) }}
-	var pool lockmigrate.Pool = own
+	url := r.Redis
 	if d.wrong != nil {
-		pool = &wrongPool{own: own, reply: ms(r.Reply) / 2, wrong: d.wrong, loaded: map[string]bool{}, near: map[string]string{}}
+		changes, err := link.Start(strings.TrimSuffix(strings.TrimPrefix(url, "redis://"), "/0"), true)
+		if err != nil {
+			return err
+		}
+		changes.Rewrite(d.wrong.rewrite)
+		url = changes.URL()
 	}
+	pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialURLContext(ctx, url) }}
 	locker, err := compat.New(pool, compat.Options{
 		Namespace: r.Namespace, Member: r.Member, TTL: ms(r.TTL), Lease: ms(r.Lease), ReplyTimeout: ms(r.Reply), FenceTTL: ms(r.FenceTTL),
 	})

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -10,303 +8,146 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
-// wrong is one thing done wrong: in the commands as they are sent and answered, or in what the holder is told.
+// wrong is one thing done wrong: by other scripts, by other words of a command, or in what the holder is told.
 type wrong struct {
 	tellsNobody bool
-	call        func(c *call) (any, error)
+	scripts     map[string]string                                     // Lua that runs in a script's place, see inPlaceOf
+	words       func(s *scripts.Script, words []string) (to []string) // of each script
 }
 
 func (w *wrong) deaf() bool { return w != nil && w.tellsNobody }
 
 // wrongs are the implementations that the kit must find.
 var wrongs = map[string]*wrong{
-	"wrapped": {}, // nothing: a right one, over a pool that somebody has wrapped
-	"release-without-compare": {call: on("bridge_release", func(c *call) (any, error) {
-		return int64(1), c.also("DEL", c.get("key"), c.get("guard"))
-	})},
-	"no-deadline": {tellsNobody: true},
-	"near-value": {call: func(c *call) (any, error) { // its true expiry, 3 s ahead when it is first seen
-		if i := c.at("value"); i >= 0 && strings.HasPrefix(c.script, "bridge_") {
-			c.pool.mu.Lock()
-			defer c.pool.mu.Unlock()
-			value := fmt.Sprint(c.args[i])
-			if c.pool.near[value] == "" {
-				c.pool.near[value] = strconv.FormatInt(time.Now().Add(3*time.Second).UnixMilli(), 10)
-			}
-			c.args[i] = c.pool.near[value]
-		}
-		return c.pass()
+	"release-without-compare": {scripts: map[string]string{"bridge_release": "redis.call('DEL', key, guard) return 1"}},
+	"no-deadline":             {tellsNobody: true},
+	"near-value": {scripts: map[string]string{ // its true expiry, 3 s ahead when it is first seen
+		"bridge_acquire": nearValue, "bridge_settle": nearValue, "bridge_renew": nearValue, "bridge_release": nearValue,
 	}},
-	"no-settle": {call: func(c *call) (any, error) {
-		if c.script == "bridge_settle" {
-			return []any{int64(1), int64(0), int64(0), []byte{}}, nil
+	"no-settle": {scripts: map[string]string{"bridge_settle": "return {1, 0, 0, ''}"}},
+	"no-withdrawal": {scripts: map[string]string{"bridge_settle": `local reply = script()
+		if reply[1] ~= -1 then return reply end ` + takes + ` return {1, 0, 0, ''}`}},
+	"renewal-without-guard": {scripts: map[string]string{"bridge_renew": "redis.call('PEXPIRE', key, ttl) return {1}"}},
+	"renewal-unconditional": {scripts: map[string]string{"bridge_renew": takes + " return {1}"}},
+	"no-renewal":            {scripts: map[string]string{"bridge_renew": "return {1}"}},
+	"ttl-missing":           {scripts: map[string]string{"bridge_acquire": "local reply = script() redis.call('PERSIST', key) return reply"}},
+	"no-grace":              {scripts: map[string]string{"bridge_acquire": "ARGV[at.rules] = string.gsub(rules, '^%d+', '0') return script()"}},
+	"takes-foreign": {scripts: map[string]string{"bridge_acquire": `local reply = script()
+		if reply[1] ~= -1 then return reply end
+		redis.call('DEL', key)
+		return script()`}},
+	"lost-reply-is-refused": {words: once("bridge_acquire", "value", "EVAL", "return {0, 0, 1000, '5', 0}", "0")},
+	"no-place-in-queue": {scripts: map[string]string{"bridge_acquire": `for i = #ARGV, at.entry, -1 do ARGV[i] = nil end
+		return script()`}},
+	"fence-falls": {scripts: map[string]string{"bridge_acquire": `local reply = script()
+		if reply[1] > 0 then reply[2] = 1e15 - now end
+		return reply`}},
+	"never-reports": {words: unbound, scripts: map[string]string{"stage_join": `ARGV[at.not_after] = '0'
+		local reply = script() -- it asks for the record, acts by it, and tells nobody
+		if not_after ~= '0' and #reply > 2 then reply[1], reply[3] = 1, reply[2] + 2000 end
+		return reply`}},
+	"ignores-moves": {words: unbound, scripts: map[string]string{"stage_join": `local kept = redis.call('GET', 'kept')
+		if kept then -- it reports once, and acts by what it was told then
+			local reply = cmsgpack.unpack(kept)
+			reply[2], reply[3] = now, now + 2000
+			return reply
+		end
+		local reply = script()
+		if reply[1] == 1 then redis.call('SET', 'kept', cmsgpack.pack(reply)) end
+		return reply`}},
+	"no-bound": {words: unbound},
+	"own-clock": {words: func(s *scripts.Script, words []string) []string {
+		if i := place(s, words, "not_after"); i >= 0 && words[i] != "0" {
+			words[i] = strconv.FormatInt(time.Now().Add(2*time.Second).UnixMilli(), 10)
 		}
-		reply, err := c.pass()
-		if row, ok := reply.([]any); ok && c.script == "bridge_acquire" && row[0] == int64(2) {
-			row[0] = int64(1)
-		}
-		return reply, err
+		return words
 	}},
-	"no-withdrawal": {call: on("bridge_settle", func(c *call) (any, error) {
-		reply, err := c.pass()
-		if row, ok := reply.([]any); ok && row[0] == int64(-1) {
-			return []any{int64(1), int64(0), int64(0), []byte{}}, c.takes()
+	"loads-scripts-once": {words: func(s *scripts.Script, words []string) []string {
+		if words[0] == "EVAL" {
+			return loadsOnce(s, words)
 		}
-		return reply, err
-	})},
-	"renewal-without-guard": {call: on("bridge_renew", func(c *call) (any, error) {
-		return []any{int64(1)}, c.also("PEXPIRE", c.get("key"), c.get("ttl"))
-	})},
-	"renewal-unconditional": {call: on("bridge_renew", func(c *call) (any, error) { return []any{int64(1)}, c.takes() })},
-	"no-renewal":            {call: on("bridge_renew", func(*call) (any, error) { return []any{int64(1)}, nil })},
-	"ttl-missing": {call: on("bridge_acquire", func(c *call) (any, error) {
-		reply, err := c.pass()
-		return reply, errors.Join(err, c.also("PERSIST", c.get("key")))
-	})},
-	"no-grace": {call: on("bridge_acquire", func(c *call) (any, error) {
-		i := c.at("rules")
-		_, others, _ := strings.Cut(fmt.Sprint(c.args[i]), " ")
-		c.args[i] = "0 " + others
-		return c.pass()
-	})},
-	"takes-foreign": {call: on("bridge_acquire", func(c *call) (any, error) {
-		reply, err := c.pass()
-		if row, ok := reply.([]any); ok && row[0] == int64(-1) && c.also("DEL", c.get("key")) == nil {
-			return c.pass()
-		}
-		return reply, err
-	})},
-	"lost-reply-is-refused": {call: on("bridge_acquire", func(c *call) (any, error) {
-		reply, err := c.pass()
-		var refused redis.Error
-		if err != nil && !errors.As(err, &refused) {
-			return []any{int64(0), int64(0), int64(1000), []byte("5"), int64(0)}, nil
-		}
-		return reply, err
-	})},
-	"no-place-in-queue": {call: on("bridge_acquire", func(c *call) (any, error) {
-		if i := c.at("entry"); i >= 0 {
-			c.args = c.args[:i]
-		}
-		return c.pass()
-	})},
-	"fence-falls": {call: on("bridge_acquire", func(c *call) (any, error) {
-		reply, err := c.pass()
-		if row, ok := reply.([]any); ok && row[0].(int64) > 0 {
-			row[1] = int64(1e15) - time.Now().UnixMilli()
-		}
-		return reply, err
-	})},
-	"never-reports": {call: func(c *call) (any, error) { // it asks for the record, acts by it, and tells nobody
-		if c.script != "stage_join" {
-			return c.unbound()
-		}
-		reports := fmt.Sprint(c.get("not_after")) != "0"
-		c.args[c.at("not_after")] = 0
-		reply, err := c.pass()
-		if row, ok := reply.([]any); ok && reports && len(row) > 2 {
-			row[0], row[2] = int64(1), row[1].(int64)+2000
-		}
-		return reply, err
-	}},
-	"ignores-moves": {call: func(c *call) (any, error) { // it reports once, and acts by what it was told then
-		if c.script != "stage_join" {
-			return c.unbound()
-		}
-		c.pool.mu.Lock()
-		defer c.pool.mu.Unlock()
-		if row := slices.Clone(c.pool.joined); len(row) > 0 && row[0] == int64(1) {
-			row[1], row[2] = time.Now().UnixMilli(), time.Now().Add(2*time.Second).UnixMilli()
-			return row, nil
-		}
-		reply, err := c.pass()
-		c.pool.joined, _ = reply.([]any)
-		return reply, err
-	}},
-	"no-bound": {call: func(c *call) (any, error) { return c.unbound() }},
-	"own-clock": {call: func(c *call) (any, error) {
-		if i := c.at("not_after"); i >= 0 && fmt.Sprint(c.args[i]) != "0" {
-			c.args[i] = time.Now().Add(2 * time.Second).UnixMilli()
-		}
-		return c.pass()
-	}},
-	"loads-scripts-once": {call: func(c *call) (any, error) {
-		if c.name == "EVAL" && strings.HasPrefix(c.script, "bridge_") {
-			c.pool.mu.Lock()
-			defer c.pool.mu.Unlock()
-			if c.pool.loaded[c.script] {
-				return nil, redis.Error("ERR the script has gone")
-			}
-			c.pool.loaded[c.script] = true
-		}
-		return c.pass()
+		return words
 	}},
 }
 
-// on does something wrong in place of one script.
-func on(script string, f func(c *call) (any, error)) func(*call) (any, error) {
-	return func(c *call) (any, error) {
-		if c.script == script {
-			return f(c)
+const (
+	nearValue = `redis.call('SET', 'near:' .. value, now + 3000, 'NX')
+		ARGV[at.value] = redis.call('GET', 'near:' .. value)
+		return script()`
+	takes = "redis.call('SET', key, value, 'PX', ttl) redis.call('SET', guard, value, 'PX', ttl)" // whatever they hold
+)
+
+// loadsOnce has the server know each of these scripts for as long as it keeps them.
+var loadsOnce = once("bridge_", "", "THE-SCRIPT-HAS-GONE")
+
+// once sends the scripts whose names begin so the first time with each value of an argument, and then other words.
+func once(name, argument string, then ...string) func(*scripts.Script, []string) []string {
+	var sent sync.Map
+	return func(s *scripts.Script, words []string) []string {
+		if !strings.HasPrefix(s.Name, name) {
+			return words
 		}
-		return c.pass()
+		value := ""
+		if i := place(s, words, argument); i >= 0 {
+			value = words[i]
+		}
+		if _, again := sent.LoadOrStore(s.Name+value, true); again {
+			return then
+		}
+		return words
 	}
-}
-
-// call is one command.
-type call struct {
-	*wrongConn
-	name   string
-	script string // its name, for EVALSHA and EVAL
-	named  *scripts.Script
-	args   []any
-}
-
-func (c *call) pass() (any, error) { return redis.DoWithTimeout(c.Conn, c.timeout, c.name, c.args...) }
-
-// also sends another command.
-func (c *call) also(name string, args ...any) error {
-	_, err := c.Conn.Do(name, args...)
-	return err
-}
-
-// at is where a script's key or argument stands among the arguments; -1 where it has none of that name.
-func (c *call) at(name string) int {
-	if c.named == nil {
-		return -1
-	}
-	n, _ := strconv.Atoi(fmt.Sprint(c.args[1]))
-	is := func(a scripts.Argument) bool { return a.Name == name }
-	if i := slices.IndexFunc(c.named.Keys, is); i >= 0 && i < n {
-		return 2 + i
-	}
-	if i := slices.IndexFunc(c.named.Args, is); i >= 0 && 2+n+i < len(c.args) {
-		return 2 + n + i
-	}
-	return -1
-}
-
-func (c *call) get(name string) any { return c.args[c.at(name)] }
-
-// takes sets key and guard, whatever they hold.
-func (c *call) takes() error {
-	return errors.Join(c.also("SET", c.get("key"), c.get("value"), "PX", c.get("ttl")), c.also("SET", c.get("guard"), c.get("value"), "PX", c.get("ttl")))
 }
 
 // unbound sends a command that may act whenever it comes.
-func (c *call) unbound() (any, error) {
-	if i := c.at("not_after"); i >= 0 && !strings.HasPrefix(c.script, "stage_") {
-		c.args[i] = 0
+func unbound(s *scripts.Script, words []string) []string {
+	if i := place(s, words, "not_after"); i >= 0 && !strings.HasPrefix(s.Name, "stage_") {
+		words[i] = "0"
 	}
-	return c.pass()
+	return words
 }
 
-// wrongPool hands out connections that do it wrong.
-type wrongPool struct {
-	own   *redis.Pool
-	reply time.Duration // less than the Locker waits for a reply
-	wrong *wrong
-
-	mu     sync.Mutex
-	joined []any             // the record's first answer
-	loaded map[string]bool   // scripts
-	near   map[string]string // the true expiry that stands for a value
-}
-
-func (p *wrongPool) GetContext(ctx context.Context) (redis.Conn, error) {
-	conn, err := p.own.GetContext(ctx)
-	if err != nil {
-		return nil, err
+// place is where a script's argument stands among the words; -1 where it does not.
+func place(s *scripts.Script, words []string, name string) int {
+	keys, _ := strconv.Atoi(words[2])
+	i := slices.IndexFunc(s.Args, func(a scripts.Argument) bool { return a.Name == name })
+	if i < 0 || 3+keys+i >= len(words) {
+		return -1
 	}
-	return p.does(conn), nil
+	return 3 + keys + i
 }
 
-// Dial implements lockmigrate.Dialer.
-func (p *wrongPool) Dial(ctx context.Context) (redis.Conn, error) {
-	conn, err := p.own.DialContext(ctx)
-	if err != nil {
-		return nil, err
+// rewrite is for what goes to the server.
+func (w *wrong) rewrite(words []string) []string {
+	if command := strings.ToUpper(words[0]); command != "EVALSHA" && command != "EVAL" {
+		return words
 	}
-	return p.does(conn), nil
-}
-
-func (p *wrongPool) does(conn redis.Conn) redis.Conn {
-	return &wrongConn{Conn: conn, pool: p, timeout: p.reply, replies: make(chan outcome, 4096), closed: make(chan struct{})}
-}
-
-// wrongConn runs each command when it is sent, so that it can be another one.
-type wrongConn struct {
-	redis.Conn
-	pool    *wrongPool
-	timeout time.Duration
-	listens bool // what it receives are messages
-	replies chan outcome
-	closed  chan struct{}
-	closing sync.Once
-}
-
-type outcome struct {
-	reply any
-	err   error
-}
-
-func (c *wrongConn) Close() error {
-	c.closing.Do(func() { close(c.closed) })
-	return c.Conn.Close()
-}
-
-func (c *wrongConn) Do(name string, args ...any) (any, error) {
-	call := &call{wrongConn: c, name: strings.ToUpper(name), args: slices.Clone(args)}
-	if (call.name == "EVALSHA" || call.name == "EVAL") && len(args) > 1 {
-		file := scripts.NameOf(fmt.Sprint(args[0]))
-		call.script = strings.TrimSuffix(file, ".lua")
-		if i := slices.IndexFunc(scripts.All(), func(s *scripts.Script) bool { return s.Name == file }); i >= 0 {
-			call.named = scripts.All()[i]
-		}
+	name := scripts.NameOf(words[1])
+	i := slices.IndexFunc(scripts.All(), func(s *scripts.Script) bool { return s.Name == name })
+	if i < 0 {
+		return words
 	}
-	if name == "" || c.pool.wrong.call == nil {
-		return call.pass()
+	s, words := scripts.All()[i], slices.Clone(words)
+	if body := w.scripts[strings.TrimSuffix(name, ".lua")]; body != "" {
+		words[0], words[1] = "EVAL", inPlaceOf(s, body)
 	}
-	return c.pool.wrong.call(call)
+	if w.words != nil {
+		words = w.words(s, words)
+	}
+	return words
 }
 
-func (c *wrongConn) DoWithTimeout(timeout time.Duration, name string, args ...any) (any, error) {
-	c.timeout = timeout
-	return c.Do(name, args...)
-}
-
-func (c *wrongConn) Send(name string, args ...any) error {
-	if name == "SUBSCRIBE" { // before anybody reads
-		c.listens = true
+// inPlaceOf is Lua in which script() is a script. Its keys and arguments have their names, at has an argument's place, and now is the time.
+func inPlaceOf(s *scripts.Script, body string) string {
+	var keys, args, at []string
+	for _, key := range s.Keys {
+		keys = append(keys, key.Name)
 	}
-	if c.listens {
-		return c.Conn.Send(name, args...)
+	for i, a := range s.Args {
+		args, at = append(args, a.Name), append(at, fmt.Sprintf("%s = %d", a.Name, i+1))
 	}
-	reply, err := c.Do(name, args...)
-	c.replies <- outcome{reply, err}
-	return nil
-}
-
-func (c *wrongConn) Flush() error {
-	if c.listens {
-		return c.Conn.Flush()
-	}
-	return nil
-}
-
-func (c *wrongConn) ReceiveWithTimeout(timeout time.Duration) (any, error) {
-	if c.listens {
-		return redis.ReceiveWithTimeout(c.Conn, timeout)
-	}
-	select {
-	case a := <-c.replies:
-		return a.reply, a.err
-	case <-c.closed:
-		return nil, errors.New("closed")
-	}
+	return fmt.Sprintf("local %s = unpack(KEYS) local %s = unpack(ARGV) local at = {%s} local t = redis.call('TIME') local now = t[1] * 1000 + math.floor(t[2] / 1000)\n"+
+		"local function script()\n%s\nend\n%s", strings.Join(keys, ", "), strings.Join(args, ", "), strings.Join(at, ", "), s.Source, body)
 }
