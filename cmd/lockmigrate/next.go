@@ -144,6 +144,10 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 		if s.blockers, err = at.store.Move(ctx, view.Record.Epoch, to, false); err != nil {
 			return nil, err
 		}
+	} else if len(view.Members) == 0 { // what is left is to delete it
+		if s.blockers, err = at.store.Delete(ctx, view.Record.Epoch, false); err != nil {
+			return nil, err
+		}
 	}
 	if view.Record.Handover != nil {
 		s.certified(env.now(), stages.Both)

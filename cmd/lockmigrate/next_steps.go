@@ -105,7 +105,7 @@ func (s *standing) patterns() []string {
 func (s *standing) begin() step {
 	on := step{Stands: "there is no record", InWay: []string{}, Costs: []string{}}
 	if s.reserved {
-		on.blocked("its keys are reserved: a stage init or stage delete was stopped, or the record was lost")
+		on.blocked("its keys are reserved: a stage init or stage delete was stopped, or the record was lost (docs/what-if.md)")
 	} else if s.others != "" {
 		on.Stands += " of this name; this server has " + s.others
 	}
@@ -127,7 +127,7 @@ func (s *standing) begin() step {
 		return on
 	default:
 		on.blocked("%s", s.oldErr)
-		do = "watch again, for longer, and while every old client works"
+		do = "watch again, for longer, and while every old client works; or give stage init what you know of them (docs/runbook.md, step 1)"
 		if s.profile.Window.Seconds >= 200 {
 			length = strings.TrimSuffix((3 * time.Duration(s.profile.Window.Seconds) * time.Second).Round(time.Minute).String(), "0s")
 		}

@@ -263,7 +263,8 @@ func TestMatchFlags(t *testing.T) {
 
 // TestNextSaysWhatRefusesTheRecord: a record that stage init would refuse, and a profile of other keys.
 func TestNextSaysWhatRefusesTheRecord(t *testing.T) {
-	o := operator{t, redistest.Real(t).URL()}
+	s := redistest.Real(t)
+	o := operator{t, s.URL()}
 	t.Chdir(t.TempDir())
 	o.creates("others", "lock.*")
 	p := profile.Profile{Version: profile.Version, Window: profile.Window{Seconds: 600, Masters: 1}, Match: []string{"lock.a.*"}, Clients: []profile.Client{{
@@ -279,6 +280,9 @@ func TestNextSaysWhatRefusesTheRecord(t *testing.T) {
 	}
 	o.runs(exitUsage, "stage", "init", "--namespace", "orders", "--match", "PATTERN", "--profile", "orders.profile.json", "--execute")
 	o.runs(exitUsage, "next", "--namespace", "NAME")
+	s.Do("HSET", stages.RecordKey("others"), "stage", 2, "server", "another process") // stage delete waits after a restart
+	stdout, _ := o.runs(exitDone, "next", "--namespace", "others", "--json")
+	assert.Contains(t, stdout, "the server was restarted or replaced")
 }
 
 // TestNewestCertificate: one of another epoch, or of another server's record, stands aside, whenever it ended.

@@ -5,8 +5,10 @@ import (
 	"context"
 	"crypto/tls"
 	"fmt"
+	"io/fs"
 	"net"
 	"path/filepath"
+	"syscall"
 	"testing"
 	"time"
 
@@ -172,6 +174,8 @@ func TestExplain(t *testing.T) {
 		assert.NotEmpty(t, explained.Hint())
 	}
 	assert.NoError(t, Explain(nil))
+	full := &fs.PathError{Op: "write", Path: "journal", Err: syscall.ENOSPC}
+	assert.Equal(t, error(full), Explain(full), "a full disk is no server's")
 	assert.Equal(t, context.Canceled, Explain(context.Canceled))
 }
 

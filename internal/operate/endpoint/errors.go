@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"net"
 	"os"
 	"regexp"
@@ -76,8 +77,9 @@ func Explain(err error) error {
 	var refused redis.Error
 	var network net.Error
 	var old *servers.TooOld
+	var file *fs.PathError // it passes for a net.Error
 	switch {
-	case err == nil, errors.As(err, &explained), errors.Is(err, context.Canceled):
+	case err == nil, errors.As(err, &explained), errors.As(err, &file), errors.Is(err, context.Canceled):
 		return err
 	case errors.As(err, &old):
 		return &Error{What: old.What(), Advice: old.Instead(), Cause: err}
