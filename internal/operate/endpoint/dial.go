@@ -320,10 +320,8 @@ func withoutArguments(err error) error {
 	if !errors.As(err, &refused) {
 		return err
 	}
-	for _, r := range refusals {
-		if strings.HasPrefix(string(refused), r.begins) && strings.Contains(string(refused), r.holds) {
-			return redis.Error(strings.TrimSpace(r.begins + " " + r.holds))
-		}
+	if r := refusalOf(string(refused)); r.what != "" {
+		return redis.Error(strings.TrimSpace(r.begins + " " + r.holds))
 	}
 	if strings.Contains(string(refused), "wrong number of arguments") {
 		return &Error{What: "the server knows no users, only a password", Advice: "leave the user out of the URL: redis://:password@host", Cause: redis.Error("ERR")}

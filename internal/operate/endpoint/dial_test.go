@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"net"
 	"path/filepath"
+	"regexp"
 	"syscall"
 	"testing"
 	"time"
@@ -172,6 +173,8 @@ func TestExplain(t *testing.T) {
 		require.ErrorAs(t, err, &explained)
 		assert.EqualError(t, err, want)
 		assert.NotEmpty(t, explained.Hint())
+		passes := regexp.MustCompile("replica|loading|connection left").MatchString(want)
+		assert.Equal(t, []bool{!passes, !passes}, []bool{Lasting(redis.Error(refusal)), Lasting(err)}, refusal)
 	}
 	assert.NoError(t, Explain(nil))
 	full := &fs.PathError{Op: "write", Path: "journal", Err: syscall.ENOSPC}
@@ -204,7 +207,9 @@ func TestDialTLS(t *testing.T) {
 		_ = raw.Close()
 	}
 	to := "cannot connect to "
-	assert.EqualError(t, dialError(t, "rediss://"+here, TLSFiles{}), to+here+": its certificate is signed by an unknown authority")
+	stranger := dialError(t, "rediss://"+here, TLSFiles{})
+	assert.EqualError(t, stranger, to+here+": its certificate is signed by an unknown authority")
+	assert.True(t, Lasting(stranger))
 	assert.EqualError(t, dialError(t, "rediss://"+elsewhere, TLSFiles{CA: certs.CA}), to+elsewhere+": its certificate is for localhost, 127.0.0.1, not for 127.0.0.2")
 	assert.EqualError(t, dialError(t, "rediss://"+plain, TLSFiles{}), to+plain+": it closed the connection within the TLS handshake")
 	notRedis := answer(t, "HTTP/1.1 400 Bad Request")

@@ -26,6 +26,8 @@ type Error struct {
 	Advice   string // what to do about it
 	BadInput bool   // the command line is at fault, not the server
 	Cause    error  // what stands behind it
+
+	stays bool // the server is too old, or the two do not agree about TLS
 }
 
 func (e *Error) Error() string { return e.What }
@@ -37,36 +39,51 @@ func (e *Error) Hint() string { return e.Advice }
 // Usage tells that the command line is at fault.
 func (e *Error) Usage() bool { return e.BadInput }
 
-// refusals are the server's error replies that have an answer, by the words that they begin with or hold.
-var refusals = []struct {
+// refusal is an error reply of the server that has an answer, by the words that it begins with and holds.
+type refusal struct {
 	begins, holds string
 	what, hint    string
-}{
-	{"WRONGPASS", "", "the server refuses the user and password", "check them in the URL: redis://user:password@host, and write special characters as %XX"},
-	{"ERR", "invalid password", "the server refuses the password", "check it in the URL: redis://:password@host, and write special characters as %XX"},
-	{"ERR", "without any password configured", "the server has no password, but the URL gives one", "leave it out of the URL"},
-	{"ERR", "no password is set", "the server has no password, but the URL gives one", "leave it out of the URL"},
-	{"NOAUTH", "", "the server wants a password", "put it in the URL: redis://user:password@host (:password@host for the default user)"},
-	{"NOPERM", "channel", "this user may not use a channel there", "grant it, e.g. ACL SETUSER name allchannels, or use another user"},
-	{"NOPERM", "access", "this user may not touch a key there", "grant the keys, e.g. ACL SETUSER name ~*, or use another user"},
-	{"NOPERM", "", "this user may not run a command there", "grant the command with ACL SETUSER, or use another user"},
-	{"ERR", "user executing the script", "this user may not run a command of a server script", "grant what is named with ACL SETUSER, or use another user; SECURITY.md lists what each command needs"},
-	{"READONLY", "", "the server is a read-only replica", "name the master in the URL, or use redis+sentinel://"},
-	{"LOADING", "", "the server is loading its data", "wait until it has, and try again"},
-	{"MASTERDOWN", "", "the server is a replica that has lost its master", "name the master in the URL, or wait"},
-	{"MISCONF", "", "the server cannot save to disk and refuses writes", "see its log; CONFIG SET stop-writes-on-bgsave-error no lifts it"},
-	{"OOM", "", "the server is out of memory and refuses writes", "raise maxmemory, or remove keys"},
-	{"BUSY", "", "a script is keeping the server busy", "wait, or end it with SCRIPT KILL"},
-	{"MOVED", "", "the server is part of a cluster", "use redis+cluster:// in the URL"},
-	{"CROSSSLOT", "", "the keys lie in different slots of a cluster", "give their names a common {hash tag}"},
-	{"CLUSTERDOWN", "", "the cluster is down", "see CLUSTER INFO on one of its nodes"},
-	{"DENIED", "", "the server is in protected mode and takes no connections from other hosts", "set a password there, or connect from its own host"},
-	{"WRONGTYPE", "", "a key holds another type than this command works with", "see what it holds with lockmigrate scan --all --match KEY"},
-	{"ERR", "max number of clients", "the server has no connection left for another client", "close some, or raise its maxclients"},
-	{"ERR", "DB index is out of range", "the server has no database of that number", "use a smaller one in the URL, mostly 0"},
-	{"ERR", "invalid DB index", "the server has no database of that number", "use a smaller one in the URL, mostly 0"},
-	{"ERR", "unknown command", "the server does not know a command that this needs", "it may be renamed or disabled there; the server may be too old for it; a sentinel or a proxy may lack it; lockmigrate doctor says what works there"},
-	{"ERR", "SELECT is not allowed in cluster mode", "the server is part of a cluster and has only database 0", "use redis+cluster:// in the URL"},
+	passes        bool // the server says so while it cannot serve yet, or for a moment
+}
+
+var refusals = []refusal{
+	{"WRONGPASS", "", "the server refuses the user and password", "check them in the URL: redis://user:password@host, and write special characters as %XX", false},
+	{"ERR", "invalid password", "the server refuses the password", "check it in the URL: redis://:password@host, and write special characters as %XX", false},
+	{"ERR", "without any password configured", "the server has no password, but the URL gives one", "leave it out of the URL", false},
+	{"ERR", "no password is set", "the server has no password, but the URL gives one", "leave it out of the URL", false},
+	{"NOAUTH", "", "the server wants a password", "put it in the URL: redis://user:password@host (:password@host for the default user)", false},
+	{"NOPERM", "channel", "this user may not use a channel there", "grant it, e.g. ACL SETUSER name allchannels, or use another user", false},
+	{"NOPERM", "access", "this user may not touch a key there", "grant the keys, e.g. ACL SETUSER name ~*, or use another user", false},
+	{"NOPERM", "", "this user may not run a command there", "grant the command with ACL SETUSER, or use another user", false},
+	{"ERR", "user executing the script", "this user may not run a command of a server script", "grant what is named with ACL SETUSER, or use another user; SECURITY.md lists what each command needs", false},
+	{"READONLY", "", "the server is a read-only replica", "name the master in the URL, or use redis+sentinel://", true},
+	{"LOADING", "", "the server is loading its data", "wait until it has, and try again", true},
+	{"MASTERDOWN", "", "the server is a replica that has lost its master", "name the master in the URL, or wait", true},
+	{"MISCONF", "", "the server cannot save to disk and refuses writes", "see its log; CONFIG SET stop-writes-on-bgsave-error no lifts it", true},
+	{"OOM", "", "the server is out of memory and refuses writes", "raise maxmemory, or remove keys", true},
+	{"NOREPLICAS", "", "the server has too few replicas and refuses writes", "connect one, or see its min-replicas-to-write", true},
+	{"BUSY", "", "a script is keeping the server busy", "wait, or end it with SCRIPT KILL", true},
+	{"MOVED", "", "the server is part of a cluster", "use redis+cluster:// in the URL", false},
+	{"CROSSSLOT", "", "the keys lie in different slots of a cluster", "give their names a common {hash tag}", false},
+	{"CLUSTERDOWN", "", "the cluster is down", "see CLUSTER INFO on one of its nodes", true},
+	{"TRYAGAIN", "", "the keys are moving between nodes of the cluster", "try again in a moment", true},
+	{"DENIED", "", "the server is in protected mode and takes no connections from other hosts", "set a password there, or connect from its own host", false},
+	{"WRONGTYPE", "", "a key holds another type than this command works with", "see what it holds with lockmigrate scan --all --match KEY", false},
+	{"ERR", "max number of clients", "the server has no connection left for another client", "close some, or raise its maxclients", true},
+	{"ERR", "DB index is out of range", "the server has no database of that number", "use a smaller one in the URL, mostly 0", false},
+	{"ERR", "invalid DB index", "the server has no database of that number", "use a smaller one in the URL, mostly 0", false},
+	{"ERR", "unknown command", "the server does not know a command that this needs", "it may be renamed or disabled there; the server may be too old for it; a sentinel or a proxy may lack it; lockmigrate doctor says what works there", false},
+	{"ERR", "SELECT is not allowed in cluster mode", "the server is part of a cluster and has only database 0", "use redis+cluster:// in the URL", false},
+}
+
+// refusalOf finds the answer to an error reply; without one it has no words.
+func refusalOf(text string) refusal {
+	for _, r := range refusals {
+		if strings.HasPrefix(text, r.begins) && strings.Contains(text, r.holds) {
+			return r
+		}
+	}
+	return refusal{}
 }
 
 // Explain turns an error of a connection or server into an *Error that has an answer where there is one.
@@ -82,7 +99,7 @@ func Explain(err error) error {
 	case err == nil, errors.As(err, &explained), errors.As(err, &file), errors.Is(err, context.Canceled):
 		return err
 	case errors.As(err, &old):
-		return &Error{What: old.What(), Advice: old.Instead(), Cause: err}
+		return &Error{What: old.What(), Advice: old.Instead(), Cause: err, stays: true}
 	case errors.As(err, &refused):
 		return explainRefusal(refused, err)
 	case errors.As(err, &network), closed(err), errors.Is(err, context.DeadlineExceeded), errors.Is(err, os.ErrDeadlineExceeded), strings.HasPrefix(err.Error(), "redigo: "):
@@ -94,20 +111,17 @@ func Explain(err error) error {
 
 func explainRefusal(refused redis.Error, cause error) error {
 	text := string(refused)
-	for _, r := range refusals {
-		if !strings.HasPrefix(text, r.begins) || !strings.Contains(text, r.holds) {
-			continue
-		}
-		what := r.what
-		if m := unknownCommand.FindStringSubmatch(text); r.holds == "unknown command" && m != nil {
-			what = "the server does not know the command " + strings.ToUpper(m[1])
-		}
-		if r.begins == "NOPERM" || strings.Contains(r.holds, "executing") { // names the command, the keys or the channel
-			what += " (" + text + missing(cause) + ")"
-		}
-		return &Error{What: what, Advice: r.hint, Cause: cause}
+	r := refusalOf(text)
+	if r.what == "" {
+		return &Error{What: "the server says: " + text, Advice: "this command cannot go on", Cause: cause}
 	}
-	return &Error{What: "the server says: " + text, Advice: "this command cannot go on", Cause: cause}
+	if m := unknownCommand.FindStringSubmatch(text); r.holds == "unknown command" && m != nil {
+		r.what = "the server does not know the command " + strings.ToUpper(m[1])
+	}
+	if r.begins == "NOPERM" || strings.Contains(r.holds, "executing") { // names the command, the keys or the channel
+		r.what += " (" + text + missing(cause) + ")"
+	}
+	return &Error{What: r.what, Advice: r.hint, Cause: cause}
 }
 
 // unknownCommand finds the name in "ERR unknown command 'AUTH', with args beginning with: ...". The arguments may be
@@ -125,7 +139,6 @@ func missing(err error) string {
 
 // explainIO says what a failure below the protocol means.
 func explainIO(what string, err error) error {
-	out := &Error{Cause: err}
 	var (
 		dns       *net.DNSError
 		authority x509.UnknownAuthorityError
@@ -137,7 +150,7 @@ func explainIO(what string, err error) error {
 		timeout   net.Error
 		system    syscall.Errno
 	)
-	reason, hint := err.Error(), "check the address, and that a server is running there"
+	reason, hint, stays := err.Error(), "check the address, and that a server is running there", false
 	late := errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded) || errors.As(err, &timeout) && timeout.Timeout()
 	errors.As(err, &secure)
 	switch {
@@ -154,13 +167,14 @@ func explainIO(what string, err error) error {
 			reason = "its name cannot be looked up"
 		}
 	case errors.As(err, &authority):
-		reason, hint = "its certificate is signed by an unknown authority", "name the authority's certificate with --tls-ca FILE"
+		reason, hint, stays = "its certificate is signed by an unknown authority", "name the authority's certificate with --tls-ca FILE", true
 	case errors.As(err, &hostname):
-		reason, hint = fmt.Sprintf("its certificate is for %s, not for %s", namesOf(hostname.Certificate), hostname.Host), "use a name that the certificate has: in the URL, or as what a cluster's node or a sentinel announces"
+		reason, stays = fmt.Sprintf("its certificate is for %s, not for %s", namesOf(hostname.Certificate), hostname.Host), true
+		hint = "use a name that the certificate has: in the URL, or as what a cluster's node or a sentinel announces"
 	case errors.As(err, &invalid):
-		reason, hint = "its certificate is not valid: "+invalid.Error(), "renew it, or check this host's clock"
+		reason, hint, stays = "its certificate is not valid: "+invalid.Error(), "renew it, or check this host's clock", true
 	case errors.As(err, &record):
-		reason, hint = "it does not speak TLS", "write redis:// instead of rediss://, or use its TLS port"
+		reason, hint, stays = "it does not speak TLS", "write redis:// instead of rediss://, or use its TLS port", true
 	case errors.As(err, &alert) && alert.Op == "remote error": // crypto/tls has no type for what the peer says
 		reason, hint = "it refuses this client: "+alert.Err.Error(), "it may want a certificate of ours: --tls-cert FILE --tls-key FILE"
 	case closed(err) && secure != nil:
@@ -172,8 +186,7 @@ func explainIO(what string, err error) error {
 	case errors.As(err, &system):
 		reason = system.Error()
 	}
-	out.What, out.Advice = fmt.Sprintf("%s: %s", what, reason), hint
-	return out
+	return &Error{What: what + ": " + reason, Advice: hint, Cause: err, stays: stays}
 }
 
 // namesOf are the first names and addresses that a certificate is for.
@@ -188,25 +201,14 @@ func namesOf(c *x509.Certificate) string {
 	return cmp.Or(strings.Join(names, ", "), "no name")
 }
 
-// passing are what a server says while it cannot serve yet, or for a moment.
-var passing = regexp.MustCompile("^(LOADING|MASTERDOWN|CLUSTERDOWN|READONLY|BUSY|MISCONF|OOM|TRYAGAIN|NOREPLICAS|ERR max number of clients)")
-
 // Lasting tells that a failure stays until somebody changes the command line or the server's settings. To try again is no use.
 func Lasting(err error) bool {
-	var explained *Error
 	var refused redis.Error
-	var old *servers.TooOld
-	var authority x509.UnknownAuthorityError
-	var hostname x509.HostnameError
-	var invalid x509.CertificateInvalidError
-	var record tls.RecordHeaderError
-	switch {
-	case errors.As(err, &refused):
-		return !passing.MatchString(string(refused))
-	case errors.As(err, &explained) && explained.BadInput:
-		return true
+	if errors.As(err, &refused) {
+		return !refusalOf(string(refused)).passes
 	}
-	return errors.As(err, &old) || errors.As(err, &authority) || errors.As(err, &hostname) || errors.As(err, &invalid) || errors.As(err, &record)
+	var explained *Error
+	return errors.As(Explain(err), &explained) && (explained.BadInput || explained.stays)
 }
 
 // tlsError is a failure to connect over TLS: within the handshake, or, shaken, after it.
