@@ -15,7 +15,7 @@ func (s *standing) nextHandover(on *step, living int64, show string) {
 		return fmt.Sprintf("lockmigrate stage %s --namespace %s --to %v --wait --execute", verb, name, to)
 	}
 	switch stage := s.view.Record.Stage; {
-	case stage == stages.Old && living == 0:
+	case living == 0 && (stage == stages.Old || stage == stages.Both && (s.certificate == "" || s.certErr != nil)):
 		on.is("", show, "put package handover, with Options{Namespace: %q}, into every service that locks these keys, or a sidecar --handover beside it, and start them", name)
 		on.blocked("no member lives: no service follows this record yet")
 	case stage == stages.Old:
@@ -23,9 +23,12 @@ func (s *standing) nextHandover(on *step, living int64, show string) {
 		on.Costs = append(on.Costs, "each lock takes both halves, one after the other, until the next step; back by "+move("rollback", stages.Old))
 	case stage == stages.Both && len(s.blockers) == 0:
 		s.toNew(on, move("rollback", stages.Both))
+	case stage == stages.New && len(s.view.Members) > 0:
+		on.is("", show, "all members hold New alone; when no rollback is wanted any more, take package handover and Old out of the services, and delete the record when it has no member")
+		on.Done = true
 	case stage == stages.New && len(s.blockers) == 0:
 		on.is("", fmt.Sprintf("lockmigrate stage delete --namespace %s --execute", name),
-			"all members hold New alone; when no rollback is wanted any more, take package handover and Old out of the services, and delete the record")
+			"no member follows the record: delete it when no rollback is wanted any more")
 		on.Done = true
 	default:
 		on.is("", show, "wait for the members above, or stop them")

@@ -58,12 +58,16 @@ func (s *standing) step() step {
 		}
 	}
 	show := "lockmigrate stage --namespace " + s.namespace
+	last, late := !stages.Valid(r.Stage+1), changingOver(*s.view)
 	switch {
 	case unfit > 0:
 		on.is("step 2", show, "correct or stop %s: they cannot run this record and acquire nothing", counted(unfit, "member"))
 	case errors.Is(s.certErr, verify.ErrFuture):
 		on.blocked("%s", s.certErr)
 		on.is("step 5", "lockmigrate next --namespace "+s.namespace, "set this host's clock, or remove %s: no newer certificate counts beside it", s.certificate)
+	case last && late != "":
+		on.blocked("%s", late)
+		on.is("step 7", show, "wait for them: until then the stage before may still act")
 	case r.Handover != nil:
 		s.nextHandover(&on, living, show)
 	case r.Stage == stages.Legacy && living == 0:

@@ -115,7 +115,7 @@ func TestNext(t *testing.T) {
 		}
 		return &stages.View{Record: stages.Record{Namespace: "orders", Stage: stage, Epoch: 2, Patterns: []string{"lock.*"}, Dialect: "jedis-ms"}, Members: members}
 	}
-	lives, unfit := stages.Member{ID: "a", Left: time.Second}, stages.Member{ID: "b", Left: time.Second, Misfit: "another dialect"}
+	lives, unfit := stages.Member{ID: "a", Epoch: 2, Left: time.Second}, stages.Member{ID: "b", Left: time.Second, Misfit: "another dialect"}
 	clean := &keysSeen{complete: true}
 	held := &keysSeen{complete: true, keys: 1, legacy: []legacyKind{{form: "jedis-ms", held: true, n: 1, first: []legacyValue{{key: "lock.1", ends: time.Second, ttl: -1}}}}}
 	endless := &keysSeen{complete: true, keys: 1, tokens: 1, endless: legacyKind{n: 1, first: []legacyValue{{key: "lock.1", ttl: -1}}}}
@@ -158,6 +158,7 @@ func TestNext(t *testing.T) {
 			"lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json", "10.0.0.7:4711: MONITOR: it sent SETNX", false},
 		"bridge, certified by a file of any name": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "it's $(mine).json", server: " --redis redis://a"},
 			`lockmigrate stage advance --namespace orders --to modern --certificate 'it'\''s $(mine).json' --wait --execute --redis redis://a`, "forgotten legacy client", false},
+		"modern, changing over": {standing{view: at(stages.Modern, stages.Member{ID: "a", Epoch: 1, Left: time.Second}), keys: clean}, "lockmigrate stage --namespace orders", "1 of 1 members change over", false},
 		"modern, an old client": {standing{view: at(stages.Modern, lives), keys: held}, "lockmigrate stage rollback --namespace orders --to bridge --wait --execute", "an old client locks at stage modern", false},
 		"modern, a flag":        {standing{view: at(stages.Modern, lives), keys: flag}, "lockmigrate sweep --match 'lock.*' --tokens", "delete the others", false},
 		"bridge, old clients":   {standing{view: at(stages.Bridge, lives), keys: held}, "lockmigrate observe --match 'lock.*' --for 10m", "old clients hold 1 lock", false},

@@ -193,6 +193,9 @@ func TestNextLeadsAHandoverThroughVerify(t *testing.T) {
 	assert.NoFileExists(t, file+".state")
 	assert.Contains(t, do(exitDone, "next"), "stage advance --namespace to-b --to new --certificate "+file+" --wait --execute")
 	assert.Contains(t, do(exitDone, append(advance, "--certificate", file)...), "certificate: only members seen")
+	assert.Contains(t, do(exitDone, "next"), "lockmigrate stage --namespace to-b", "the record has a member")
 	do(exitDone, "stage", "rollback", "--to", "both", "--wait", "--execute")
 	assert.Contains(t, do(exitUnsafe, advance...), "about another namespace, or another epoch")
+	require.NoError(t, m.Close())
+	assert.Contains(t, do(exitDone, "next"), "no member lives")
 }
