@@ -21,23 +21,19 @@ func topLevel(r rights.Right) string {
 	return strings.ToUpper(name)
 }
 
-// gone tells that the server does not know a command, or that this user may not run MONITOR, INFO, CONFIG, CLIENT or ACL.
-func (p *patient) gone(ctx context.Context, command string) bool {
-	if gone, asked := p.missing[command]; asked {
-		return gone
+// exists tells whether the server knows a command by this name.
+func (p *patient) exists(ctx context.Context, command string) bool {
+	there, asked := p.known[command]
+	if !asked {
+		there = p.askFor(ctx, command)
+		p.known[command] = there
 	}
-	gone := !p.exists(ctx, command)
-	if !gone && command == "MONITOR" {
-		allowed, known := p.may(ctx, command)
-		gone = known && !allowed
-	}
-	p.missing[command] = gone
-	return gone
+	return there
 }
 
-// exists asks whether the server knows a command by this name. Where COMMAND is renamed or too new, the command is sent with a
-// number of words that it does not take: the server refuses both before it runs anything, and says which of the two it is.
-func (p *patient) exists(ctx context.Context, command string) bool {
+// askFor asks for a command. Where COMMAND is renamed or too new, the command is sent with a number of words that it does not take: the
+// server refuses both before it runs anything, and says which of the two it is.
+func (p *patient) askFor(ctx context.Context, command string) bool {
 	if reply, err := redis.Values(p.do(ctx, "COMMAND", "INFO", command)); err == nil && len(reply) == 1 {
 		return reply[0] != nil
 	}

@@ -65,7 +65,7 @@ type patient struct {
 	trip      time.Duration // the shortest round trip
 	clockOK   bool
 	keys      *sample
-	missing   map[string]bool // commands that were asked for
+	known     map[string]bool // whether there are the commands that were asked for
 	boundless *bool           // the user's rule allows everything; nil: not asked
 }
 
@@ -141,7 +141,7 @@ func admit(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 	if err != nil {
 		return nil, err
 	}
-	p := &patient{conn: conn, end: end, addr: addr, opts: opts, missing: map[string]bool{}, config: map[string]string{}}
+	p := &patient{conn: conn, end: end, addr: addr, opts: opts, known: map[string]bool{}, config: map[string]string{}}
 	text, err := redis.String(p.do(ctx, "INFO"))
 	p.info, p.infoErr = endpoint.InfoOf(text), err
 	for _, name := range []string{"maxmemory", "maxmemory-policy", "appendonly", "appendfsync", "save", "min-replicas-to-write", "min-slaves-to-write",
@@ -173,14 +173,21 @@ func (p *patient) number(name string) (int64, bool) {
 	return n, err == nil
 }
 
-// may asks whether this user may run a command; unknown where the server cannot tell (before 7.0).
-func (p *patient) may(ctx context.Context, command ...any) (allowed, known bool) {
-	reply, err := redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", p.user}, command...)...))
-	if err != nil || p.user == "" {
-		return false, false
+// dryrun asks whether a user may run a command: OK, or why not. It adds as many arguments as the command takes at least. An error means that
+// the server does not tell, as before 7.0.
+func (p *patient) dryrun(ctx context.Context, user string, command ...any) (said string, err error) {
+	for range mostArguments {
+		said, err = redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", user}, command...)...))
+		if err == nil || !strings.Contains(err.Error(), "wrong number of arguments") {
+			break
+		}
+		command = append(command, "0")
 	}
-	return reply == "OK", true
+	return said, err
 }
+
+// mostArguments are more than any command needs.
+const mostArguments = 6
 
 // Outcome is what an examination comes to.
 type Outcome string

@@ -111,7 +111,7 @@ func userOf(s *redistest.Server, name string, rules []string) {
 func TestEachRightIsTried(t *testing.T) {
 	s := redistest.Real(t)
 	s.Do("SET", "lock:other", "x")
-	for _, name := range []string{"legacy", "legacy ServiceStack", "modern", "modern Yield", "redisson", "quorum", "compat Namespace bridge"} {
+	for _, name := range []string{"legacy", "legacy ServiceStack", "modern", "modern Yield", "redisson", "quorum", "compat Namespace bridge", "lockmigrate scan", "lockmigrate verify"} {
 		use, ok := rights.Find(name)
 		require.True(t, ok)
 		id := "rights-" + strings.ReplaceAll(name, " ", "-")
@@ -123,7 +123,7 @@ func TestEachRightIsTried(t *testing.T) {
 		assert.Equal(t, doctor.Pass, whole.Verdict, "%s: %s", name, whole.Found)
 		assert.Equal(t, doctor.Skip, look(nil).Verdict, "%s, without DRYRUN", name)
 		for _, r := range use.Rights {
-			if r.Name == "time" || r.Name == "scan" || r.Name == "info" || r.Name == "acl|whoami" {
+			if slices.Contains([]string{"time", "scan", "info", "acl|whoami", "acl|dryrun"}, r.Name) {
 				continue // doctor needs them itself
 			}
 			c := look(&r, "+acl|dryrun", "+acl|whoami")

@@ -127,14 +127,14 @@ const (
 
 // allows asks ACL DRYRUN. A server without ACL allows what it has, and so does a rule that leaves nothing out. Nothing ever runs.
 func (p *patient) allows(ctx context.Context, use rights.Use, r rights.Right) answer {
-	if command := topLevel(r); command != "" && p.gone(ctx, command) {
+	if command := topLevel(r); command != "" && !p.exists(ctx, command) {
 		return denied // renamed away, or not there: as good as refused
 	}
 	user := cmp.Or(p.opts.User, p.user)
 	if user == "" {
 		return map[bool]answer{true: untold, false: allowed}[p.exists(ctx, "ACL")]
 	}
-	reply, err := redis.String(p.do(ctx, "ACL", append([]any{"DRYRUN", user}, p.trial(use, r)...)...))
+	reply, err := p.dryrun(ctx, user, p.trial(use, r)...)
 	switch {
 	case err != nil && p.unlimited(ctx, user), err == nil && reply == "OK":
 		return allowed
@@ -175,55 +175,15 @@ func (p *patient) trial(use rights.Use, r rights.Right) []any {
 		}
 		return []any{"PUBLISH", channel, "x"}
 	case rights.Key:
-		if use.Has("eval") {
+		switch {
+		case use.Has("eval"):
 			return []any{"EVAL", "return 1", "1", keyOf(r.Name, key)}
+		case use.Has("setnx"):
+			return []any{"SETNX", keyOf(r.Name, key), "x"}
 		}
-		return []any{"SETNX", keyOf(r.Name, key), "x"}
+		return []any{"PTTL", keyOf(r.Name, key)} // of a tool that only reads
 	}
-	command, sub, _ := strings.Cut(strings.ToUpper(r.Name), "|")
-	words := []any{command}
-	if sub != "" {
-		words = append(words, sub)
-	}
-	return append(words, arguments(r.Name, key, keyOf(rights.Namespace, ""))...)
-}
-
-// forms are what commands need to be asked about. KEY stands for a lock's key, RECORD for a namespace's record.
-var forms = map[string]string{
-	"KEY":        "get del pttl type exists mget watch persist",
-	"KEY 1":      "set setnx getset pexpire",
-	"KEY 1 m":    "zadd",
-	"KEY m":      "zrem zscore zrank",
-	"KEY 0 0":    "zrange",
-	"RECORD":     "hgetall hlen hkeys",
-	"RECORD f":   "hget hmget hdel hexists",
-	"RECORD f v": "hset",
-	"RECORD f 1": "hincrby",
-	"OFF":        "client|tracking",
-	"0 1":        "wait",
-	"get":        "command|info config|get",
-	"0000000000000000000000000000000000000000 0": "eval evalsha",
-	"lockmigrate:wake:lockmigrate-doctor":        "subscribe unsubscribe",
-	"lockmigrate:wake:lockmigrate-doctor x":      "publish spublish",
-}
-
-// arguments are what a command needs to be asked about.
-func arguments(name, key, record string) (words []any) {
-	for form, commands := range forms {
-		if !slices.Contains(strings.Fields(commands), name) {
-			continue
-		}
-		for word := range strings.FieldsSeq(form) {
-			switch word {
-			case "KEY":
-				word = key
-			case "RECORD":
-				word = record
-			}
-			words = append(words, word)
-		}
-	}
-	return words
+	return redis.Args{}.AddFlat(strings.Split(strings.ToUpper(r.Name), "|"))
 }
 
 // tracking tries it on a connection of its own: the state ends with the connection.
@@ -251,15 +211,15 @@ func monitorRight(ctx context.Context, p *patient) (Verdict, string, string) {
 			others++
 		}
 	}
-	allowed, known := p.may(ctx, "MONITOR")
+	said, err := p.dryrun(ctx, p.user, "MONITOR")
 	switch {
 	case !p.exists(ctx, "MONITOR"):
 		return Warn, "MONITOR is renamed or disabled", "observe cannot work there, and verify has its counters only"
-	case known && !allowed:
+	case err == nil && said != "OK":
 		return Warn, fmt.Sprintf("user %s may not use MONITOR", p.user), fmt.Sprintf("ACL SETUSER %s +monitor for the time of the migration", p.user)
 	case others > 0:
 		return Warn, fmt.Sprintf("%d other clients run MONITOR already", others), "each may cost a large part of the throughput; end them"
-	case !known:
+	case err != nil:
 		return skip("whether MONITOR is allowed cannot be asked before 7.0")
 	}
 	return Pass, "MONITOR may be used", ""
