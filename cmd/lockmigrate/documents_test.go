@@ -178,7 +178,7 @@ func runProxy(t *testing.T, s *redistest.Server, place string, words []string) {
 	forget(s)
 	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Patterns: []string{"lock.order.*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second, Stage: stages.Bridge}))
-	address := freePort(t)
+	address := redistest.FreeAddr(t)
 	for n, word := range words {
 		switch word {
 		case "--listen":

@@ -31,7 +31,7 @@ func TestSidecarHandover(t *testing.T) {
 	}
 	expect(t, exitUsage, "sidecar", "--redis", a.URL(), "--handover", "to-b", "--new", b.URL(), "--dialect", "jedis-ms")
 	expect(t, exitUsage, "sidecar", "--redis", a.URL(), "--handover", "to-b", "--new", b.URL(), "--data", "old")
-	addr := freePort(t)
+	addr := redistest.FreeAddr(t)
 	book, err := os.ReadFile("../../docs/handover.md")
 	require.NoError(t, err)
 	_, chapter, _ := strings.Cut(string(book), "## Services that nobody changes")

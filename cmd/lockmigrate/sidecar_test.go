@@ -20,14 +20,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-// freePort returns a port of the loopback that nobody listens on.
-func freePort(t *testing.T) string {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // fetch returns what a status page says, 0 while it says nothing.
 func fetch(url string) (code int, text string) {
 	client := http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
@@ -43,7 +35,7 @@ func fetch(url string) (code int, text string) {
 // sidecarOf runs a sidecar called billing until stop, which returns its log. It is ready.
 func sidecarOf(t *testing.T, url, drain string) (addr, status string, stop func() (log string)) {
 	t.Helper()
-	addr = freePort(t)
+	addr = redistest.FreeAddr(t)
 	status, stop = sidecarWith(t, "sidecar", "--redis", url, "--listen", addr, "--namespace", "orders", "--name", "billing", "--drain", drain)
 	return addr, status, stop
 }
@@ -52,7 +44,7 @@ func sidecarOf(t *testing.T, url, drain string) (addr, status string, stop func(
 func sidecarWith(t *testing.T, args ...string) (status string, stop func() (log string)) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(context.Background())
-	status = freePort(t)
+	status = redistest.FreeAddr(t)
 	ended := make(chan string, 1)
 	go func() {
 		code, _, stderr := lockmigrateIn(ctx, false, append(args, "--status", status)...)
@@ -126,7 +118,7 @@ func TestSidecarTransports(t *testing.T) {
 	server := redistest.TLS(t, certs)
 	known := []string{"--redis", "rediss://" + server.Addr + "/0", "--tls-ca", certs.CA, "--tls-cert", certs.ClientCert, "--tls-key", certs.ClientKey}
 	expect(t, exitDone, append([]string{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--stage", "bridge", "--execute"}, known...)...)
-	tcp, path := freePort(t), filepath.Join(t.TempDir(), "sidecar.sock")
+	tcp, path := redistest.FreeAddr(t), filepath.Join(t.TempDir(), "sidecar.sock")
 	sidecarWith(t, append([]string{"sidecar", "--namespace", "orders", "--name", "nightly", "--listen", "redispy-float=" + tcp, "--listen", "none=unix:" + path,
 		"--drain", "0s", "--listen-cert", certs.ServerCert, "--listen-key", certs.ServerKey, "--listen-ca", certs.CA}, known...)...)
 	secure := []redis.DialOption{redis.DialUseTLS(true), redis.DialTLSConfig(certs.Client)}
@@ -214,7 +206,7 @@ func TestSidecarWaitsForItsServer(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t, "--appendonly", "yes", "--appendfsync", "always")
 	operator{t, s.URL()}.creates("orders", "lock:*")
-	addr, status := freePort(t), freePort(t)
+	addr, status := redistest.FreeAddr(t), redistest.FreeAddr(t)
 	line := func(url string, more ...string) []string {
 		return append([]string{"sidecar", "--redis", url, "--listen", addr, "--status", status, "--namespace", "orders", "--name", "billing", "--drain", "0s"}, more...)
 	}

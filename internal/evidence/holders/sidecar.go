@@ -31,12 +31,7 @@ type incarnation struct {
 // StartSidecar starts what command returns for an address of the loopback, waits until it listens, and kills it with the test.
 func StartSidecar(t testing.TB, command func(addr string) *exec.Cmd) *Sidecar {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &Sidecar{Addr: l.Addr().String(), t: t, command: command}
-	_ = l.Close()
+	s := &Sidecar{Addr: redistest.FreeAddr(t), t: t, command: command}
 	s.Start()
 	t.Cleanup(s.Kill)
 	return s

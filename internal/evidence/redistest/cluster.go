@@ -65,7 +65,7 @@ func newCluster(t testing.TB, name string, masters, replicas int, secure *tls.Co
 		s := newServerOf(t, name, slices.Concat(args, []string{"--cluster-config-file", fmt.Sprintf("nodes-%d.conf", i)})...)
 		s.bus, s.tls = busOf(s.Addr), secure
 		if !before7 {
-			_, s.bus, _ = net.SplitHostPort(freeAddr(t))
+			_, s.bus, _ = net.SplitHostPort(FreeAddr(t))
 			s.args = append(s.args, "--cluster-port", s.bus)
 		}
 		all = append(all, s)

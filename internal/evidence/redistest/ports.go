@@ -15,10 +15,10 @@ var (
 	ports = map[int]net.PacketConn{}
 )
 
-// freeAddr returns an address that nobody uses. Its port is below those that the system gives to outgoing
+// FreeAddr returns an address that nobody uses. Its port is below those that the system gives to outgoing
 // connections, and it is given out once: a server may be down for a while and come back on it. The port
 // 10,000 above is free too: a cluster's node takes it for its bus unless it is told otherwise.
-func freeAddr(t testing.TB) string {
+func FreeAddr(t testing.TB) string {
 	t.Helper()
 	portsMu.Lock()
 	defer portsMu.Unlock()

@@ -191,7 +191,7 @@ func (s *Server) PID() int {
 
 // newServer prepares a server that is not started yet.
 func newServer(t testing.TB, args ...string) *Server {
-	s := &Server{Addr: freeAddr(t), t: t, args: args, dir: t.TempDir()}
+	s := &Server{Addr: FreeAddr(t), t: t, args: args, dir: t.TempDir()}
 	for i, a := range args {
 		if a == "--requirepass" && i+1 < len(args) {
 			s.Password = args[i+1]

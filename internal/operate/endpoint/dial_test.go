@@ -65,10 +65,7 @@ func TestDial(t *testing.T) {
 }
 
 func TestDialNobody(t *testing.T) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr := l.Addr().String()
-	_ = l.Close()
+	addr := redistest.FreeAddr(t)
 	assert.EqualError(t, dialError(t, "redis://:hunter2@"+addr, TLSFiles{}), "cannot connect to "+addr+": connection refused")
 	assert.Contains(t, dialError(t, "redis://no-such-host.invalid", TLSFiles{}).Error(), "cannot connect to no-such-host.invalid:6379: ")
 }

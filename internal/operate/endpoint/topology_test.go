@@ -46,11 +46,8 @@ func sentinelAt(t *testing.T, master, epoch string) string {
 func TestSentinel(t *testing.T) {
 	master := redistest.Mini(t)
 	good := sentinel(t, master.Addr)
-	gone, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	_ = gone.Close()
-
-	e := parsed(t, "redis+sentinel://"+gone.Addr().String()+","+good+"/orders?db=2", TLSFiles{})
+	gone := redistest.FreeAddr(t)
+	e := parsed(t, "redis+sentinel://"+gone+","+good+"/orders?db=2", TLSFiles{})
 	writes(t, e)
 	assert.True(t, master.Mini.DB(2).Exists("k"))
 
@@ -59,7 +56,7 @@ func TestSentinel(t *testing.T) {
 	assert.Equal(t, []string{master.Addr}, masters)
 
 	assert.EqualError(t, dialError(t, "redis+sentinel://"+good+"/other", TLSFiles{}), "the sentinel "+good+` knows no master "other"`)
-	assert.EqualError(t, dialError(t, "redis+sentinel://"+gone.Addr().String()+","+good+"/other", TLSFiles{}), "the sentinel "+good+` knows no master "other"`, "not that one is dead")
+	assert.EqualError(t, dialError(t, "redis+sentinel://"+gone+","+good+"/other", TLSFiles{}), "the sentinel "+good+` knows no master "other"`, "not that one is dead")
 	assert.EqualError(t, dialError(t, "redis+sentinel://"+master.Addr+"/orders", TLSFiles{}), master.Addr+" is no sentinel")
 }
 

@@ -1,11 +1,9 @@
 package deploy_test
 
 import (
-	"context"
 	"debug/elf"
 	"fmt"
 	"io"
-	"net"
 	"net/http"
 	"os"
 	"os/exec"
@@ -163,14 +161,6 @@ func (i image) serves(t *testing.T, c container, address, path string) string {
 	return metrics
 }
 
-func freeAddress(t *testing.T) string {
-	t.Helper()
-	l, err := (&net.ListenConfig{}).Listen(context.Background(), "tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	return l.Addr().String()
-}
-
 // TestContainers builds what the image has in it, and runs each command line of compose.yaml and of the manifests with it, against a real
 // server. Windows are shorter, and addresses are free ones. What alerts and dashboard ask for is what these processes export.
 func TestContainers(t *testing.T) {
@@ -193,7 +183,7 @@ func TestContainers(t *testing.T) {
 		}
 	}
 	for _, c := range lines {
-		address := freeAddress(t)
+		address := redistest.FreeAddr(t)
 		short := strings.NewReplacer("26h", "2s", "10m", "1s", "25h", "1s", "1m", "300ms", "0.0.0.0:8787", address, "0.0.0.0:9180", address)
 		for n, word := range c.args {
 			c.args[n] = short.Replace(word)
@@ -203,7 +193,7 @@ func TestContainers(t *testing.T) {
 		case "serve":
 			all.scraped(i.serves(t, c, address, "/api/state"))
 		case "sidecar":
-			c.args = append(c.args, "--listen", freeAddress(t), "--drain", "100ms")
+			c.args = append(c.args, "--listen", redistest.FreeAddr(t), "--drain", "100ms")
 			all.scraped(i.serves(t, c, address, "/readyz"))
 		case "verify":
 			command, output := i.start(t, c)

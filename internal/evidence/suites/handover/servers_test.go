@@ -67,16 +67,6 @@ func daemon(t testing.TB, as *syscall.Credential, answers func(context.Context) 
 	}
 }
 
-// freeAddr is an address of the loopback on which nobody listens.
-func freeAddr(t testing.TB) (addr, port string) {
-	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	defer l.Close()
-	_, port, _ = net.SplitHostPort(l.Addr().String())
-	return l.Addr().String(), port
-}
-
 // startPostgres starts a PostgreSQL of Debian's package, in a folder of its own. It refuses to run as root, so then it is the user postgres.
 func startPostgres(t testing.TB) (addr string) {
 	t.Helper()
@@ -102,7 +92,8 @@ func startPostgres(t testing.TB) (addr string) {
 	initdb.SysProcAttr, initdb.Dir = &syscall.SysProcAttr{Credential: as}, dir
 	out, err := initdb.CombinedOutput()
 	require.NoError(t, err, string(out))
-	addr, port := freeAddr(t)
+	addr = redistest.FreeAddr(t)
+	_, port, _ := net.SplitHostPort(addr)
 	daemon(t, as, func(ctx context.Context) error {
 		conn, err := pgx.ConnectConfig(ctx, postgresConfig(addr))
 		if err == nil {
@@ -125,8 +116,7 @@ func postgresConfig(addr string) *pgx.ConnConfig {
 func startEtcd(t testing.TB) (addr string) {
 	t.Helper()
 	redistest.Need(t, redistest.Etcd)
-	addr, _ = freeAddr(t)
-	peers, _ := freeAddr(t)
+	addr, peers := redistest.FreeAddr(t), redistest.FreeAddr(t)
 	client := etcdClient(addr)
 	t.Cleanup(func() { _ = client.Close() })
 	daemon(t, nil, func(ctx context.Context) error { _, err := client.Get(ctx, "k"); return err },

@@ -42,10 +42,7 @@ func spent(t testing.TB, pid int) float64 {
 
 // haproxy starts HAProxy, which copies TCP with two threads.
 func haproxy(t testing.TB, server string) (pid int, addr string) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	require.NoError(t, err)
-	addr = l.Addr().String()
-	_ = l.Close()
+	addr = redistest.FreeAddr(t)
 	file := filepath.Join(t.TempDir(), "haproxy.cfg")
 	config := "global\n nbthread 2\n maxconn 2000\ndefaults\n mode tcp\n timeout connect 5s\n timeout client 1h\n timeout server 1h\nlisten r\n bind %s\n server s %s\n"
 	require.NoError(t, os.WriteFile(file, fmt.Appendf(nil, config, addr, server), 0o600))
