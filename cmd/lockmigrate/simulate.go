@@ -1,8 +1,8 @@
 package main
 
 import (
+	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -17,17 +17,18 @@ import (
 
 // simulateFlags are the flags of simulate.
 type simulateFlags struct {
-	axes           sim.Grid
-	runs           int
-	seed           uint64
-	html, scenario string
-	run            time.Duration
-	as             string
-	shrink         bool
+	schemes           []string
+	skew, lease, hold string
+	runs              int
+	seed              uint64
+	html, scenario    string
+	run               time.Duration
+	as                string
+	shrink            bool
 }
 
 func newSimulateCommand(env *environment) *cobra.Command {
-	flags := simulateFlags{axes: sim.StandardGrid()}
+	var flags simulateFlags
 	cmd := &cobra.Command{
 		Use:   "simulate [flags]",
 		Short: "Show where clock skew and other faults break each scheme, and how",
@@ -47,11 +48,10 @@ func newSimulateCommand(env *environment) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	axes := &flags.axes
-	f.StringSliceVar(&axes.Schemes, "scheme", nil, "the fleets to compare: `NAME`,... (default all: legacy, mixed-25, mixed-50, mixed-75, bridge, modern); with --as also clobber, the break that needs no skew")
-	f.Var((*axis)(&axes.Skews), "skew", "by how much one clock is ahead: `FROM:TO:STEP`, or one value")
-	f.Var((*axis)(&axes.Leases), "lease", "the leases of the first map: `FROM:TO:STEP`, or one value, which the second map has too")
-	f.Var((*axis)(&axes.Holds), "hold", "the hold times of the second map: `FROM:TO:STEP`, or one value, which the first map has too")
+	f.StringSliceVar(&flags.schemes, "scheme", nil, "the fleets to compare: `NAME`,... (default all: legacy, mixed-25, mixed-50, mixed-75, bridge, modern); with --as also clobber, the break that needs no skew")
+	f.StringVar(&flags.skew, "skew", "", "by how much one clock is ahead: `FROM:TO:STEP`, or one value (default -12s:12s:1s)")
+	f.StringVar(&flags.lease, "lease", "", "the leases of the first map: `FROM:TO:STEP`, or one value, which the second map has too (default 3s:12s:1s)")
+	f.StringVar(&flags.hold, "hold", "", "the hold times of the second map: `FROM:TO:STEP`, or one value, which the first map has too (default 1s:12s:1s)")
 	f.IntVar(&flags.runs, "runs", 5, "how many seeds to run, in each cell or of the scenario")
 	f.Uint64Var(&flags.seed, "seed", 1, "the first seed")
 	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the page to this `FILE`; empty for none")
@@ -104,7 +104,7 @@ func (f *simulateFlags) ofScenario(cmd *cobra.Command, env *environment) error {
 
 // ofCell shows one run of one cell of a sweep.
 func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
-	if slices.Equal(f.axes.Schemes, []string{"clobber"}) {
+	if slices.Equal(f.schemes, []string{"clobber"}) {
 		if err := unused(cmd, "--scheme clobber: its run is known, and the smallest", "scheme", "as"); err != nil {
 			return err
 		}
@@ -113,14 +113,8 @@ func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
 	if err := unused(cmd, "--as: it shows one cell", "scheme", "skew", "lease", "hold", "seed", "as", "shrink"); err != nil {
 		return err
 	}
-	for flag, one := range map[string]struct {
-		axis  *[]time.Duration
-		usual time.Duration
-	}{"skew": {&f.axes.Skews, 0}, "lease": {&f.axes.Leases, f.axes.Lease}, "hold": {&f.axes.Holds, f.axes.Hold}} {
-		if !cmd.Flags().Changed(flag) {
-			*one.axis = []time.Duration{one.usual}
-		}
-	}
+	usual := sim.StandardGrid()
+	f.skew, f.lease, f.hold = cmp.Or(f.skew, "0s"), cmp.Or(f.lease, usual.Lease.String()), cmp.Or(f.hold, usual.Hold.String())
 	g, err := f.grid()
 	if err != nil {
 		return err
@@ -134,12 +128,22 @@ func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
 
 // grid checks the flags and makes the axes.
 func (f *simulateFlags) grid() (g sim.Grid, err error) {
-	if g = f.axes; len(g.Schemes) == 0 {
-		g.Schemes = sim.Schemes
-	}
-	for _, name := range g.Schemes {
+	g = sim.StandardGrid()
+	for _, name := range f.schemes {
 		if !slices.Contains(sim.Schemes, name) {
 			return g, usageError(oneOf(sim.Schemes), "no scheme is named %q", name)
+		}
+		g.Schemes = f.schemes
+	}
+	for _, axis := range []struct {
+		flag, text string
+		to         *[]time.Duration
+	}{{"skew", f.skew, &g.Skews}, {"lease", f.lease, &g.Leases}, {"hold", f.hold, &g.Holds}} {
+		if axis.text == "" {
+			continue
+		}
+		if *axis.to, err = steps(axis.flag, axis.text); err != nil {
+			return g, err
 		}
 	}
 	if f.runs < 1 || f.runs > 1_000_000 {
@@ -159,46 +163,24 @@ func (f *simulateFlags) grid() (g sim.Grid, err error) {
 	return g, nil
 }
 
-// axis is the value of a flag that takes FROM:TO:STEP, or a single duration.
-type axis []time.Duration
-
-// String implements pflag.Value, as do the methods below.
-func (a *axis) String() string {
-	switch n := len(*a); n {
-	case 0:
-		return ""
-	case 1:
-		return (*a)[0].String()
-	default:
-		return fmt.Sprintf("%v:%v:%v", (*a)[0], (*a)[n-1], (*a)[1]-(*a)[0])
-	}
-}
-
-// Type is a string's: help shows the default in quotes.
-func (a *axis) Type() string { return "string" }
-
-// Set reads the value.
-func (a *axis) Set(text string) error {
+// steps reads FROM:TO:STEP, or a single duration.
+func steps(flag, text string) ([]time.Duration, error) {
 	var values []time.Duration
+	wrong := usageError("write FROM:TO:STEP such as -10s:10s:1s, with at most 1,000 steps", "--%s cannot be %s", flag, shown(text))
 	for part := range strings.SplitSeq(text, ":") {
 		d, err := time.ParseDuration(part)
 		if err != nil {
-			return err
+			return nil, wrong
 		}
 		values = append(values, d)
 	}
 	switch {
+	case len(values) == 1:
+		return values, nil
 	case len(values) == 3 && values[2] > 0 && values[0] <= values[1] && (values[1]-values[0])/values[2] < 1000:
-		values = sim.Range(values[0], values[1], values[2])
-	case len(values) != 1:
-		return errors.New("these are no steps") // hint says what there may be
+		return sim.Range(values[0], values[1], values[2]), nil
 	}
-	*a = values
-	return nil
-}
-
-func (a *axis) hint() string {
-	return "write FROM:TO:STEP such as -10s:10s:1s, with at most 1,000 steps"
+	return nil, wrong
 }
 
 func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, command string) error {
