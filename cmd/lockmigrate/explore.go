@@ -68,7 +68,7 @@ func runExplore(ctx context.Context, env *environment, wanted []string) error {
 	start := env.now()
 	found := make([]explore.Finding, len(claims))
 	var done atomic.Int64
-	sim.Each(ctx, 0, len(claims), func(_ *sim.World, i int) { // the searches know nothing of each other: their findings are the same in any order
+	sim.Each(ctx, len(claims), func(_ *sim.World, i int) { // the searches know nothing of each other: their findings are the same in any order
 		status.Update("explore %s %d of %d claims: %s", bar(float64(done.Load())/float64(len(claims))), done.Load(), len(claims), claims[i].ID)
 		began := env.now()
 		found[i] = explore.Check(ctx, claims[i], explore.DefaultStates)

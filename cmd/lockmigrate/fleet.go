@@ -33,9 +33,8 @@ func readScenario(path string) (*scenario.Scenario, error) {
 // see it.
 func runScenario(env *environment, s *scenario.Scenario, path string) error {
 	counts := map[[2]int]int64{}
-	play := sim.Parallel{Overlap: func(came, inside int) { counts[[2]int{came, inside}]++ }}
 	start := env.now()
-	sum := play.Run(&s.Fleet, s.Seed, max(s.Seeds, 1))
+	sum := sim.RunAll(&s.Fleet, s.Seed, max(s.Seeds, 1), func(came, inside int) { counts[[2]int{came, inside}]++ })
 	wall := env.now().Sub(start)
 	if err := printFleet(env, s, &sum, blame(s, counts), wall); err != nil {
 		return err

@@ -251,6 +251,6 @@ func (o *Options) length(g *group, r *rand.Rand, parts int) time.Duration {
 // parallel runs f for each number below n, on all cores. Each result is a function of its number.
 func parallel(n int, f func(w *sim.World, i int) oneDraw) []oneDraw {
 	results := make([]oneDraw, n)
-	sim.Each(context.Background(), 0, n, func(w *sim.World, i int) { results[i] = f(w, i) })
+	sim.Each(context.Background(), n, func(w *sim.World, i int) { results[i] = f(w, i) })
 	return results
 }

@@ -39,7 +39,7 @@ func TestFromProfile(t *testing.T) {
 		assert.Equal(t, s.Fleet.Clients[1].Member, again.Fleet.Clients[1].Member, name)
 		hours := redistest.Rounds(3, 24)
 		s.Fleet.Until = time.Duration(hours) * time.Hour
-		sum, who := new(sim.Parallel).Run(&s.Fleet, 1, 1), s.Fleet.Clients[0].Member
+		sum, who := sim.RunAll(&s.Fleet, 1, 1, nil), s.Fleet.Clients[0].Member
 		switch name {
 		case "legacy":
 			if redistest.Wanted(redistest.Proofs) {

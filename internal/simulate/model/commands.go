@@ -9,43 +9,48 @@ import (
 // Operation executes one command.
 type Operation func(*call) protocol.Reply
 
-// operations is the whole command set: what is not here is an unknown command.
-var operations = [...]Operation{
-	protocol.SetNX:      setNX,
-	protocol.Get:        get,
-	protocol.GetSet:     getSet,
-	protocol.Del:        del,
-	protocol.Watch:      watchKey,
-	protocol.Unwatch:    unwatch,
-	protocol.Commit:     commit,
-	protocol.CompareDel: compareDel,
-	protocol.CompareSet: compareSet,
+// operations is the whole command set, with the names that people know: what is not here is an unknown command.
+var operations = [...]struct {
+	name string
+	run  Operation
+}{
+	protocol.SetNX:      {"SETNX", setNX},
+	protocol.Get:        {"GET", get},
+	protocol.GetSet:     {"GETSET", getSet},
+	protocol.Del:        {"DEL", del},
+	protocol.Watch:      {"WATCH", watchKey},
+	protocol.Unwatch:    {"UNWATCH", unwatch},
+	protocol.Commit:     {"MULTI SET EXEC", commit},
+	protocol.CompareDel: {"compare_del", compareDel},
+	protocol.CompareSet: {"compare_set", compareSet},
 
-	protocol.BridgeTake:   bridgeTake,
-	protocol.BridgeSettle: bridgeSettle,
-	protocol.BridgeExtend: bridgeExtend,
-	protocol.BridgeDrop:   bridgeDrop,
+	protocol.BridgeTake:   {"bridge_acquire", bridgeTake},
+	protocol.BridgeSettle: {"bridge_settle", bridgeSettle},
+	protocol.BridgeExtend: {"bridge_renew", bridgeExtend},
+	protocol.BridgeDrop:   {"bridge_release", bridgeDrop},
 
-	settlePutting: bridgeSettle,
-	Copying:       copying,
+	settlePutting: {"bridge_settle, putting back", bridgeSettle},
+	Copying:       {"SET PX", copying},
 
-	protocol.SidecarTake: sidecarTake,
-	protocol.SidecarGet:  sidecarGet,
-	protocol.SidecarDel:  sidecarDel,
-	protocol.SidecarKeep: sidecarKeep,
+	protocol.SidecarTake: {"sidecar_take", sidecarTake},
+	protocol.SidecarGet:  {"sidecar_get", sidecarGet},
+	protocol.SidecarDel:  {"sidecar_del", sidecarDel},
+	protocol.SidecarKeep: {"sidecar_keep", sidecarKeep},
 
-	protocol.SetToken:     setToken,
-	protocol.Take:         take,
-	protocol.Extend:       extend,
-	protocol.Queue:        enqueue,
-	protocol.QueueRelease: queueRelease,
+	protocol.SetToken:     {"SET NX PX", setToken},
+	protocol.Take:         {"modern_take", take},
+	protocol.Extend:       {"modern_extend", extend},
+	protocol.Queue:        {"modern_queue", enqueue},
+	protocol.QueueRelease: {"modern_release", queueRelease},
 
-	protocol.RedissonTake:    redissonTake,
-	protocol.RedissonExtend:  redissonExtend,
-	protocol.RedissonRelease: redissonRelease,
+	protocol.RedissonTake:    {"modern_redisson_take", redissonTake},
+	protocol.RedissonExtend:  {"modern_redisson_extend", redissonExtend},
+	protocol.RedissonRelease: {"modern_redisson_release", redissonRelease},
 }
 
-func init() { operations[protocol.SidecarRun] = sidecarRun } // it runs another of them
+func init() { // it runs another of them
+	operations[protocol.SidecarRun].name, operations[protocol.SidecarRun].run = "sidecar_run", sidecarRun
+}
 
 const wrongType = "WRONGTYPE Operation against a key holding the wrong kind of value"
 

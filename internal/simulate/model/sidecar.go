@@ -421,7 +421,7 @@ func sidecarRun(c *call) protocol.Reply {
 		c.write(key, s.text, 0)
 	}
 	c.command = cmd.Sidecar.Runs
-	reply := operations[c.command.Op](c)
+	reply := operations[c.command.Op].run(c)
 	c.command = cmd
 	now, there := c.text(key)
 	lasts := c.pttl(key)

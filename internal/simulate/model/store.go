@@ -112,13 +112,13 @@ func (s *Store) Exec(now protocol.Instant, conn uint32, writer uint64, command *
 			return operation(c)
 		}
 	}
-	if int(command.Op) >= len(operations) || operations[command.Op] == nil {
+	if int(command.Op) >= len(operations) || operations[command.Op].run == nil {
 		return fault("ERR unknown command")
 	}
 	if i := c.find(command.Key); i >= 0 {
 		s.Last.Had, s.Last.Before = true, s.entries[i]
 	}
-	return operations[command.Op](c)
+	return operations[command.Op].run(c)
 }
 
 // Look returns what a key holds at the server's time now.

@@ -80,7 +80,7 @@ func run(s *scenario.Scenario, trace func(*sim.Record), traced bool) sim.Tally {
 		w := sim.World{Trace: trace}
 		w.Run(&s.Fleet, s.Seed)
 	}
-	return new(sim.Parallel).Run(&s.Fleet, s.Seed, max(s.Seeds, 1)).Tally
+	return sim.RunAll(&s.Fleet, s.Seed, max(s.Seeds, 1), nil).Tally
 }
 
 func update(t *testing.T, file string, s *scenario.Scenario, tally *sim.Tally, lines []string) {

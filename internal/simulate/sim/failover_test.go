@@ -2,6 +2,7 @@ package sim
 
 import (
 	"fmt"
+	"runtime"
 	"testing"
 	"time"
 
@@ -135,17 +136,17 @@ func smallFleet(scheme model.Scheme) *Fleet {
 	return f
 }
 
-func TestAnyNumberOfWorkersIsOneResult(t *testing.T) {
+func TestAnyNumberOfCoresIsOneResult(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(0))
 	for _, scheme := range []model.Scheme{model.Legacy, model.Bridge, model.Modern, model.Sidecar} {
 		f := smallFleet(scheme)
 		var results [3]Sum
-		for i, workers := range []int{1, 2, 5} {
-			p := Parallel{Workers: workers}
-			results[i] = p.Run(f, 7, 3)
+		for i, cores := range []int{1, 2, 5} {
+			runtime.GOMAXPROCS(cores)
+			results[i] = RunAll(f, 7, 3, nil)
 		}
 		require.Equal(t, results[0], results[1], scheme)
 		require.Equal(t, results[0], results[2], scheme)
-		require.Equal(t, new(World).Run(f, 7).Tally, new(Parallel).Run(f, 7, 1).Tally, scheme)
 		sum := results[0]
 		require.Greater(t, sum.Acquisitions, int64(1000), scheme)
 		require.Greater(t, sum.LongestWait, 30*time.Millisecond, "nobody met: the fleet says nothing about exclusion")
@@ -160,15 +161,14 @@ func TestKeysAreShared(t *testing.T) {
 	}
 	f.Clients[3].Offset = time.Minute
 	pairs := 0
-	p := Parallel{Overlap: func(int, int) { pairs++ }}
-	p.Run(f, 1, 5)
+	RunAll(f, 1, 5, func(int, int) { pairs++ })
 	require.Positive(t, pairs, "a clock ahead by two leases breaks the lock")
 
 	for i := range f.Clients {
 		f.Clients[i].Keys = []KeySet{{Prefix: fmt.Sprint("own-", i, ":"), Count: 20}}
 	}
 	pairs = 0
-	p.Run(f, 1, 5)
+	RunAll(f, 1, 5, func(int, int) { pairs++ })
 	require.Zero(t, pairs, "each has keys of its own")
 }
 
@@ -181,7 +181,7 @@ func TestMastersKeepTheRate(t *testing.T) {
 		f.Clients[i].Keys[0].Count = 200
 	}
 	w := new(World)
-	parted := w.Run(f, 1).Turns
+	parted := RunAll(f, 1, 1, nil).Turns
 	for master := range f.Masters {
 		require.InEpsilon(t, float64(parted)/4, w.runMaster(f, 1, master).Turns, 0.25, "each master has about a quarter of the keys")
 	}
@@ -201,7 +201,9 @@ func TestACrashIsEverywhere(t *testing.T) {
 			crashes[r.Client][r.At]++
 		}
 	}}
-	w.Run(f, 1)
+	for master := range f.Masters {
+		w.runMaster(f, 1, master)
+	}
 	require.Len(t, crashes, 40)
 	for client, times := range crashes {
 		for at, n := range times {

@@ -122,19 +122,18 @@ type Outcome struct {
 
 // Sweep is a list of cells and how often to run each.
 type Sweep struct {
-	Cells   []Cell
-	Runs    int
-	Seed    uint64
-	Workers int // 0 is one for each core
+	Cells []Cell
+	Runs  int
+	Seed  uint64
 	// Progress, if set, is called now and then with the number of cells done.
 	Progress func(done int)
 }
 
-// Run runs all cells. The outcome is the same for any number of workers.
+// Run runs all cells. The outcome is the same for any number of cores.
 func (p *Sweep) Run(ctx context.Context) ([]Outcome, error) {
 	outcomes := make([]Outcome, len(p.Cells))
 	var done atomic.Int64
-	Each(ctx, p.Workers, len(p.Cells), func(w *World, i int) {
+	Each(ctx, len(p.Cells), func(w *World, i int) {
 		outcomes[i] = p.cell(w, i)
 		if n := done.Add(1); p.Progress != nil && n%16 == 0 {
 			p.Progress(int(n))

@@ -63,7 +63,7 @@ func TestSameAtAnyNumberOfThreads(t *testing.T) {
 	var first []Outcome
 	for _, threads := range []int{1, 2, 7} {
 		before := runtime.GOMAXPROCS(threads)
-		p := Sweep{Cells: g.Cells(), Runs: 2, Seed: 7, Workers: threads}
+		p := Sweep{Cells: g.Cells(), Runs: 2, Seed: 7}
 		outcomes, err := p.Run(context.Background())
 		runtime.GOMAXPROCS(before)
 		require.NoError(t, err)
@@ -91,7 +91,7 @@ func TestTokenLocksSurviveEverythingPromised(t *testing.T) {
 				f.Clients[i].DriftPPM = 500 * int64(1-2*(i%2))
 				f.Clients[i].Chaos = Chaos{CrashEvery: Uniform(5*time.Second, time.Minute), Restart: Fixed(time.Second), StepEvery: Uniform(time.Second, time.Minute), Step: Uniform(-time.Hour, time.Hour)}
 			}
-			sum := new(Parallel).Run(f, 3, 40)
+			sum := RunAll(f, 3, 40, nil)
 			require.Zero(t, sum.Overlaps, "%s hold %v seed %d", scheme, hold, sum.FirstSeed)
 			require.Zero(t, sum.Hazards[FenceDisorder])
 		}

@@ -12,7 +12,7 @@ import (
 type World struct {
 	// Trace, if set, receives every record of the run in order. The record is its own until it returns.
 	Trace func(*Record)
-	// Blamed counts, for each client of the last run, on its last master, the overlaps that are its doing. A failover is no client's.
+	// Blamed counts, for each client of the last run, the overlaps that are its doing. A failover is no client's.
 	Blamed []int
 	// Record, if set, receives every random decision.
 	Recorded *Plan
@@ -76,7 +76,7 @@ type member struct {
 	loss     loss   // of the present hold, or of the last one
 }
 
-// Result is what a run came to, on one master or on all.
+// Result is what a run came to.
 type Result struct {
 	Seed      uint64
 	Hash      uint64
@@ -85,18 +85,8 @@ type Result struct {
 	Tally
 }
 
-// Run plays a fleet's run of one seed. The masters of a fleet with several are played one after the other; Parallel
-// plays them side by side.
-func (w *World) Run(fleet *Fleet, seed uint64) Result {
-	all := w.runMaster(fleet, seed, 0)
-	for i := 1; i < fleet.Masters; i++ {
-		r := w.runMaster(fleet, seed, i)
-		all.Hash = folded(all.Hash, r.Hash)
-		all.Ops += r.Ops
-		all.Tally.Add(&r.Tally)
-	}
-	return all
-}
+// Run plays a fleet's run of one seed, on its only master, or on the first of several: RunAll plays all of them.
+func (w *World) Run(fleet *Fleet, seed uint64) Result { return w.runMaster(fleet, seed, 0) }
 
 // Sum is what several runs came to together.
 type Sum struct {
