@@ -69,16 +69,6 @@ func TestAClaimStandsAlone(t *testing.T) {
 	}
 }
 
-// TestCanonicalCounterexample: two clients, at most eight server commands, and none of its steps can be
-// left out, since no shorter run breaks the claim.
-func TestCanonicalCounterexample(t *testing.T) {
-	c := claimNamed("LL-ahead")
-	f := Check(context.Background(), c, DefaultStates)
-	require.Len(t, c.Model.Clients, 2)
-	require.Equal(t, 4, f.Ran)
-	require.Regexp(t, "inside: a b$", f.Trace[len(f.Trace)-1])
-}
-
 func TestSearchStopsAtItsLimit(t *testing.T) {
 	c := Claims()[0]
 	f := Check(context.Background(), c, 1000)

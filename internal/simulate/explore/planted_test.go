@@ -108,10 +108,7 @@ func plantedBugs() []planted {
 			"x bridge from=2 lease=8 grace=1 settle=1"), each(func(c *Client) { c.NotAfter = 0 })},
 
 		// The record.
-		{"record-command-without-a-bound", claim("LB-set-lag-late"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
-			next.Command.NotAfter = 0
-			return next
-		})},
+		{"record-command-without-a-bound", claim("LB-set-lag-late"), sends(func(c *protocol.Command) { c.NotAfter = 0 })},
 		{"record-correction-at-once", claim("LB-set-lag"), func(m *Model) { m.Record.AtOnce = true }},
 		{"record-follows-with-an-attempt-under-way", claim("LB-set-lag"), each(func(c *Client) { c.Hasty = true })},
 		{"record-lock-renewed-as-it-was-taken", claim("LLB-set-shortest"), each(func(c *Client) { c.AsTaken = true })},
@@ -138,10 +135,7 @@ func plantedBugs() []planted {
 
 		// Token locks.
 		{"modern-release-without-compare", lateM, swap(protocol.CompareDel, protocol.Del, nil)},
-		{"bridge-gaps-of-three", claim("BB-yield-idle"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
-			next.Command.Gap *= 3
-			return next
-		})},
+		{"bridge-gaps-of-three", claim("BB-yield-idle"), sends(func(c *protocol.Command) { c.Gap *= 3 })},
 		{"modern-set-without-nx", twoM, swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
 		{"modern-takes-what-is-held", claim("LM-queue-ahead"), swap(protocol.SetToken, protocol.GetSet, always(protocol.Reply{Kind: protocol.Text, Text: "OK"}))},
 		{"modern-renewal-by-the-wrong-owner", in("ticks=10", "m modern extend-late=3 renew=2", "n modern extend-late=3 renew=2"), code(protocol.Extend, 0, 1)},
@@ -159,40 +153,35 @@ func plantedBugs() []planted {
 			}
 			return next
 		})},
-		{"modern-expiry-by-the-clients-clock", in("ticks=9", "m modern", "n modern"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
-			if next.Command.Op == protocol.SetToken { // PXAT from a clock that is 20 ms behind the server's
-				next.Command.TTL -= 2 * standardTick
+		{"modern-expiry-by-the-clients-clock", in("ticks=9", "m modern", "n modern"), sends(func(c *protocol.Command) {
+			if c.Op == protocol.SetToken { // PXAT from a clock that is 20 ms behind the server's
+				c.TTL -= 2 * standardTick
 			}
-			return next
 		})},
-		{"modern-fence-stands-still", claim("BM-fence"), reply(func(_ *model.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"modern-fence-stands-still", claim("BM-fence"), mishears(func(sent *protocol.Command, heard *protocol.Reply) {
 			if sent.Op == protocol.Take && heard.Int == 1 {
 				heard.Int2 = int64(Epoch) / 1000
 			}
-			return heard
 		})},
 
 		// Locks that are handed from one to the next.
 		{"modern-grant-from-its-message", in("ticks=10 messages", "m modern queue lease=6 claim=6 turns=2", "n modern queue lease=6 claim=6"), each(func(c *Client) { c.FromReply = true })},
-		{"modern-grant-for-a-full-lease", claim("MM-grant"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
-			next.Command.Claim /= 4 // what the server keeps; the waiter believes in four times as much
-			return next
+		{"modern-grant-for-a-full-lease", claim("MM-grant"), sends(func(c *protocol.Command) {
+			c.Claim /= 4 // what the server keeps; the waiter believes in four times as much
 		})},
-		{"modern-grant-for-an-earlier-place", earlier, reply(func(_ *model.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"modern-grant-for-an-earlier-place", earlier, mishears(func(sent *protocol.Command, heard *protocol.Reply) {
 			if heard.Kind == protocol.Granted {
 				heard.Int2 = 0
 			} else if sent.Op == protocol.Queue {
 				heard.Int3 = 0
 			}
-			return heard
 		})},
 		{"modern-release-grants-and-deletes", claim("MMM-grant"), override(protocol.QueueRelease, model.GrantAndDelete(model.QueueRelease))},
 		{"modern-grant-to-one-taken-for-gone", claim("MMM-grant"), override(protocol.QueueRelease, model.TakeForGone(model.QueueRelease))},
-		{"modern-grant-without-its-fencing-number", claim("MMM-grant-fence-mixed"), reply(func(_ *model.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"modern-grant-without-its-fencing-number", claim("MMM-grant-fence-mixed"), mishears(func(_ *protocol.Command, heard *protocol.Reply) {
 			if heard.Kind == protocol.Granted {
 				heard.Int = max(heard.Int, 1)
 			}
-			return heard
 		})},
 		{"modern-claim-as-long-as-a-lease", claim("MMM-grant-time-dies"), each(func(c *Client) { c.Claim = c.Lease })},
 		{"modern-wait-given-up-without-a-word", claim("MMM-grant-time-give-up"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
@@ -201,29 +190,26 @@ func plantedBugs() []planted {
 			}
 			return next
 		})},
-		{"modern-wait-given-up-but-not-its-place", claim("MMM-grant-time-give-up"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
-			if next.Command.Op == protocol.QueueRelease {
-				next.Command.Channel = ""
+		{"modern-wait-given-up-but-not-its-place", claim("MMM-grant-time-give-up"), sends(func(c *protocol.Command) {
+			if c.Op == protocol.QueueRelease {
+				c.Channel = ""
 			}
-			return next
 		})},
 
 		// The same in the bridge.
 		{"bridge-grant-from-its-message", in("ticks=10 messages", "x bridge queue lease=6 claim=6 turns=2", "y bridge queue lease=6 claim=6"), each(func(c *Client) { c.FromReply = true })},
 		{"bridge-grant-for-a-full-lease", claim("BB-grant"), waiter(func(e *protocol.Entry) { e.Claim /= 4 })},
-		{"bridge-grant-for-an-earlier-place", in("ticks=8 messages", "x bridge queue lease=4 claim=4 turns=2", "y bridge queue lease=4 claim=4"), reply(func(_ *model.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"bridge-grant-for-an-earlier-place", in("ticks=8 messages", "x bridge queue lease=4 claim=4 turns=2", "y bridge queue lease=4 claim=4"), mishears(func(_ *protocol.Command, heard *protocol.Reply) {
 			if heard.Kind == protocol.Granted {
 				heard.Int2 = 1
 			} else if heard.Int4 != 0 {
 				heard.Int4 = 1
 			}
-			return heard
 		})},
-		{"bridge-grant-without-its-fencing-number", claim("BMM-grant-fence-mixed"), reply(func(_ *model.Session, _ *protocol.Command, heard protocol.Reply) protocol.Reply {
+		{"bridge-grant-without-its-fencing-number", claim("BMM-grant-fence-mixed"), mishears(func(_ *protocol.Command, heard *protocol.Reply) {
 			if heard.Kind == protocol.Granted {
 				heard.Int = max(heard.Int, 1)
 			}
-			return heard
 		})},
 		{"bridge-grant-without-the-guard", claim("LBB-grant-stale-del"), waiter(func(e *protocol.Entry) { e.Guarded = false })},
 		{"bridge-grant-after-the-lease", claim("BB-grant-until"), waiter(func(e *protocol.Entry) { e.Until = 0 })},
@@ -242,11 +228,10 @@ func plantedBugs() []planted {
 		{"sidecar-lease-by-the-servers-clock", in("ticks=10", "a sidecar ahead=-2", "m modern"), each(func(c *Client) { c.Host = ticks(-c.Ahead) })},
 		{"sidecar-the-same-text-of-another-thread", claim("SSM-one-text"), override(protocol.SidecarTake, model.SameTextAgain)},
 
-		{"sidecar-the-same-token-twice", claim("SSM-held-threads"), step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
-			if value := next.Command.Value; next.Command.Op == protocol.SidecarTake {
-				next.Command.Value = value[:len(value)-6] + "000000"
+		{"sidecar-the-same-token-twice", claim("SSM-held-threads"), sends(func(c *protocol.Command) {
+			if value := c.Value; c.Op == protocol.SidecarTake {
+				c.Value = value[:len(value)-6] + "000000"
 			}
-			return next
 		})},
 
 		{"modern-beside-legacy-without-a-number", in("ticks=9", "a legacy dialect=redis-objects", "m modern"), each(func(c *Client) { c.Plain = true })},
@@ -268,9 +253,22 @@ func step(f func(*model.Session, *protocol.Command, protocol.Reply, protocol.Ste
 	return each(func(c *Client) { c.Mutation = &model.Mutation{Step: f} })
 }
 
-// reply plants a bug in what they hear.
-func reply(f func(*model.Session, *protocol.Command, protocol.Reply) protocol.Reply) func(*Model) {
-	return each(func(c *Client) { c.Mutation = &model.Mutation{Reply: f} })
+// sends changes the machines' commands.
+func sends(change func(*protocol.Command)) func(*Model) {
+	return step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
+		change(&next.Command)
+		return next
+	})
+}
+
+// mishears plants a bug in what the machines hear.
+func mishears(change func(sent *protocol.Command, heard *protocol.Reply)) func(*Model) {
+	return each(func(c *Client) {
+		c.Mutation = &model.Mutation{Reply: func(_ *model.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+			change(sent, &heard)
+			return heard
+		}}
+	})
 }
 
 // override puts a bug into one of the server's scripts.
@@ -304,11 +302,10 @@ func always(r protocol.Reply) func(protocol.Reply) protocol.Reply {
 
 // code makes the machines take one answer of a script for another.
 func code(op protocol.Op, is, heardAs int64) func(*Model) {
-	return reply(func(_ *model.Session, sent *protocol.Command, heard protocol.Reply) protocol.Reply {
+	return mishears(func(sent *protocol.Command, heard *protocol.Reply) {
 		if sent.Op == op && heard.Kind == protocol.Integer && heard.Int == is {
 			heard.Int = heardAs
 		}
-		return heard
 	})
 }
 
@@ -324,12 +321,11 @@ func value(v string) func(*Model) {
 
 // waiter changes how bridge clients stand in the queue.
 func waiter(change func(*protocol.Entry)) func(*Model) {
-	return step(func(_ *model.Session, _ *protocol.Command, _ protocol.Reply, next protocol.Step) protocol.Step {
-		if e, ok := protocol.ParseEntry(next.Command.Entry); ok {
+	return sends(func(c *protocol.Command) {
+		if e, ok := protocol.ParseEntry(c.Entry); ok {
 			change(&e)
-			next.Command.Entry = e.String()
+			c.Entry = e.String()
 		}
-		return next
 	})
 }
 
