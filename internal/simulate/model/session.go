@@ -18,10 +18,6 @@ const (
 	Dead            // crashed
 )
 
-var phaseNames = [...]string{"idle", "acquiring", "holding", "renewing", "releasing", "dead"}
-
-func (p Phase) String() string { return phaseNames[p] }
-
 // Reading is one look at a client's clocks: the wall clock, which NTP may step, and the monotonic
 // one, which only drifts.
 type Reading struct {

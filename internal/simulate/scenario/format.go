@@ -46,12 +46,6 @@ func (s *Scenario) Format() string {
 	for _, e := range s.Expect {
 		fmt.Fprintf(&b, "expect %s\n", e)
 	}
-	if s.HasTrace {
-		fmt.Fprintln(&b, rule)
-		for _, line := range s.Trace {
-			fmt.Fprintln(&b, line)
-		}
-	}
 	return b.String()
 }
 

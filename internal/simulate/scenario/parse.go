@@ -15,7 +15,7 @@ import (
 // mostClients and mostMasters bound what fits into the memory of a small machine.
 const mostClients, mostMasters, mostKeys = 100_000, 1024, 10_000_000
 
-// rule divides a scenario from its trace.
+// rule ends a scenario: what stands below it, such as the story of its run, is for people.
 const rule = "----"
 
 // Parse reads a scenario.
@@ -26,7 +26,6 @@ func Parse(text string) (*Scenario, error) {
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, line := range lines {
 		if strings.TrimSpace(line) == rule {
-			s.HasTrace, s.Trace = true, lines[i+1:]
 			break
 		}
 		if strings.HasPrefix(line, "#") && len(s.Fleet.Clients) == 0 {

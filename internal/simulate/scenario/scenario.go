@@ -34,10 +34,6 @@ type Scenario struct {
 	Seed    uint64
 	Seeds   int // how many seeds, from Seed on; expectations hold for their sum
 	Expect  []Expectation
-	// Trace is the trace that the file holds, after a line of dashes; empty if it holds none.
-	Trace []string
-	// HasTrace tells that the file wants a trace, even if it is empty.
-	HasTrace bool
 
 	names map[string]int // of the clients
 }

@@ -34,25 +34,22 @@ func TestScenarios(t *testing.T) {
 			}
 			s := read(t, file)
 			if redistest.Raced {
-				s.Seeds, s.Expect = 1, nil
+				s.Seeds = 1
 			}
-			var lines []string
-			tally := run(s, func(r *sim.Record) {
-				if line := s.Fleet.Line(r); line != "" {
-					lines = append(lines, line)
-				}
-			}, s.HasTrace || *rewrite)
+			tally := run(s)
 			sum.Add(&tally)
-			if *rewrite {
-				update(t, file, s, &tally, lines)
-				return
-			}
-			for _, e := range s.Expect {
-				got, ok := e.Met(&tally)
-				require.True(t, ok, "expected %s, got %d", e, got)
-			}
-			if s.HasTrace {
-				require.Equal(t, s.Trace, lines)
+			text, err := os.ReadFile(file)
+			require.NoError(t, err)
+			switch shows := shown(string(text), s, &tally); {
+			case redistest.Raced:
+			case *rewrite:
+				require.NoError(t, os.WriteFile(file, []byte(shows), 0o644))
+			default:
+				for _, e := range s.Expect {
+					got, ok := e.Met(&tally)
+					require.True(t, ok, "expected %s, got %d", e, got)
+				}
+				require.Equal(t, string(text), shows)
 			}
 		})
 	}
@@ -74,30 +71,32 @@ func read(t *testing.T, file string) *scenario.Scenario {
 	return s
 }
 
-// run plays all seeds, and traces the first one if asked.
-func run(s *scenario.Scenario, trace func(*sim.Record), traced bool) sim.Tally {
-	if traced {
-		w := sim.World{Trace: trace}
-		w.Run(&s.Fleet, s.Seed)
-	}
+// run plays all seeds.
+func run(s *scenario.Scenario) sim.Tally {
 	return sim.RunAll(&s.Fleet, s.Seed, max(s.Seeds, 1), nil).Tally
 }
 
-func update(t *testing.T, file string, s *scenario.Scenario, tally *sim.Tally, lines []string) {
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	kept := strings.Split(strings.TrimRight(string(text), "\n"), "\n")
-	for i, line := range kept {
-		if strings.TrimSpace(line) == "----" {
-			kept = append(kept[:i+1:i+1], lines...)
-			break
-		}
+// shown is a file as its runs show it: the counts that it expects, and below its rule the story of the first seed.
+func shown(text string, s *scenario.Scenario, tally *sim.Tally) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
 		if words := strings.Fields(line); len(words) == 4 && words[0] == "expect" && words[2] == "=" {
 			n, _ := scenario.Count(tally, words[1])
-			kept[i] = "expect " + scenario.Expectation{What: words[1], Op: "=", N: n}.String()
+			line = "expect " + scenario.Expectation{What: words[1], Op: "=", N: n}.String() + "\n"
 		}
+		b.WriteString(line)
+		if line != "----\n" {
+			continue
+		}
+		w := sim.World{Trace: func(r *sim.Record) {
+			if line := s.Fleet.Line(r); line != "" {
+				b.WriteString(line + "\n")
+			}
+		}}
+		w.Run(&s.Fleet, s.Seed)
+		break
 	}
-	require.NoError(t, os.WriteFile(file, []byte(strings.Join(kept, "\n")+"\n"), 0o644))
+	return b.String()
 }
 
 // TestOnlyTheShareLetsAPollerIn: without it, the fleet of old_poller.txt leaves the old client outside from the moment in
@@ -107,7 +106,7 @@ func TestOnlyTheShareLetsAPollerIn(t *testing.T) {
 	for i := range s.Fleet.Clients {
 		s.Fleet.Clients[i].Share = 0
 	}
-	tally := run(s, nil, false)
+	tally := run(s)
 	require.Less(t, tally.Entered[model.Legacy], int64(20))
 	require.Greater(t, tally.Entered[model.Modern], int64(20000))
 }

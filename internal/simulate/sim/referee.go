@@ -140,7 +140,7 @@ func (r *referee) hears(w *World, m *member, reply *protocol.Reply) {
 
 // concludes sees a client's verdict.
 func (r *referee) concludes(w *World, m *member, verdict protocol.Verdict) {
-	w.note(Record{Kind: Concludes, Client: m.number, Verdict: verdict, Phase: m.session.Ended})
+	w.note(Record{Kind: Concludes, Client: m.number, Verdict: verdict})
 	switch m.session.Ended {
 	case model.Acquiring:
 		r.judgeTakeover(w, m, verdict == protocol.Acquired)

@@ -33,7 +33,6 @@ type Record struct {
 	Other   int32
 	Hazard  Hazard
 	Verdict protocol.Verdict
-	Phase   model.Phase
 	Command protocol.Command
 	Reply   protocol.Reply
 	Key     model.Entry // Executes: what the key holds afterwards; Enters: the key's name alone
