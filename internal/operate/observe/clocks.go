@@ -336,9 +336,6 @@ func rounded(fleet []*host, lease time.Duration) time.Duration {
 // ttl returns the TTL that most EXPIREs of expiries gave.
 func (f *family) ttl() (time.Duration, bool) {
 	var best time.Duration
-	if f == nil {
-		return 0, false
-	}
 	for ttl, n := range f.ttls {
 		if n > f.ttls[best] || n == f.ttls[best] && ttl < best {
 			best = ttl

@@ -30,7 +30,9 @@ func (k *Keys) Apply(l *Command) []Effect {
 	case "SET":
 		k.set(l, id)
 	case "GETSET":
-		k.getSet(l, id)
+		if len(w) >= 3 {
+			k.write(l, id, OpGetSet, w[2], 0, false)
+		}
 	case "DEL", "UNLINK":
 		for _, name := range w[1:] {
 			k.del(l, Key{l.DB, name})
@@ -45,7 +47,7 @@ func (k *Keys) Apply(l *Command) []Effect {
 		}
 	case "SETEX", "PSETEX":
 		if len(w) == 4 {
-			k.write(l, id, w[3], ttlOf(w[0][:1] == "P", w[2]), false)
+			k.write(l, id, OpSet, w[3], ttlOf(w[0][:1] == "P", w[2]), false)
 		}
 	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX", "PERSIST":
 		k.expire(l, id)
@@ -55,7 +57,7 @@ func (k *Keys) Apply(l *Command) []Effect {
 		k.hashDrop(l, id)
 	case "MSET":
 		for i := 1; i+1 < len(w); i += 2 {
-			k.write(l, Key{l.DB, w[i]}, w[i+1], 0, false)
+			k.write(l, Key{l.DB, w[i]}, OpSet, w[i+1], 0, false)
 		}
 	case "FLUSHALL":
 		k.flush(-1)
@@ -182,27 +184,27 @@ func (k *Keys) set(l *Command, id Key) {
 	switch o := l.SetOptions(); {
 	case o.NX:
 		k.take(l, id, OpTake, w[2], o.TTL)
-	case o.Get && !o.XX:
-		k.getSet(l, id)
-		if e, ok := k.m[id]; ok && o.TTL > 0 && e.kind == text {
-			e.expires = until(l.At, o.TTL)
-			k.m[id] = e
-			k.effects[len(k.effects)-1].TTL = o.TTL
-		}
 	case o.XX && k.look(id, l.At).kind == absent:
 		k.emit(Effect{Op: OpSet, Key: id, Value: w[2], OldKnown: true, Done: No})
 	case o.XX && k.look(id, l.At).kind == unknown:
 		k.forget(id)
+	case o.Get && !o.XX:
+		k.write(l, id, OpGetSet, w[2], o.TTL, o.Keep)
 	default:
-		k.write(l, id, w[2], o.TTL, o.Keep)
+		k.write(l, id, OpSet, w[2], o.TTL, o.Keep)
 	}
 }
 
-// write is an unconditional SET.
-func (k *Keys) write(l *Command, id Key, value string, ttl time.Duration, keep bool) {
+// write is an unconditional SET, or GETSET, which the server refuses on another type.
+func (k *Keys) write(l *Command, id Key, op Op, value string, ttl time.Duration, keep bool) {
 	old := k.look(id, l.At)
-	e := before(OpSet, id, old)
+	e := before(op, id, old)
 	e.Value, e.TTL, e.Done = value, ttl, Yes
+	if op == OpGetSet && old.kind == hash {
+		e.Done = No
+		k.emit(e)
+		return
+	}
 	next := entry{kind: text, value: value, expires: until(l.At, ttl)}
 	if keep && old.kind == unknown {
 		next = entry{kind: unknown} // with a TTL or without
@@ -210,22 +212,7 @@ func (k *Keys) write(l *Command, id Key, value string, ttl time.Duration, keep b
 		next.expires = old.expires
 	}
 	// Outside of scripts and transactions a plain SET is a cache's, not a lock's; a tracked key is kept anyway.
-	k.put(id, next, l.InScript())
-	k.emit(e)
-}
-
-func (k *Keys) getSet(l *Command, id Key) {
-	if len(l.Words) < 3 {
-		return
-	}
-	old := k.look(id, l.At)
-	e := before(OpGetSet, id, old)
-	e.Value, e.Done = l.Words[2], Yes
-	if old.kind == hash {
-		e.Done = No // WRONGTYPE
-	} else {
-		k.put(id, entry{kind: text, value: e.Value}, true)
-	}
+	k.put(id, next, l.InScript() || op == OpGetSet)
 	k.emit(e)
 }
 
