@@ -138,7 +138,6 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		{"serve", []func() error{document(full[serve.State]())}},
 		{"simulate", []func() error{document(sweepJSON(&sim.Report{Outcomes: []sim.Outcome{outcome}}, 1))}},
 		{"simulate --scenario", []func() error{func() error { return printFleet(env, &fleet, tally, full[[]overlapOf](), 1) }}},
-		{"simulate --as", []func() error{document(full[traceStep]()), document(traceJSON(nil, &outcome.Result))}},
 		{"stage", []func() error{document(full[stages.Document]())}},
 		{"stage, a plan", []func() error{func() error {
 			err := (&place{env: env, store: &stages.Store{}}).plan(plan{seen: &keysSeen{}, refused: refused, blockers: full[[]stages.Blocker]()})

@@ -176,19 +176,3 @@ func TestNoNumberIsBelowZero(t *testing.T) {
 	})
 	assert.Equal(t, 39, asked, "numbers in all: the walk reached every command; count a new one here")
 }
-
-// TestFlagsOfTheSimulator: a fleet is described in one language, so the commands that do something with it have few flags.
-func TestFlagsOfTheSimulator(t *testing.T) {
-	env, _ := screenEnvironment(0, nil)
-	root, all := newRootCommand(env), 0
-	for _, name := range []string{"simulate", "forecast", "explore"} {
-		cmd, _, err := root.Find([]string{name})
-		require.NoError(t, err)
-		require.Equal(t, name, cmd.Name())
-		own := 0
-		cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) { own++ })
-		t.Logf("%s: %d", name, own)
-		all += own
-	}
-	assert.LessOrEqual(t, all, 40)
-}

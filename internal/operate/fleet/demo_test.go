@@ -45,18 +45,6 @@ func nothingLeft(t *testing.T, o Options) {
 	}
 }
 
-func TestStory(t *testing.T) {
-	o, acts := servers(t, 250*time.Millisecond)
-	require.NoError(t, Demo(context.Background(), o, "URL"))
-	require.Len(t, *acts, len(story))
-	for _, a := range *acts {
-		assert.Positive(t, a.Turns, a.Name)
-		assert.Zero(t, a.Overlaps, a.Name)
-		assert.Empty(t, a.Failures, a.Name)
-	}
-	nothingLeft(t, o)
-}
-
 // TestOverlapsAreSeen: where every turn is told to take longer than the lease, the old scheme does not exclude, and the referee says so.
 func TestOverlapsAreSeen(t *testing.T) {
 	r := NewReferee()
