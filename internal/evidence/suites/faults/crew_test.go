@@ -115,8 +115,14 @@ type crew struct {
 	history  []*visit
 }
 
+// pool is one that can be closed.
+type pool interface {
+	lockmigrate.Pool
+	Close() error
+}
+
 // side makes a process's pool.
-type side func() (lockmigrate.Pool, func())
+type side func() (pool, error)
 
 func newCrew(t testing.TB, kinds []kind, hold time.Duration, sides ...side) *crew {
 	t.Helper()
@@ -124,10 +130,11 @@ func newCrew(t testing.TB, kinds []kind, hold time.Duration, sides ...side) *cre
 	c.referee.Entered = c.entered
 	for s, open := range sides {
 		for _, k := range kinds {
-			pool, closePool := open()
+			pool, err := open()
+			require.NoError(t, err)
 			locker, err := k.open(pool)
 			require.NoError(t, err)
-			c.closers = append(c.closers, func() { _ = locker.Close(); closePool() })
+			c.closers = append(c.closers, func() { _, _ = locker.Close(), pool.Close() })
 			for i := range 4 {
 				key := fmt.Sprintf("fault:%s:%d", k.name, i%2)
 				c.workers[c.worker(fmt.Sprintf("%s-%d-%d", k.name, s, i), key, k, hold, locker)] = k
@@ -253,10 +260,9 @@ func (c *crew) end() {
 
 // direct is a process that connects to an address.
 func direct(addr string) side {
-	return func() (lockmigrate.Pool, func()) {
-		p := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
+	return func() (pool, error) {
+		return &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) {
 			return redis.DialContext(ctx, "tcp", addr, redis.DialConnectTimeout(time.Second))
-		}}
-		return p, func() { _ = p.Close() }
+		}}, nil
 	}
 }

@@ -16,7 +16,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
@@ -125,10 +124,8 @@ var faults = []fault{
 		site: func(s *site) {
 			s.group = redistest.NewSentinels(s.t, 2, 3)
 			s.server, s.all = s.group.Servers[0], s.group.Servers
-			open := func() (lockmigrate.Pool, func()) {
-				p, err := sentinel.New(sentinel.Options{Addrs: s.group.Addrs(), Master: s.group.Name})
-				require.NoError(s.t, err)
-				return p, func() { _ = p.Close() }
+			open := func() (pool, error) {
+				return sentinel.New(sentinel.Options{Addrs: s.group.Addrs(), Master: s.group.Name})
 			}
 			s.sides = []side{open, open}
 		},
@@ -325,11 +322,7 @@ func clusterOf(masters, replicas int) func(*site) {
 	return func(s *site) {
 		s.cluster = redistest.NewCluster(s.t, masters, replicas)
 		s.server, s.all = s.cluster.Masters[0], s.cluster.Nodes()
-		open := func() (lockmigrate.Pool, func()) {
-			p, err := cluster.New(cluster.Options{Addrs: s.cluster.Addrs()})
-			require.NoError(s.t, err)
-			return p, func() { _ = p.Close() }
-		}
+		open := func() (pool, error) { return cluster.New(cluster.Options{Addrs: s.cluster.Addrs()}) }
 		s.sides = []side{open, open}
 	}
 }

@@ -47,24 +47,21 @@ type post struct {
 	Seed      uint64
 }
 
+// pool is one that can be closed.
+type pool interface {
+	lockmigrate.Pool
+	Close() error
+}
+
 // pool connects as a service on this topology does.
-func (p post) pool() (lockmigrate.Pool, func(), error) {
+func (p post) pool() (pool, error) {
 	switch p.Topology {
 	case onSentinel:
-		pool, err := sentinel.New(sentinel.Options{Addrs: p.Addrs, Master: masterName})
-		if err != nil {
-			return nil, nil, err
-		}
-		return pool, func() { _ = pool.Close() }, nil
+		return sentinel.New(sentinel.Options{Addrs: p.Addrs, Master: masterName})
 	case onCluster:
-		pool, err := cluster.New(cluster.Options{Addrs: p.Addrs})
-		if err != nil {
-			return nil, nil, err
-		}
-		return pool, func() { _ = pool.Close() }, nil
+		return cluster.New(cluster.Options{Addrs: p.Addrs})
 	default:
-		pool := dialed(p.Addrs[0])
-		return pool, func() { _ = pool.Close() }, nil
+		return dialed(p.Addrs[0]), nil
 	}
 }
 
@@ -84,14 +81,14 @@ type held struct {
 
 // open makes the member's lock.
 func (p post) open() (acquire func(ctx context.Context, key string) (held, error), closer func(), err error) {
-	pool, closePool, err := p.pool()
+	pool, err := p.pool()
 	if err != nil {
 		return nil, nil, err
 	}
 	var l lockmigrate.Locker
 	switch p.Kind {
 	case planted:
-		return p.bug(pool), closePool, nil
+		return p.bug(pool), func() { _ = pool.Close() }, nil
 	case follower:
 		l, err = compat.New(pool, compat.Options{
 			Namespace: p.Namespace, Member: p.ID, Dialect: legacy.Dialect{Name: p.Dialect}, TTL: ttl, Lease: lease, ShortestLease: lease,
@@ -115,7 +112,7 @@ func (p post) open() (acquire func(ctx context.Context, key string) (held, error
 			what = k.Stage().String()
 		}
 		return held{k.Context(), what, k.Fence(), k.Release}, nil
-	}, func() { _ = l.Close(); closePool() }, nil
+	}, func() { _, _ = l.Close(), pool.Close() }, nil
 }
 
 // bug is what the soak must find: it takes the key as others do, does not renew, overruns, and deletes

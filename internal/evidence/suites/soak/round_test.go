@@ -116,9 +116,9 @@ func (r *soaking) muster(withRedisson bool) {
 		r.set = r.site.tagged(r.set.keys[0]) // what is behind a sidecar sees one server
 	}
 	p := post{Topology: r.site.topology, Addrs: r.site.addrs()}
-	pool, closer, err := p.pool()
+	pool, err := p.pool()
 	require.NoError(r.t, err)
-	r.closers = append(r.closers, closer)
+	r.closers = append(r.closers, func() { _ = pool.Close() })
 	r.store = &stages.Store{Pool: pool, Namespace: r.namespace(), ReplyTimeout: time.Second}
 	require.NoError(r.t, r.store.Init(r.t.Context(), stages.Record{
 		Namespace: r.namespace(), Stage: stages.Bridge, Patterns: r.set.keys, Dialect: dialectOf(r.fleet).Name, Shortest: lease,

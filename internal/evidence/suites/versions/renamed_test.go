@@ -90,7 +90,7 @@ func TestRenamed(t *testing.T) {
 
 			over := make(chan string, 1)
 			go func() {
-				_, out, stderr := commandBounded(context.Background(), t, server, "verify", "--json", "--match", "lock.*", "--for", "1s", "--longest-silence", "1s")
+				_, out, stderr := command(t, server, "verify", "--json", "--match", "lock.*", "--for", "1s", "--longest-silence", "1s")
 				if out == "" {
 					out = stderr
 				}

@@ -21,12 +21,7 @@ import (
 // command runs the operator's command.
 func command(t *testing.T, server *redistest.Server, args ...string) (code int, out, stderr string) {
 	t.Helper()
-	return commandBounded(t.Context(), t, server, args...)
-}
-
-func commandBounded(ctx context.Context, t *testing.T, server *redistest.Server, args ...string) (code int, out, stderr string) {
-	t.Helper()
-	return server.Command(ctx, redistest.Built(t, redistest.Operators), args...)
+	return server.Command(t.Context(), redistest.Built(t, redistest.Operators), args...)
 }
 
 // What the exit codes mean.
@@ -144,7 +139,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 				}
 				over := make(chan result, 1)
 				go func() {
-					code, out, stderr := commandBounded(context.Background(), t, server, append([]string{"verify", "--json", "--match", "lock.*", "--for", "1500ms", "--longest-silence", "1s"}, c.args...)...)
+					code, out, stderr := command(t, server, append([]string{"verify", "--json", "--match", "lock.*", "--for", "1500ms", "--longest-silence", "1s"}, c.args...)...)
 					over <- result{code, out, stderr}
 				}()
 				watched := func() bool { // until verify has begun: it has run commands that no server has otherwise
