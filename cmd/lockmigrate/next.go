@@ -50,6 +50,7 @@ type standing struct {
 	oldErr      error        // what the profile does not show
 	view        *stages.View // nil: there is no record
 	reserved    bool         // its keys are, and there is no record
+	deleted     int64        // the last epoch of one of this name that was deleted
 	refused     error        // why stage init could not create one
 	server      string       // the flags of the command line that name the server
 	others      string       // where there is no record: namespaces that there are
@@ -124,6 +125,7 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 		names, _ := at.store.Names(ctx)
 		if s.reserved = slices.Contains(names, s.namespace); !s.reserved {
 			s.others = firstFew(names)
+			s.deleted, _ = at.store.Deleted(ctx)
 		}
 		if s.profile != nil && s.oldErr == nil && len(s.patterns()) > 0 {
 			to := *at

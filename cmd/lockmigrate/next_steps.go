@@ -113,6 +113,9 @@ func (s *standing) begin() step {
 	} else if s.others != "" {
 		on.Stands += " of this name; this server has " + s.others
 	}
+	if s.deleted > 0 {
+		on.blocked("a record of this name was deleted at epoch %d: where its migration was done, there is nothing left to do", s.deleted)
+	}
 	match := s.patterns()
 	if len(match) == 0 {
 		match = []string{aPattern}

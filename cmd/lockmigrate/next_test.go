@@ -91,6 +91,8 @@ func TestNextLeadsThrough(t *testing.T) {
 		"stage advance", "stage --namespace", "stage delete",
 	}, ran)
 	assert.Nil(t, s.Do("GET", "lock.order.9"), "the ghost is gone")
+	again, _ := o.runs(exitDone, "next", "--namespace", "orders")
+	assert.Contains(t, again, "was deleted at epoch 3", "nobody begins anew")
 	stdout, _ := o.runs(exitDone, "stage", "list")
 	assert.Equal(t, "no namespaces\n", stdout)
 }

@@ -135,6 +135,12 @@ func (s *Store) Names(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(l.names())), err
 }
 
+// Deleted returns the last epoch of a namespace of this name that was deleted; 0: there was none.
+func (s *Store) Deleted(ctx context.Context) (int64, error) {
+	l, err := s.list(ctx)
+	return l.entries[s.Namespace].Epoch, err
+}
+
 // names are the namespaces that have keys.
 func (l list) names() map[string]bool {
 	names := map[string]bool{}
