@@ -98,7 +98,9 @@ func newScanner(c *Census, conn net.Conn) *scanner {
 func (s *scanner) write() {
 	for buf := range s.writes {
 		if _, err := s.conn.Write(buf); err != nil {
-			s.failed <- err
+			if !errors.Is(err, net.ErrClosed) { // else the reader knows why
+				s.failed <- err
+			}
 			_ = s.conn.Close() // wakes the reader
 			for range s.writes {
 			}
