@@ -100,12 +100,12 @@ func judgeFindings(found []explore.Finding) error {
 	return nil
 }
 
-// exploreText is the summary by family, or the claims one by one; then what broke that should not, and the count.
+// exploreText is the summary, or the claims one by one; then what broke that should not, and the count.
 func exploreText(b *strings.Builder, env *environment, found []explore.Finding, chosen bool, wall time.Duration) {
 	if chosen {
 		b.WriteString(claimTable(env, found) + "\n" + legend(found))
 	} else {
-		b.WriteString(familyTable(env, found))
+		b.WriteString(summary(env, found))
 	}
 	states := 0
 	for i := range found {
@@ -119,64 +119,39 @@ func exploreText(b *strings.Builder, env *environment, found []explore.Finding, 
 }
 
 // letters are the kinds of client in a claim, in the order of a migration.
-var letters = []struct{ letter, one, many string }{
-	{"L", "an old client: SETNX and GETSET of an expiry", "old clients"},
-	{"S", "an old client behind a sidecar", "sidecars"},
-	{"B", "a Go client at stage bridge", "bridges"},
-	{"M", "a Go client with a token lock, as at stage modern", "tokens"},
-	{"H", "a member of a handover from one token lock to another", "handovers"},
+var letters = []struct{ letter, means string }{
+	{"L", "an old client: SETNX and GETSET of an expiry"},
+	{"S", "an old client behind a sidecar"},
+	{"B", "a Go client at stage bridge"},
+	{"M", "a Go client with a token lock, as at stage modern"},
+	{"H", "a member of a handover from one token lock to another"},
 }
 
-// familyOf names the kinds of client that a claim is about: "old clients + bridges".
-func familyOf(c explore.Claim) string {
-	var parts []string
-	for _, l := range letters {
-		if strings.Contains(c.Clients, l.letter) {
-			parts = append(parts, l.many)
-		}
-	}
-	return strings.Join(parts, " + ")
-}
-
-// familyTable sums the claims up by the kinds of client that they are about.
-func familyTable(env *environment, found []explore.Finding) string {
-	type sum struct{ claims, proven, broken, wrong int }
-	sums := map[string]*sum{"all": {}}
-	var names []string
+// summary counts the verdicts.
+func summary(env *environment, found []explore.Finding) string {
+	proven, broken, wrong := 0, 0, 0
 	for i := range found {
-		f := &found[i]
-		name := familyOf(f.Claim)
-		if sums[name] == nil {
-			sums[name] = &sum{}
-			names = append(names, name)
-		}
-		for _, s := range []*sum{sums[name], sums["all"]} {
-			s.claims++
-			switch {
-			case !f.AsExpected():
-				s.wrong++
-			case f.Verdict == explore.Violated:
-				s.broken++
-			default:
-				s.proven++
-			}
+		switch f := &found[i]; {
+		case !f.AsExpected():
+			wrong++
+		case f.Verdict == explore.Violated:
+			broken++
+		default:
+			proven++
 		}
 	}
 	ink := env.ink()
-	t := newTable("CLIENTS TOGETHER|wrap", "CLAIMS|right", "PROVEN|right", "BROKEN, AS EXPECTED|right wrap", "OTHERWISE|right")
-	for _, name := range append(names, "all") {
-		wrong := "0"
-		if sums[name].wrong > 0 {
-			wrong = ink.Bad(fmt.Sprint(sums[name].wrong))
-		}
-		t.Row(name, fmt.Sprint(sums[name].claims), ink.Good(fmt.Sprint(sums[name].proven)), fmt.Sprint(sums[name].broken), wrong)
+	otherwise := "0"
+	if wrong > 0 {
+		otherwise = ink.Bad(fmt.Sprint(wrong))
 	}
-	var b strings.Builder
-	b.WriteString(t.Render(env.screen(), ink))
-	b.WriteString("\n" + legend(found))
-	b.WriteString("otherwise            not what is known of the claim, or not searched to the end\n")
-	b.WriteString("\nall claims:        lockmigrate explore --claim '*'\none, with its run: lockmigrate explore --claim LLL-clobber\n")
-	return b.String()
+	return fmt.Sprintf(`proven               %s: all interleavings of a few clients were run, and none breaks the claim
+broken, as expected  %d: the claim leaves out what the lock needs, or the old scheme does
+otherwise            %s: not what is known of the claim, or not searched to the end
+
+all claims:        lockmigrate explore --claim '*'
+one, with its run: lockmigrate explore --claim LLL-clobber
+`, ink.Good(fmt.Sprint(proven)), broken, otherwise)
 }
 
 // legend says what the verdicts mean, and the letters that are in these claims.
@@ -184,7 +159,7 @@ func legend(found []explore.Finding) string {
 	var b strings.Builder
 	for _, l := range letters {
 		if slices.ContainsFunc(found, func(f explore.Finding) bool { return strings.Contains(f.Clients, l.letter) }) {
-			fmt.Fprintf(&b, "%s                    %s\n", l.letter, l.one)
+			fmt.Fprintf(&b, "%s                    %s\n", l.letter, l.means)
 		}
 	}
 	b.WriteString(`proven               all interleavings of these few clients were run, and none breaks the claim;

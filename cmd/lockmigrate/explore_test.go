@@ -2,6 +2,7 @@ package main
 
 import (
 	"bytes"
+	"fmt"
 	"io"
 	"strings"
 	"testing"
@@ -34,19 +35,17 @@ func foundAsKnown() []explore.Finding {
 	return found
 }
 
-// TestEveryClaimHasAFamily: a letter without a meaning would leave a claim unexplained.
-func TestEveryClaimHasAFamily(t *testing.T) {
+// TestEveryLetterHasAMeaning: one without would leave a claim unexplained.
+func TestEveryLetterHasAMeaning(t *testing.T) {
 	known := ""
 	for _, l := range letters {
 		known += l.letter
 	}
 	for _, c := range explore.Claims() {
 		assert.Empty(t, strings.Trim(c.Clients, known+" "), c.ID)
-		assert.NotEmpty(t, familyOf(c), c.ID)
 	}
 }
 
-// TestExploreSummary: the sums are those of the claims, the verdicts read as what they are, and one that differs shows.
 // explored is what explore prints.
 func explored(env *environment, found []explore.Finding, chosen bool, wall time.Duration) string {
 	var b strings.Builder
@@ -54,6 +53,7 @@ func explored(env *environment, found []explore.Finding, chosen bool, wall time.
 	return b.String()
 }
 
+// TestExploreSummary: the sums are those of the claims, the verdicts read as what they are, and one that differs shows.
 func TestExploreSummary(t *testing.T) {
 	env, _ := screenEnvironment(80, nil)
 	found := foundAsKnown()
@@ -64,9 +64,7 @@ func TestExploreSummary(t *testing.T) {
 			broken++
 		}
 	}
-	total := strings.Fields(out[strings.Index(out, "\nall "):])
-	assert.Equal(t, []string{"all", thousands(int64(len(found))), thousands(int64(len(found) - broken)), thousands(int64(broken)), "0"}, total[:5])
-	assert.Less(t, strings.Count(out, "\n"), 40, "a summary fits a screen")
+	assert.Regexp(t, fmt.Sprintf(`^proven +%d: .*\nbroken, as expected +%d: .*\notherwise +0: `, len(found)-broken, broken), out)
 	require.NoError(t, judgeFindings(found))
 
 	found[0].Verdict = explore.Violated // LL-agree
