@@ -127,6 +127,7 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 			s.others = firstFew(names)
 			s.deleted, _ = at.store.Deleted(ctx)
 		}
+		s.certificate = newestCertificate(stages.Record{Namespace: s.namespace})
 		if s.profile != nil && s.oldErr == nil && len(s.patterns()) > 0 {
 			to := *at
 			to.flags.match, to.flags.profile = s.patterns(), s.profileFile

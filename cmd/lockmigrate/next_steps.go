@@ -116,6 +116,9 @@ func (s *standing) begin() step {
 	if s.deleted > 0 {
 		on.blocked("a record of this name was deleted at epoch %d: where its migration was done, there is nothing left to do", s.deleted)
 	}
+	if s.deleted == 0 && s.certificate != "" {
+		on.blocked("%s is about a record of this name: if this server has lost it, docs/what-if.md says when and at which stage to create it again", s.certificate)
+	}
 	match := s.patterns()
 	if len(match) == 0 {
 		match = []string{aPattern}

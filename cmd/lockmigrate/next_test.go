@@ -150,6 +150,8 @@ func TestNext(t *testing.T) {
 			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "a is still on the previous epoch", false},
 		"measured, refused": {standing{profile: enough, refused: unsafeError("choose others", "keys of two namespaces")}, "lockmigrate stage init --namespace orders --match 'lock.*' --profile orders.profile.json",
 			"keys of two namespaces", false},
+		"measured, after a record was lost": {standing{profile: enough, certificate: "x.json"}, "lockmigrate stage init --namespace orders --match 'lock.*' --profile orders.profile.json --execute",
+			"x.json is about a record of this name", false},
 		"measured on every key": {standing{profile: &profile.Profile{Version: profile.Version, Window: window, Clients: enough.Clients}}, "lockmigrate stage init --namespace orders --match 'PATTERN' --profile orders.profile.json --execute",
 			"nothing changes for anybody", false},
 		"bridge, a value without a TTL": {standing{view: at(stages.Bridge, lives), keys: endless}, "lockmigrate sweep --match 'lock.*' --tokens", "verify takes each for a lock that is held: lock.1", false},
