@@ -329,35 +329,22 @@ func log(logger *slog.Logger, e Event) {
 		return
 	}
 	attrs := make([]slog.Attr, 0, 8)
-	if e.Op != "" {
-		attrs = append(attrs, slog.String("op", e.Op))
+	add := func(there bool, name string, value any) {
+		if there {
+			attrs = append(attrs, slog.Any(name, value))
+		}
 	}
-	if e.Key != "" {
-		attrs = append(attrs, slog.String("key", e.Key))
-	}
-	if e.Fence != 0 {
-		attrs = append(attrs, slog.Int64("fence", e.Fence))
-	}
-	if e.How != "" {
-		attrs = append(attrs, slog.String("how", e.How))
-	}
-	if e.Took != 0 {
-		attrs = append(attrs, slog.Duration("took", e.Took))
-	}
-	if e.Held != 0 {
-		attrs = append(attrs, slog.Duration("held", e.Held))
-	}
-	switch {
-	case e.Kind == EventMode:
-		attrs = append(attrs, slog.String("mode", e.Mode))
-	case e.Kind == EventStage && e.Err == nil:
-		attrs = append(attrs, slog.String("stage", e.Stage.String()), slog.Int64("epoch", e.Epoch))
-	}
-	if e.Note != "" {
-		attrs = append(attrs, slog.String("note", e.Note))
-	}
-	if e.Err != nil {
-		attrs = append(attrs, slog.Any("err", e.Err))
-	}
+	add(e.Op != "", "op", e.Op)
+	add(e.Key != "", "key", e.Key)
+	add(e.Fence != 0, "fence", e.Fence)
+	add(e.How != "", "how", e.How)
+	add(e.Took != 0, "took", e.Took)
+	add(e.Held != 0, "held", e.Held)
+	runs := e.Kind == EventStage && e.Err == nil
+	add(e.Kind == EventMode, "mode", e.Mode)
+	add(runs, "stage", e.Stage.String())
+	add(runs, "epoch", e.Epoch)
+	add(e.Note != "", "note", e.Note)
+	add(e.Err != nil, "err", e.Err)
 	logger.LogAttrs(ctx, level, "lock "+string(e.Kind), attrs...)
 }

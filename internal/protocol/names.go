@@ -2,8 +2,6 @@ package protocol
 
 import (
 	"bytes"
-	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -46,15 +44,6 @@ func QueueKey(key string) string { return Beside(key, queueEnding) }
 
 // ShareKey returns the name of the key that says when modern clients last left polling clients a pause.
 func ShareKey(key string) string { return Beside(key, shareEnding) }
-
-// CompanionNames returns the names of all keys that may stand beside a lock's key.
-func CompanionNames(key string) []string {
-	var names []string
-	for _, ending := range slices.Sorted(maps.Keys(companionRoles)) {
-		names = append(names, Beside(key, ending))
-	}
-	return names
-}
 
 // Owner tells a key that stands beside a lock's key: the lock's key, and what the companion is to it
 // ("the guard"). It is the inverse of the functions above.

@@ -18,7 +18,8 @@ func TestCompanionKeysLieInTheirKeysSlot(t *testing.T) {
 	keys = append(keys, braced()...)
 	names := map[string]string{}
 	for _, key := range keys {
-		for _, name := range CompanionNames(key) {
+		for _, of := range companions {
+			name := of(key)
 			assert.True(t, Slot(name) == Slot(key), "%q lies in slot %d, its key %q in %d", name, Slot(name), key, Slot(key))
 			if other, taken := names[name]; taken && other != key {
 				t.Errorf("%q belongs to %q and to %q", name, other, key)
@@ -39,15 +40,16 @@ func TestCompanionsOf(t *testing.T) {
 	}
 }
 
+// companions name the keys that may stand beside a lock's.
+var companions = []func(key string) string{GuardKey, FenceKey, YieldKey, QueueKey, ShareKey, SidecarKey}
+
 // Owner leads from every companion back to its lock, and from nothing else.
 func TestOwner(t *testing.T) {
-	names := []func(string) string{GuardKey, FenceKey, YieldKey, QueueKey, ShareKey, SidecarKey}
-	require.True(t, len(names) == len(companionRoles), "%d roles, %d functions", len(companionRoles), len(names))
+	require.Len(t, companions, len(companionRoles), "a function for each role")
 	keys := []string{"orders", "a:b", "{7}orders", "x{tag}y", "a}b", "{}a", "a:guard", "lock", "{a", "a:", "a::", "}{", "lock.\x00\xff"}
 	keys = append(keys, braced()...)
 	for _, key := range keys {
-		assert.True(t, len(CompanionNames(key)) == len(names), "%q: %q", key, CompanionNames(key))
-		for _, of := range names {
+		for _, of := range companions {
 			if owner, role, ok := Owner([]byte(of(key))); !ok || owner != key || role == "" {
 				t.Errorf("%q belongs to %q (%s), %v; want %q", of(key), owner, role, ok, key)
 			}

@@ -68,7 +68,7 @@ func newLink(s *server) *link {
 func (k *link) start(conn redis.Conn) {
 	k.conn = conn
 	k.mu.Lock()
-	k.timer = time.AfterFunc(k.idle(), k.look)
+	k.timer = time.AfterFunc(k.server.owner.opts.Ping, k.look)
 	k.mu.Unlock()
 	k.server.owner.background.Fork(k.read)
 	k.server.owner.background.Fork(k.write)

@@ -1,6 +1,7 @@
 package driver
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -28,23 +29,17 @@ type SharedOptions struct {
 	Down func(addr string, conn redis.Conn, err error)
 
 	ReplyTimeout time.Duration // how long a command may be without reply, at most a quarter longer; zero: 5 s
-	Ping         time.Duration // how long a connection may be idle before it is asked; zero: 30 s; negative: never
+	Ping         time.Duration // how long a connection may be idle before it is asked; zero: 30 s
 	Retry        time.Duration // the pause after a failed attempt to connect; doubles up to 16 times that; zero: 10 ms
 	Bound        int           // how many commands may be without reply, for each server; zero: 1024
 }
 
 func (o SharedOptions) withDefaults() SharedOptions {
-	or(&o.ReplyTimeout, 5*time.Second)
-	or(&o.Ping, 30*time.Second)
-	or(&o.Retry, 10*time.Millisecond)
-	or(&o.Bound, 1024)
+	o.ReplyTimeout = cmp.Or(o.ReplyTimeout, 5*time.Second)
+	o.Ping = cmp.Or(o.Ping, 30*time.Second)
+	o.Retry = cmp.Or(o.Retry, 10*time.Millisecond)
+	o.Bound = cmp.Or(o.Bound, 1024)
 	return o
-}
-
-func or[T comparable](value *T, otherwise T) {
-	if *value == *new(T) {
-		*value = otherwise
-	}
 }
 
 // Shared is the pipelined connection to one server, or one to each of several, made when it is needed. Any number of callers

@@ -6,14 +6,6 @@ import (
 	"time"
 )
 
-// idle is how long the timer sleeps while nothing is under way.
-func (k *link) idle() time.Duration {
-	if k.server.owner.opts.Ping < 0 {
-		return time.Hour
-	}
-	return k.server.owner.opts.Ping
-}
-
 // watch keeps the watchdog going while there is something to wait for. Called with mu held.
 func (k *link) watch() {
 	if !k.ticking {
@@ -63,11 +55,9 @@ func (k *link) late() bool {
 		k.timer.Reset(k.server.owner.opts.ReplyTimeout / ticks)
 	case k.ticking:
 		k.ticking = false
-		k.timer.Reset(k.idle())
+		k.timer.Reset(k.server.owner.opts.Ping)
 	default:
-		if k.server.owner.opts.Ping > 0 {
-			k.ping()
-		}
+		k.ping()
 	}
 	return false
 }

@@ -51,19 +51,6 @@ func (c *ServerClock) Now() time.Time {
 	return c.server.Add(time.Since(c.base))
 }
 
-// Offset returns how far the server's clock is ahead of the host's, and how far off that may be. ok is
-// false before the first measurement.
-func (c *ServerClock) Offset() (ahead, bound time.Duration, ok bool) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if !c.measured {
-		return 0, 0, false
-	}
-	// Round strips the monotonic part: this difference is between wall clocks.
-	now := time.Now()
-	return c.server.Add(now.Sub(c.base)).Sub(now.Round(0)), c.bound, true
-}
-
 // drift is more than a quartz drifts within Refresh, and the rounding of a time in milliseconds.
 const drift = 10 * time.Millisecond
 

@@ -30,14 +30,14 @@
 //   - A timer, always: Wait never lasts longer than it is told. Where there is no tracking, it never
 //     lasts longer than Poll, with jitter. A lost message therefore costs time and nothing else.
 //
-// The two are connected by the first waiter, and closed when nobody has waited for Linger. Both are pinged; when
+// The two are connected by the first waiter, and closed when nobody has waited for 10 s. Both are pinged; when
 // one of them breaks, both are replaced, and every front gets a Reset, because what happened in between is not
 // known.
 //
 // # Failure
 //
 // While somebody waits on a server, there is a listener, or an attempt to connect is under way, or a timer is set
-// for the next attempt; the pauses between failed attempts double up to 64 times Retry. Nobody waits for
+// for the next attempt; the pauses between failed attempts double from 100 ms to 6.4 s. Nobody waits for
 // an attempt that is older than 500 ms: until there is a listener its questions go over Options.Runner, and it looks at the key
 // once in Poll.
 //

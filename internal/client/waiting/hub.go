@@ -28,7 +28,7 @@ type Runner interface {
 	Advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error)
 }
 
-// Options of a Hub. Runner and Now are required, and either Dial or Servers.
+// Options of a Hub. All are required but Opened, Channel and GiveBack, and one of Dial and Servers.
 type Options struct {
 	// Dial makes a connection outside of any pool.
 	Dial func(ctx context.Context) (redis.Conn, error)
@@ -43,11 +43,8 @@ type Options struct {
 	// Channel is where grants to this process are published; unique to it. Empty: none.
 	Channel string
 
-	ReplyTimeout time.Duration // zero: 5 s
-	Poll         time.Duration // the longest sleep of a front without tracking, less up to half at random; zero: 100 ms
-	Ping         time.Duration // how long the listener may hear nothing before it is pinged; zero: 1 min
-	Linger       time.Duration // how long the connections outlive the last waiter; zero: 10 s
-	Retry        time.Duration // the pause after a failed attempt to connect; it doubles up to 64 times that; zero: 100 ms
+	ReplyTimeout time.Duration
+	Poll         time.Duration // the longest sleep of a front without tracking, less up to half at random
 
 	// GiveBack gives a key back that was granted to a token of Over. It must not block. Nil: nobody does.
 	GiveBack func(key, token string)
@@ -56,22 +53,11 @@ type Options struct {
 	Changed func(mode Mode, why error)
 }
 
-func (o Options) withDefaults() Options {
-	or := func(d *time.Duration, otherwise time.Duration) {
-		if *d == 0 {
-			*d = otherwise
-		}
-	}
-	or(&o.ReplyTimeout, 5*time.Second)
-	or(&o.Poll, 100*time.Millisecond)
-	or(&o.Ping, time.Minute)
-	or(&o.Linger, 10*time.Second)
-	or(&o.Retry, 100*time.Millisecond)
-	if o.Changed == nil {
-		o.Changed = func(Mode, error) {}
-	}
-	return o
-}
+const (
+	ping   = time.Minute            // how long a listener may hear nothing before it is pinged
+	linger = 10 * time.Second       // how long the connections outlive the last waiter
+	retry  = 100 * time.Millisecond // the pause after a failed attempt to connect; it doubles up to 64 times that
+)
 
 // Hub is everything in one process that waits on one server, or on the servers of a cluster. It is safe for
 // concurrent use.
@@ -99,7 +85,7 @@ type Hub struct {
 // New returns a hub that connects when somebody waits.
 func New(opts Options) *Hub {
 	h := &Hub{
-		opts: opts.withDefaults(), mode: Idle,
+		opts: opts, mode: Idle,
 		queues: make(map[string]*queue), tokens: make(map[string]*Turn), channels: make(map[string]*queue),
 		places: make(map[string]*place),
 	}
@@ -171,9 +157,9 @@ func (h *Hub) departed() {
 		return
 	}
 	if h.linger == nil {
-		h.linger = time.AfterFunc(h.opts.Linger, h.lingered)
+		h.linger = time.AfterFunc(linger, h.lingered)
 	} else {
-		h.linger.Reset(h.opts.Linger)
+		h.linger.Reset(linger)
 	}
 }
 

@@ -129,7 +129,7 @@ func (l *listener) sharded(name, channel string) error {
 // begin starts the reader and the pings. The hub has the listener by then.
 func (l *listener) begin() {
 	l.hub.background.Go(l.read)
-	l.lookAgain(l.hub.opts.Ping, func() { l.look(0) })
+	l.lookAgain(ping, func() { l.look(0) })
 }
 
 // close ends the connection. The reader ends with it.
@@ -227,7 +227,7 @@ func (l *listener) dispatch(kind, channel string, payload any) {
 // that stays without an answer. The connection beside it is pinged by itself.
 func (l *listener) look(heard int64) {
 	if now := l.heard.Load(); now != heard {
-		l.lookAgain(l.hub.opts.Ping, func() { l.look(now) })
+		l.lookAgain(ping, func() { l.look(now) })
 		return
 	}
 	l.write("PING")
@@ -237,7 +237,7 @@ func (l *listener) look(heard int64) {
 			l.hub.disconnected(l, fmt.Errorf("listener: no answer to a ping within %v", l.hub.opts.ReplyTimeout))
 			return
 		}
-		l.lookAgain(l.hub.opts.Ping, func() { l.look(now) })
+		l.lookAgain(ping, func() { l.look(now) })
 	})
 }
 

@@ -34,7 +34,7 @@ func (p *place) mode() Mode {
 	return p.listener.mode
 }
 
-// tracked is one life of the tracked connections, from the first waiter until nobody has waited for Linger.
+// tracked is one life of the tracked connections, from the first waiter until nobody has waited for a while.
 type tracked struct{ conn *driver.Shared }
 
 // place returns the place of a server. The caller holds mu.
@@ -151,7 +151,7 @@ func (h *Hub) wants(q *queue) bool {
 func (h *Hub) track() {
 	t := &tracked{}
 	t.conn = driver.NewShared(driver.SharedOptions{
-		Dial: h.opts.Dial, Servers: h.opts.Servers, Now: h.opts.Now, ReplyTimeout: h.opts.ReplyTimeout, Ping: h.opts.Ping,
+		Dial: h.opts.Dial, Servers: h.opts.Servers, Now: h.opts.Now, ReplyTimeout: h.opts.ReplyTimeout, Ping: ping,
 		Setup: func(addr string, conn redis.Conn) error { return h.setUp(t, addr, conn) },
 		Down:  func(addr string, conn redis.Conn, err error) { h.down(t, addr, conn, err) },
 	})
@@ -254,7 +254,7 @@ func (h *Hub) later(p *place) {
 	}
 	p.behind = true
 	p.failures++
-	p.again = time.AfterFunc(h.opts.Retry<<min(p.failures-1, 6), func() {
+	p.again = time.AfterFunc(retry<<min(p.failures-1, 6), func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
 		if h.places[p.addr] != p || p.again == nil {
@@ -351,7 +351,7 @@ func (h *Hub) lost(p *place, err error) {
 		h.forget(p)
 	case p.starting != nil:
 		p.behind = true
-	case time.Since(p.born) < h.opts.Retry:
+	case time.Since(p.born) < retry:
 		h.later(p)
 	default: // the first attempt comes at once; the fronts hear of it, or poll meanwhile
 		p.failures, p.behind = 0, true

@@ -36,6 +36,8 @@ func newHub(t *testing.T, s *redistest.Server, change func(*Options)) *Hub {
 		Runner:  &driver.PerAttempt{Pool: pool, Now: time.Now, ReplyTimeout: 5 * time.Second},
 		Now:     now,
 		Channel: "wake:test",
+		Changed: func(Mode, error) {},
+		Poll:    100 * time.Millisecond, ReplyTimeout: 5 * time.Second,
 	}
 	if change != nil {
 		change(&o)
@@ -194,30 +196,34 @@ func TestBrokenConnectionsAreReplaced(t *testing.T) {
 
 // A listener that is silent and does not answer a ping is given up.
 func TestSilentListenerIsGivenUp(t *testing.T) {
-	s := redistest.Real(t)
-	h := newHub(t, s, func(o *Options) { o.Ping = 20 * time.Millisecond; o.ReplyTimeout = 100 * time.Millisecond })
-	turn := enter(t, h, "k")
-	var first *listener
-	require.Eventually(t, func() bool {
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		h := newHub(t, s, nil)
+		turn := enter(t, h, "k")
+		first := h.places[""].listener
+		thaw, began := s.Freeze(), time.Now()
+		for wait(t, turn).Kind != Reset {
+		}
+		assert.LessOrEqual(t, time.Since(began), ping+5*time.Second)
+		thaw()
+		time.Sleep(10 * time.Second)
+		assert.Equal(t, Messages, modeOf(h))
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		first = h.places[""].listener
-		return first != nil
-	}, 10*time.Second, time.Millisecond)
-	s.Do("CLIENT", "PAUSE", 400)
-	assert.Equal(t, Reset, wait(t, turn).Kind)
-	require.Eventually(t, func() bool { return modeOf(h) == Tracking }, 10*time.Second, time.Millisecond)
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	assert.NotSame(t, first, h.places[""].listener)
+		assert.NotSame(t, first, h.places[""].listener)
+	})
 }
 
 func TestConnectionsAreClosedWhenNobodyWaits(t *testing.T) {
-	s := redistest.Mini(t)
-	h := newHub(t, s, func(o *Options) { o.Linger = 10 * time.Millisecond })
-	before := s.Mini.CurrentConnectionCount()
-	enter(t, h, "k").Leave()
-	require.Eventually(t, func() bool { return modeOf(h) == Idle && s.Mini.CurrentConnectionCount() == before }, 10*time.Second, time.Millisecond)
-	enter(t, h, "k")
-	assert.Equal(t, Messages, modeOf(h))
+	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
+		route := s.Route("hub")
+		h := newHub(t, s, func(o *Options) { o.Dial = route.Pool().DialContext })
+		enter(t, h, "k").Leave()
+		time.Sleep(linger - time.Second)
+		assert.Equal(t, 2, route.Open())
+		time.Sleep(2 * time.Second)
+		assert.Zero(t, route.Open())
+		assert.Equal(t, Idle, modeOf(h))
+		enter(t, h, "k")
+		assert.Equal(t, Messages, modeOf(h))
+	})
 }

@@ -108,7 +108,7 @@ func (c *conn) do(name string, args []any, exchange func(redis.Conn) (any, error
 	}
 	ctx := c.ctx
 	if c.used && ctx.Err() != nil { // the connection is kept beyond it, as one of redigo's pool may be
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), c.router.opts.FindTimeout)
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), findTimeout)
 		defer cancel()
 		ctx = bounded
 	}

@@ -80,12 +80,13 @@ type Options struct {
 	// Map translates addresses that servers tell. Nil: as they are.
 	Map func(addr string) string
 
-	Patience    time.Duration // zero: 20 s; negative: none
-	FindTimeout time.Duration // zero: 3 s
-	MaxIdle     int           // per server; zero: 8
-	MaxActive   int           // per server; zero: no limit
-	IdleTimeout time.Duration // zero: 1 min
+	Patience  time.Duration // zero: 20 s; negative: none
+	MaxIdle   int           // per server; zero: 8
+	MaxActive int           // per server; zero: no limit
 }
+
+// findTimeout bounds the asking for a table, also of a command that outlives its connection's context.
+const findTimeout = 3 * time.Second
 
 // CheckAddrs wants host:port each.
 func CheckAddrs(addrs []string) error {
@@ -112,8 +113,7 @@ func Plain(dial func(ctx context.Context, network, addr string) (net.Conn, error
 func AsTold(addr string) string { return addr }
 
 func (o Options) withDefaults() Options {
-	o.Patience, o.FindTimeout = cmp.Or(o.Patience, 20*time.Second), cmp.Or(o.FindTimeout, 3*time.Second)
-	o.MaxIdle, o.IdleTimeout = cmp.Or(o.MaxIdle, 8), cmp.Or(o.IdleTimeout, time.Minute)
+	o.Patience, o.MaxIdle = cmp.Or(o.Patience, 20*time.Second), cmp.Or(o.MaxIdle, 8)
 	return o
 }
 
@@ -318,7 +318,7 @@ func (r *Router) current(ctx context.Context) (*Table, error) {
 }
 
 func (r *Router) find() {
-	ctx, cancel := context.WithTimeout(context.Background(), r.opts.FindTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), findTimeout)
 	defer cancel()
 	table, err := r.opts.Find(ctx, r.known())
 	if err == nil && len(table.Masters) == 0 {
@@ -412,7 +412,7 @@ func (r *Router) pool(addr string) (*redis.Pool, error) {
 	p := r.pools[addr]
 	if p == nil {
 		p = &redis.Pool{
-			MaxIdle: r.opts.MaxIdle, MaxActive: r.opts.MaxActive, IdleTimeout: r.opts.IdleTimeout, Wait: r.opts.MaxActive > 0,
+			MaxIdle: r.opts.MaxIdle, MaxActive: r.opts.MaxActive, IdleTimeout: time.Minute, Wait: r.opts.MaxActive > 0,
 			DialContext: func(ctx context.Context) (redis.Conn, error) { return r.DialAddr(ctx, addr) },
 		}
 		r.pools[addr] = p

@@ -160,9 +160,9 @@ func argument(c *protocol.Command, key any, name string) any {
 	case "grace":
 		return number(grace(c.Grace))
 	case "unit":
-		return word(c.Unit.String())
+		return c.Unit.String()
 	case "layout":
-		return word(c.Layout.String())
+		return c.Layout.String()
 	case "rules":
 		return rulesOf(c)
 	case "gap":
@@ -223,9 +223,9 @@ func sidecarArgument(c *protocol.SidecarCall, name string) any {
 	case "ends":
 		return milliseconds(time.Duration(c.Until))
 	case "own_unit":
-		return word(c.Unit.String())
+		return c.Unit.String()
 	case "own_layout":
-		return word(c.Layout.String())
+		return c.Layout.String()
 	case "settle":
 		return milliseconds(c.Settle)
 	case "free":
@@ -285,16 +285,6 @@ func flag(b bool) any {
 		return number(1)
 	}
 	return zero
-}
-
-// word boxes the words that bridge scripts know without allocating.
-func word(s string) any {
-	switch s {
-	case "ms":
-		return "ms"
-	default:
-		return s
-	}
 }
 
 func milliseconds(d time.Duration) any { return number(d.Milliseconds()) }
