@@ -24,7 +24,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 		l.prepare(k)
 	}
 	for {
-		began := l.conns.Clock.Now()
+		began := l.Clock.Now()
 		outcome, err := l.advance(ctx, over, m, reply, k.Left())
 		if err != nil {
 			k.permit.Kept = true // by Acquired, which is told what came of it
@@ -75,7 +75,7 @@ func (l *locker) prepare(k *lock) {
 // concluded turns the verdict of an attempt into a lock or an error.
 func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (retryHint, error) {
 	m, p := &k.bridge.acquire, &k.permit
-	if now := l.conns.Clock.Now(); o.Step.Verdict == protocol.Acquired && now < m.Deadline() {
+	if now := l.Clock.Now(); o.Step.Verdict == protocol.Acquired && now < m.Deadline() {
 		k.begin(m.FenceToken(), m.TookOver(), began, m.Deadline())
 		return retryHint{}, nil
 	}
@@ -111,7 +111,7 @@ func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (r
 				ends.Time().Format(time.RFC3339))
 		}
 	case protocol.Unsure:
-		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, o.Err, l.conns.Clock.At(began.Add(p.Terms.TTL+l.opts.ReplyTimeout))
+		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, o.Err, l.Clock.At(began.Add(p.Terms.TTL+l.opts.ReplyTimeout))
 		return retryHint{left: l.giveBackLater(k, began)}, failure
 	default:
 		failure, wait = failed(m.Key, o.Err), p.Terms.poll
@@ -143,7 +143,7 @@ func isLate(err error) bool { return err != nil && strings.HasPrefix(err.Error()
 // keep has what the attempt may have left given back, and the permit kept until then.
 func (l *locker) keep(k *lock, began protocol.Instant) {
 	k.permit.Kept = true
-	l.conns.Background.Fork(func() {
+	l.Background.Fork(func() {
 		if m := k.old; m != nil {
 			l.giveBackLegacy(m.LegacyAcquire, &k.permit, m.left(), began)
 			return
@@ -156,12 +156,12 @@ func (l *locker) keep(k *lock, began protocol.Instant) {
 func (l *locker) giveBackLater(k *lock, began protocol.Instant) *pendingUndo {
 	settled := make(chan struct{})
 	k.permit.Kept = true
-	l.conns.Background.Fork(func() {
+	l.Background.Fork(func() {
 		if l.giveBack(k, began) {
 			close(settled)
 		}
 	})
-	return &pendingUndo{until: l.conns.Clock.At(began.Add(k.permit.Terms.TTL + l.opts.ReplyTimeout)), settled: settled}
+	return &pendingUndo{until: l.Clock.At(began.Add(k.permit.Terms.TTL + l.opts.ReplyTimeout)), settled: settled}
 }
 
 // giveBack undoes what an attempt may have left on the server after its caller had left, or after
@@ -191,12 +191,12 @@ func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 	if gone {
 		return true
 	}
-	until := l.conns.Clock.At(began.Add(p.Terms.TTL + l.opts.ReplyTimeout))
+	until := l.Clock.At(began.Add(p.Terms.TTL + l.opts.ReplyTimeout))
 	if given := p.Until.Add(p.Terms.TTL); entry != "" && given.After(until) {
 		until = given // the last moment of a lock that is handed to the place
 	}
 	p.LeaveAt(until)
-	l.conns.Background.Again(until, func() bool {
+	l.Background.Again(until, func() bool {
 		gone, _ := undo()
 		return gone
 	})
@@ -213,12 +213,12 @@ func (l *locker) giveBackOver(key, value string) {
 	if l.opts.FenceTTL > 0 {
 		m.Fence, m.FenceTTL = names.Fence, l.opts.FenceTTL
 	}
-	l.conns.Background.Go(func() { l.finish(context.Background(), l.conns.Servers[0].Commands, m, protocol.Reply{}) })
+	l.Background.Go(func() { l.finish(context.Background(), l.Servers[0].Commands, m, protocol.Reply{}) })
 }
 
 // notGivenBack tells the observer that the key may stay taken: the caller may have left.
 func (l *locker) notGivenBack(key string, until time.Time, cause error) {
-	l.conns.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &lockmigrate.Error{
+	l.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &lockmigrate.Error{
 		Op: "acquire", Key: key, Kind: lockmigrate.ErrUnknownOutcome, Cause: cause, Until: until, Note: "the value on the key may be ours",
 	}})
 }

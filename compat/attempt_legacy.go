@@ -17,13 +17,13 @@ import (
 func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
 	key, p, o := k.key, &k.permit, k.permit.Terms
 	k.old = nil
-	if err := l.clock.Sync(ctx); err != nil {
+	if err := l.serverClock.Sync(ctx); err != nil {
 		if ctx.Err() != nil {
 			return retryHint{}, notAcquired(key, context.Cause(ctx))
 		}
 		return retryHint{}, failed(key, err)
 	}
-	if now := l.clock.Now(); now.Before(firstExpiry) {
+	if now := l.serverClock.Now(); now.Before(firstExpiry) {
 		return retryHint{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &admission.Never{Cause: errOldClock}}
 	}
 	m := &protocol.LegacyAcquire{
@@ -32,11 +32,11 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 	if m.Dialect.Layout != protocol.UUIDColonNumber && m.Dialect.Layout.HasOwner() {
 		m.Owner = lockers.UUID()[:8] + "-lockmigrate"
 	}
-	began := l.conns.Clock.Now()
+	began := l.Clock.Now()
 	run := &recorded{LegacyAcquire: m}
 	k.old = run
 	outcome, err := l.advance(ctx, over, l.timed(run), protocol.Reply{}, func(driver.Outcome) {
-		defer l.conns.Background.End()
+		defer l.Background.End()
 		l.giveBackLegacy(m, p, run.last.Verdict, began)
 	})
 	if err != nil {
@@ -47,7 +47,7 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 	seen, _ := m.Seen()
 	switch outcome.Step.Verdict {
 	case protocol.Acquired:
-		if l.conns.Clock.Now().Sub(began) >= o.Lease {
+		if l.Clock.Now().Sub(began) >= o.Lease {
 			failure.Note = "the reply came after the lease"
 			l.keep(k, began)
 			break
@@ -61,7 +61,7 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 	case protocol.Unsure:
 		failure.Kind, failure.Cause, failure.Until = lockmigrate.ErrUnknownOutcome, outcome.Err, m.Expiry().Time()
 		failure.Note = "the value on the key may be ours or that of a client with the same expiry"
-		until := l.conns.Clock.At(began.Add(o.longest())) // the value's expiry is of the server's clock
+		until := l.Clock.At(began.Add(o.longest())) // the value's expiry is of the server's clock
 		p.Kept = true
 		p.LeaveAt(until)
 		return retryHint{left: &pendingUndo{until: until}}, failure
@@ -77,27 +77,10 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 // giveBackLegacy undoes an acquisition that arrived after its caller had left. Where the key cannot
 // prove whose the value is, the lease has to run out.
 func (l *locker) giveBackLegacy(m *protocol.LegacyAcquire, p *permit, v protocol.Verdict, began protocol.Instant) {
-	if v != protocol.Acquired && v != protocol.Unsure {
-		p.Leave()
-		return
+	until := l.Clock.At(began.Add(p.Terms.longest()))
+	if !l.GiveBackOld(m, driver.Ended(v, nil), l.serverClock.Now, until, p.Leave) {
+		p.LeaveAt(until)
 	}
-	until := l.conns.Clock.At(began.Add(p.Terms.longest()))
-	if v == protocol.Acquired {
-		release := func() bool {
-			out := l.finish(context.Background(), l.runner(m.Dialect), l.timed(lockers.Undone(m)), protocol.Reply{})
-			given := lockers.Confirmed(out.Step.Verdict)
-			if given {
-				p.Leave()
-			}
-			return given
-		}
-		if release() {
-			return
-		}
-		l.conns.Background.Again(until, release)
-	}
-	p.LeaveAt(until)
-	l.notGivenBack(m.Key, m.Expiry().Time(), nil)
 }
 
 // recorded keeps the last step of a machine for who takes over from a caller that has left.

@@ -16,7 +16,7 @@ func Tune(l Locker, renewEvery, poll time.Duration) Locker {
 
 // MeasureAlways has the server's clock read before each use. Call it before the first attempt.
 func MeasureAlways(l Locker) Locker {
-	l.(*locker).clock.Refresh = time.Nanosecond
+	l.(*locker).serverClock.Refresh = time.Nanosecond
 	return l
 }
 

@@ -34,7 +34,7 @@ type lock struct {
 // newLock prepares an attempt.
 func (l *locker) newLock(ctx context.Context, key string) *lock {
 	k := &lock{locker: l, key: key}
-	k.Init(&l.conns.Lives, k, ctx)
+	k.Init(&l.Lives, k, ctx)
 	return k
 }
 
@@ -79,19 +79,19 @@ func seenBy(m protocol.Machine) string {
 
 // leaveAtDeadline lets the permit last until the deadline or the release: a displaced holder keeps its
 // guard for as long as it may still be at work.
-func (k *lock) leaveAtDeadline() { k.permit.LeaveAt(k.locker.conns.Clock.At(k.Lease.Until())) }
+func (k *lock) leaveAtDeadline() { k.permit.LeaveAt(k.locker.Clock.At(k.Lease.Until())) }
 
 // Acquired implements lifetime.Kind: what an attempt of the stages Bridge and Modern may have left is given back.
 func (k *lock) Acquired(driver.Outcome) {
-	defer k.locker.conns.Background.End()
-	k.locker.giveBack(k, k.locker.conns.Clock.Now())
+	defer k.locker.Background.End()
+	k.locker.giveBack(k, k.locker.Clock.Now())
 }
 
 // Renew implements lifetime.Kind.
 func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l := k.locker
 	if k.legacy != nil { // it writes a time
-		if err := l.clock.Sync(ctx); err != nil {
+		if err := l.serverClock.Sync(ctx); err != nil {
 			return driver.Ended(protocol.Failed, err), context.Cause(ctx)
 		}
 	}
@@ -113,8 +113,8 @@ func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 // Release implements lifetime.Kind.
 func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	l, m := k.locker, k.hold().release()
-	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.conns.Clock.Now().Sub(r.Taken) >= time.Millisecond {
-		r.Behind = max(l.conns.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
+	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.Clock.Now().Sub(r.Taken) >= time.Millisecond {
+		r.Behind = max(l.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
 	}
 	return l.runner(k.permit.Terms.rules).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
 }
@@ -170,7 +170,7 @@ func (k *lock) Gone() {
 // over notes that nothing of ours is on the server any more, where we stood in the key's queue.
 func (k *lock) over() {
 	if k.legacy == nil && k.wait != nil {
-		k.locker.conns.Hub.Over(k.key, k.bridge.acquire.Value)
+		k.locker.Hub.Over(k.key, k.bridge.acquire.Value)
 	}
 }
 

@@ -33,15 +33,15 @@ type Locker interface {
 
 // locker is the one implementation of Locker.
 type locker struct {
-	opts      Options // as given, with defaults; what a record changes is in the gate
-	gate      *gate
-	member    *admission.Member[*Options] // nil without a Namespace
-	clock     *lockers.ServerClock
-	conns     *lockers.Client
-	random    lockers.Random
-	contended *waiting.Contended
-	channel   string // where this Locker hears that a lock was handed to it
-	stop      context.CancelFunc
+	*lockers.Client
+	opts        Options // as given, with defaults; what a record changes is in the gate
+	gate        *gate
+	member      *admission.Member[*Options] // nil without a Namespace
+	serverClock *lockers.ServerClock
+	random      lockers.Random
+	contended   *waiting.Contended
+	channel     string // where this Locker hears that a lock was handed to it
+	stop        context.CancelFunc
 }
 
 // gate says whether the Locker may act, at which stage, and until when; permit is the right to it.
@@ -60,13 +60,13 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
 	l := &locker{opts: opts.withDefaults(), gate: admission.New[*Options](errClosed), contended: waiting.NewContended(), channel: "lockmigrate:wake:" + lockers.UUID()}
-	l.conns = lockers.Connect(lockers.Options{
+	l.Client = lockers.Connect(lockers.Options{
 		Package: "compat", TTL: l.opts.TTL, ReplyTimeout: l.opts.ReplyTimeout, Observer: opts.Observer,
 		Waits: true, Channel: l.channel, Poll: l.opts.poll, GiveBack: l.giveBackOver, FenceTTL: l.opts.FenceTTL,
 	}, pool)
-	pool = l.conns.Servers[0].Pool
+	pool = l.Servers[0].Pool
 	// The values of stage Legacy are written by the server's clock, so that at least this member's are right.
-	l.clock = lockers.NewServerClock(pool, l.opts.ReplyTimeout)
+	l.serverClock = lockers.NewServerClock(pool, l.opts.ReplyTimeout)
 	ctx, cancel := context.WithCancel(context.Background())
 	l.stop = cancel
 	if opts.Namespace == "" {
@@ -83,13 +83,13 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 			}
 			return &under, under.longest(), nil
 		},
-		Obeyed: func(o *Options) { l.conns.Renewer.Hasten(o.renewEvery) },
-		Heard:  l.clock.Heard,
+		Obeyed: func(o *Options) { l.Renewer.Hasten(o.renewEvery) },
+		Heard:  l.serverClock.Heard,
 		Told: func(stage stages.Stage, epoch int64, why error) {
-			l.conns.Seen(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: opts.Namespace, Stage: stage, Epoch: epoch, Err: why})
+			l.Seen(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: opts.Namespace, Stage: stage, Epoch: epoch, Err: why})
 		},
 	}
-	l.conns.Background.Go(func() { l.member.Run(ctx) })
+	l.Background.Go(func() { l.member.Run(ctx) })
 	return l, nil
 }
 
@@ -100,7 +100,7 @@ func (l *locker) Close() error {
 	if l.member != nil {
 		defer l.member.Leave()
 	}
-	return l.conns.Close()
+	return l.Client.Close()
 }
 
 // Ready implements Locker.
@@ -109,23 +109,12 @@ func (l *locker) Ready(ctx context.Context) error { return l.gate.Ready(ctx, l.o
 // Stage implements Locker.
 func (l *locker) Stage() (lockmigrate.Stage, int64, error) { return l.gate.Told(l.opts.Namespace) }
 
-// Home implements lockers.Half.
-func (l *locker) Home() lockmigrate.Pool { return l.conns.Home() }
-
-// Announce implements lockers.Half.
-func (l *locker) Announce(news func()) *lockers.Opened { return l.conns.Announce(news) }
-
-// RaiseFence implements lockers.Half.
-func (l *locker) RaiseFence(ctx context.Context, key string, least int64) (int64, error) {
-	return l.conns.RaiseFence(ctx, key, least)
-}
-
 // TryAcquire implements Locker.
 func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
-	began := l.conns.Clock.Now()
+	began := l.Clock.Now()
 	lock, err := l.tryAcquire(ctx, key)
 	return l.acquired(key, lock, began, false, err)
 }
@@ -133,7 +122,7 @@ func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, 
 func (l *locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
 	k := l.newLock(ctx, key)
 	if err := l.enter(ctx, k, false); err != nil {
-		return nil, l.refused(ctx, key, err)
+		return nil, err
 	}
 	if _, err := l.attempt(ctx, k, l.runner(k.permit.Terms.rules)); err != nil {
 		return nil, err
@@ -146,7 +135,7 @@ func (l *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
-	began := l.conns.Clock.Now()
+	began := l.Clock.Now()
 	lock, queued, err := l.acquire(ctx, key)
 	return l.acquired(key, lock, began, queued, err)
 }
@@ -157,16 +146,16 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 		defer cancel()
 		ctx = bounded
 	}
-	if l.conns.Hub.Waiting(key) == 0 && !l.contended.Lately(key, l.conns.Clock.Now) { // else the key is hardly free
+	if l.Hub.Waiting(key) == 0 && !l.contended.Lately(key, l.Clock.Now) { // else the key is hardly free
 		if lock, _, err := l.tryOnce(ctx, key, nil); err == nil || !l.worthAnother(ctx, err) {
 			return lock, false, over(ctx, err)
 		}
 	}
-	if !l.conns.Background.Begin() { // to the end of the wait: Close finds it over, and its place given up
+	if !l.Background.Begin() { // to the end of the wait: Close finds it over, and its place given up
 		return nil, true, failed(key, errClosed)
 	}
-	defer l.conns.Background.End()
-	turn, err := l.conns.Hub.Enter(ctx, key)
+	defer l.Background.End()
+	turn, err := l.Hub.Enter(ctx, key)
 	if err != nil {
 		return nil, true, notAcquired(key, err)
 	}
@@ -186,7 +175,7 @@ func (l *locker) acquire(ctx context.Context, key string) (lock *lock, queued bo
 			return nil, true, met.end(ctx, key, over(ctx, err), nil)
 		}
 		if next.contended {
-			l.contended.Mark(key, l.conns.Clock.Now())
+			l.contended.Mark(key, l.Clock.Now())
 		}
 		if next.gap && next.before == 0 && !w.watch.Listened() && turn.Mode() == waiting.Tracking {
 			w.watch.Listen() // to the old client that takes the key, and gives it back
@@ -211,7 +200,7 @@ type wait struct {
 func (l *locker) leaveQueue(w *wait) {
 	if k := w.lock; k != nil {
 		w.lock = nil
-		l.conns.Background.Fork(func() { l.giveBack(k, l.conns.Clock.Now()) })
+		l.Background.Fork(func() { l.giveBack(k, l.Clock.Now()) })
 	}
 }
 
@@ -219,14 +208,14 @@ func (l *locker) leaveQueue(w *wait) {
 func (l *locker) acquired(key string, lock *lock, began protocol.Instant, waited bool, err error) (lockmigrate.Lock, error) {
 	e := lockmigrate.Event{Key: key, Err: err}
 	if err != nil {
-		l.conns.Concluded(e, began)
+		l.Concluded(e, began)
 		return nil, err
 	}
 	e.Fence, e.How = lock.fence, lockers.How(waited, lock.legacy == nil && lock.bridge.acquire.Handed())
 	if lock.tookOver {
 		e.Note = "taken over: the legacy value on the key had expired"
 	}
-	lock.Watched(func() { l.conns.Concluded(e, began) })
+	lock.Watched(func() { l.Concluded(e, began) })
 	return lock.AsLock(), nil
 }
 
@@ -251,7 +240,7 @@ func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retry
 		k = l.newLock(ctx, key)
 		k.wait, k.patient = w, true
 		if err := l.enter(ctx, k, true); err != nil {
-			return nil, retryHint{}, l.refused(ctx, key, err)
+			return nil, retryHint{}, err
 		}
 	}
 	runner := l.runner(k.permit.Terms.rules)
@@ -267,7 +256,7 @@ func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retry
 
 // enter passes the gate. While it is closed it waits for the next order: for ever if patient, else for ReplyTimeout.
 func (l *locker) enter(ctx context.Context, k *lock, patient bool) error {
-	return l.gate.Wait(ctx, k.key, &k.permit, l.opts.ReplyTimeout, patient)
+	return l.gate.Wait(ctx, l.opts.Namespace, k.key, &k.permit, l.opts.ReplyTimeout, patient)
 }
 
 // retryHint is when to look at a held key again.
@@ -323,13 +312,13 @@ func (l *locker) sleep(ctx, changed context.Context, w *wait, next retryHint) er
 // The attempt ends with its permit left, unless somebody keeps it: the lock, the place in the queue, or the one who gives back. Where the
 // caller's code ends the goroutine, or panics, nobody knows what may be left: it is given back.
 func (l *locker) attempt(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
-	began, p := l.conns.Clock.Now(), &k.permit
+	began, p := l.Clock.Now(), &k.permit
 	p.Kept = false
-	if !l.conns.Background.Begin() {
+	if !l.Background.Begin() {
 		p.Leave()
 		return retryHint{}, failed(k.key, errClosed)
 	}
-	defer l.conns.Background.End()
+	defer l.Background.End()
 	returned := false
 	defer func() {
 		switch {
@@ -340,16 +329,15 @@ func (l *locker) attempt(ctx context.Context, k *lock, over waiting.Runner) (ret
 			l.keep(k, began)
 		}
 	}()
-	next, err := l.attemptInStage(ctx, k, over)
+	var next retryHint
+	var err error
+	if p.Stage == stages.Legacy {
+		next, err = l.attemptLegacy(ctx, k, over)
+	} else {
+		next, err = l.attemptBridge(ctx, k, over)
+	}
 	returned = true
 	return next, err
-}
-
-func (l *locker) attemptInStage(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
-	if k.permit.Stage == stages.Legacy {
-		return l.attemptLegacy(ctx, k, over)
-	}
-	return l.attemptBridge(ctx, k, over)
 }
 
 // worthAnother tells whether a failed attempt is worth another one.
@@ -358,19 +346,6 @@ func (l *locker) worthAnother(ctx context.Context, err error) bool {
 		return false
 	}
 	return errors.Is(err, lockmigrate.ErrNotAcquired) || errors.Is(err, lockmigrate.ErrForeignFormat) || errors.Is(err, lockmigrate.ErrStage) && !l.gate.Hopeless(err)
-}
-
-// refused is the error of an attempt that did not pass the gate.
-func (l *locker) refused(ctx context.Context, key string, err error) error {
-	if errors.Is(err, errClosed) {
-		return failed(key, errClosed)
-	}
-	kind := lockmigrate.ErrStage
-	if ctx.Err() != nil && !l.gate.Hopeless(err) { // a cancelled wait, which says why it waited
-		kind = lockmigrate.ErrNotAcquired
-		err = errors.Join(&lockmigrate.Error{Op: "enter", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}, context.Cause(ctx))
-	}
-	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: kind, Cause: err}
 }
 
 func notAcquired(key string, cause error) *lockmigrate.Error {
@@ -399,7 +374,7 @@ func withCause(err, cause error) error {
 	return &lockmigrate.Error{Op: known.Op, Key: known.Key, Kind: lockmigrate.ErrNotAcquired, Cause: errors.Join(cause, known)}
 }
 
-func (l *locker) runner(d *protocol.Dialect) waiting.Runner { return l.conns.Servers[0].Runner(d) }
+func (l *locker) runner(d *protocol.Dialect) waiting.Runner { return l.Servers[0].Runner(d) }
 
 // timed lets the machines of stage Legacy live by the server's clock; the others have none but that of the
 // deadlines.
@@ -408,7 +383,7 @@ func (l *locker) timed(m protocol.Machine) protocol.Machine {
 	case *protocol.BridgeAcquire, *protocol.BridgeRenew, *protocol.BridgeRelease:
 		return m
 	default:
-		return lockers.OnClock(m, l.clock.Now)
+		return lockers.OnClock(m, l.serverClock.Now)
 	}
 }
 
@@ -416,11 +391,11 @@ func (l *locker) timed(m protocol.Machine) protocol.Machine {
 // exchange that is under way is brought to its end, and then abandoned is told what came out: exactly
 // once for each error. It must count itself off in background, which Close waits for. The caller is counted there too.
 func (l *locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l.conns.Background.Extend()
+	l.Background.Extend()
 	goesOn := false
 	defer func() {
 		if !goesOn {
-			l.conns.Background.End()
+			l.Background.End()
 		}
 	}()
 	out, err := over.Advance(ctx, m, reply, abandoned)

@@ -46,8 +46,8 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 	began := time.Now()
 	for {
 		k := &lock{locker: l, key: key, newKey: l.opts.NewKey(key), giving: make(chan struct{}, 1)}
-		if err := l.gate.Wait(ctx, key, &k.permit, l.opts.ReplyTimeout, patient); err != nil {
-			return nil, l.refused(ctx, key, err)
+		if err := l.gate.Wait(ctx, l.opts.Namespace, key, &k.permit, l.opts.ReplyTimeout, patient); err != nil {
+			return nil, err
 		}
 		err := k.take(ctx, by)
 		if err == nil {
@@ -66,18 +66,6 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 		l.seen(lockmigrate.Event{Kind: lockmigrate.EventWaited, Op: "acquire", Key: key, Took: time.Since(began), Err: err})
 		return nil, err
 	}
-}
-
-// refused is the error of an attempt that did not pass the gate.
-func (l *locker) refused(ctx context.Context, key string, err error) error {
-	if errors.Is(err, lifetime.ErrClosed) {
-		return &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
-	}
-	kind := lockmigrate.ErrStage
-	if ctx.Err() != nil && !l.gate.Hopeless(err) {
-		kind, err = lockmigrate.ErrNotAcquired, errors.Join(&lockmigrate.Error{Op: "enter", Key: l.opts.Namespace, Kind: lockmigrate.ErrStage, Cause: err}, context.Cause(ctx))
-	}
-	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: kind, Cause: err}
 }
 
 // take takes the halves of the permit's stage, Old first. What it has when something fails is given back, New first. The permit is left

@@ -24,13 +24,13 @@ type lock struct {
 // so the local deadline is never later than the lease.
 func newLock(ctx context.Context, l *locker, m *protocol.LegacyAcquire, began protocol.Instant) *lock {
 	k := &lock{locker: l, key: m.Key, old: lockers.NewOld(m)}
-	k.Init(&l.conns.Lives, k, ctx)
+	k.Init(&l.Lives, k, ctx)
 	s := &k.Lease
 	s.Owner, s.Span = k, l.opts.Lease
 	// The earlier of two readings: the full lease counted from before the attempt on the monotonic
 	// clock, and what the Locker's clock has left of the written expiry.
 	left := m.Expiry().Time().Sub(l.now())
-	s.Begin(began, min(began.Add(l.opts.Lease), l.conns.Clock.Now().Add(left)))
+	s.Begin(began, min(began.Add(l.opts.Lease), l.Clock.Now().Add(left)))
 	return k
 }
 

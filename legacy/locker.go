@@ -17,11 +17,11 @@ import (
 
 // locker is the lockmigrate.Locker of one fleet's keys.
 type locker struct {
+	*lockers.Client
 	opts  Options
 	rules *protocol.Dialect
 	now   func() time.Time                // of every value written and judged
 	sync  func(ctx context.Context) error // corrects that clock
-	conns *lockers.Client
 }
 
 // New returns a Locker over a pool of connections to the fleet's server. It sends nothing yet. TryAcquire sends at most SETNX, GET
@@ -33,27 +33,18 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 	opts = opts.withDefaults()
 	l := &locker{opts: opts, now: time.Now, sync: func(context.Context) error { return nil }}
 	l.rules, _ = opts.Dialect.rules()
-	l.conns = lockers.Connect(lockers.Options{Package: "legacy", TTL: opts.Lease, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer}, pool)
+	l.Client = lockers.Connect(lockers.Options{Package: "legacy", TTL: opts.Lease, ReplyTimeout: opts.ReplyTimeout, Observer: opts.Observer}, pool)
 	if opts.FollowServer {
-		server := lockers.NewServerClock(l.conns.Servers[0].Pool, opts.ReplyTimeout)
+		server := lockers.NewServerClock(l.Servers[0].Pool, opts.ReplyTimeout)
 		l.now, l.sync = server.Now, server.Sync
 	}
 	return l, nil
 }
 
-// Close implements lockmigrate.Locker. Nothing is sent after it.
-func (l *locker) Close() error { return l.conns.Close() }
-
 // advance runs a machine by the Locker's clock.
 func (l *locker) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	return l.conns.Servers[0].Runner(l.rules).Advance(ctx, lockers.OnClock(m, l.now), reply, abandoned)
+	return l.Servers[0].Runner(l.rules).Advance(ctx, lockers.OnClock(m, l.now), reply, abandoned)
 }
-
-// Home implements lockers.Half.
-func (l *locker) Home() lockmigrate.Pool { return l.conns.Home() }
-
-// Announce implements lockers.Half.
-func (l *locker) Announce(news func()) *lockers.Opened { return l.conns.Announce(news) }
 
 // RaiseFence implements lockers.Half: the old lock draws no tokens.
 func (l *locker) RaiseFence(context.Context, string, int64) (int64, error) { return 0, nil }
@@ -85,13 +76,13 @@ func (l *locker) observed(ctx context.Context, key string, patience time.Duratio
 	if err := lockers.CheckCall(ctx, key); err != nil {
 		return nil, err
 	}
-	start := l.conns.Clock.Now()
+	start := l.Clock.Now()
 	lock, err := l.acquire(ctx, key, patience)
 	if err != nil {
-		l.conns.Concluded(lockmigrate.Event{Key: key, Err: err}, start)
+		l.Concluded(lockmigrate.Event{Key: key, Err: err}, start)
 		return nil, err
 	}
-	lock.Watched(func() { l.conns.Concluded(lockmigrate.Event{Key: key, How: lockers.How(lock.waited, false)}, start) })
+	lock.Watched(func() { l.Concluded(lockmigrate.Event{Key: key, How: lockers.How(lock.waited, false)}, start) })
 	return lock.AsLock(), nil
 }
 
@@ -106,10 +97,10 @@ func (l *locker) acquire(ctx context.Context, key string, patience time.Duration
 	start := time.Now()
 	reply, seen := protocol.Reply{}, obstacle{}
 	for {
-		if !l.conns.Background.Begin() {
+		if !l.Background.Begin() {
 			return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 		}
-		attempt := l.conns.Clock.Now()
+		attempt := l.Clock.Now()
 		outcome, err := l.ask(ctx, machine, reply)
 		if err != nil {
 			return nil, l.notAcquired(key, seen, err) // the machine may still run: hands off
@@ -134,8 +125,8 @@ func (l *locker) acquire(ctx context.Context, key string, patience time.Duration
 
 // ask makes one attempt, which is counted in background. Of what arrives after its caller has left nothing stays.
 func (l *locker) ask(ctx context.Context, m *protocol.LegacyAcquire, reply protocol.Reply) (driver.Outcome, error) {
-	defer l.conns.Background.End()
-	return l.conns.Ask(ctx, l.conns.Servers[0].Runner(l.rules), lockers.OnClock(m, l.now), reply, func(o driver.Outcome) { l.giveBack(m, o) })
+	defer l.Background.End()
+	return l.Ask(ctx, l.Servers[0].Runner(l.rules), lockers.OnClock(m, l.now), reply, func(o driver.Outcome) { l.giveBack(m, o) })
 }
 
 // obstacle is what an attempt found on the key.
@@ -148,14 +139,14 @@ type obstacle struct {
 func (l *locker) concluded(ctx context.Context, m *protocol.LegacyAcquire, o driver.Outcome, attempt protocol.Instant) (*lock, error) {
 	switch o.Step.Verdict {
 	case protocol.Acquired:
-		if took := l.conns.Clock.Now().Sub(attempt); took >= l.opts.Lease {
+		if took := l.Clock.Now().Sub(attempt); took >= l.opts.Lease {
 			l.giveBack(m, o)
 			return nil, &lockmigrate.Error{
 				Op: "acquire", Key: m.Key, Kind: lockmigrate.ErrLost, Reason: lockmigrate.ReasonDeadline,
 				Note: fmt.Sprintf("the reply took %v, longer than the lease", took),
 			}
 		}
-		if l.conns.Closed() {
+		if l.Closed() {
 			l.giveBack(m, o)
 			return nil, &lockmigrate.Error{Op: "acquire", Key: m.Key, Cause: lifetime.ErrClosed}
 		}
@@ -203,38 +194,9 @@ func (l *locker) cancelled(ctx context.Context) error {
 // giveBack undoes an acquisition that arrived after its caller had left. Where the key cannot prove
 // whose the value is, the lease has to run out.
 func (l *locker) giveBack(m *protocol.LegacyAcquire, o driver.Outcome) {
-	if o.Step.Kind != protocol.Done {
-		return
+	if o.Step.Kind == protocol.Done {
+		l.GiveBackOld(m, o, l.now, time.Now().Add(l.opts.Lease), func() {})
 	}
-	switch o.Step.Verdict {
-	case protocol.Acquired:
-	case protocol.Unsure:
-		l.notGivenBack(m, o.Err)
-		return
-	default:
-		return
-	}
-	release := func() (given bool, cause error) {
-		ctx, cancel := context.WithTimeout(context.Background(), 4*l.opts.ReplyTimeout)
-		defer cancel()
-		outcome, err := l.advance(ctx, lockers.Undone(m), protocol.Reply{}, func(driver.Outcome) {})
-		return err == nil && lockers.Confirmed(outcome.Step.Verdict), errors.Join(err, outcome.Err)
-	}
-	if given, cause := release(); !given {
-		l.conns.Background.Again(time.Now().Add(l.opts.Lease), func() bool {
-			given, _ := release()
-			return given
-		})
-		l.notGivenBack(m, cause)
-	}
-}
-
-// notGivenBack tells the observer that the key may stay taken, as nobody else is there to be told.
-func (l *locker) notGivenBack(m *protocol.LegacyAcquire, cause error) {
-	l.conns.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: m.Key, Err: &lockmigrate.Error{
-		Op: "acquire", Key: m.Key, Kind: lockmigrate.ErrUnknownOutcome, Cause: cause, Until: m.Expiry().Time(),
-		Note: "its caller had left; the value on the key may be ours",
-	}})
 }
 
 func (l *locker) sleep(ctx context.Context, d time.Duration) error {

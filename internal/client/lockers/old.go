@@ -1,9 +1,12 @@
 package lockers
 
 import (
+	"context"
+	"errors"
 	"sync"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -66,9 +69,40 @@ func (o *Old) Released(m *protocol.LegacyRelease) {
 	o.onItsWay = m.OnItsWay
 }
 
-// Undone returns the machine that removes what an acquisition has won for nobody, where the key still holds it.
-func Undone(m *protocol.LegacyAcquire) *protocol.LegacyRelease {
-	return NewOld(m).Release(protocol.ReleaseCompare, false)
+// GiveBackOld undoes an acquisition that ended with a verdict after its caller had left, and calls gone when nothing of it is left. It returns
+// false where that is not known yet: the key cannot prove whose the value is, or the release was not confirmed, and is tried again for so long.
+// The observer is told, as nobody else is there to be told.
+func (c *Client) GiveBackOld(m *protocol.LegacyAcquire, o Outcome, now func() time.Time, until time.Time, gone func()) bool {
+	cause := o.Err
+	switch o.Step.Verdict {
+	case protocol.Unsure:
+	case protocol.Acquired:
+		release := func() bool {
+			ctx, cancel := context.WithTimeout(context.Background(), 4*c.Lives.ReplyTimeout)
+			defer cancel()
+			undo := OnClock(NewOld(m).Release(protocol.ReleaseCompare, false), now)
+			released, err := c.Servers[0].Runner(m.Dialect).Advance(ctx, undo, protocol.Reply{}, func(Outcome) {})
+			given := err == nil && Confirmed(released.Step.Verdict)
+			if given {
+				gone()
+			} else {
+				cause = errors.Join(err, released.Err)
+			}
+			return given
+		}
+		if release() {
+			return true
+		}
+		defer c.Background.Again(until, release)
+	default:
+		gone()
+		return true
+	}
+	c.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: m.Key, Err: &lockmigrate.Error{
+		Op: "acquire", Key: m.Key, Kind: lockmigrate.ErrUnknownOutcome, Cause: cause, Until: m.Expiry().Time(),
+		Note: "its caller had left; the value on the key may be ours",
+	}})
+	return false
 }
 
 // Confirmed tells that a release has run, or had nothing to remove.

@@ -88,8 +88,22 @@ func (g *Gate[T]) Enter(key string, p *Permit[T]) error {
 }
 
 // Wait is Enter where the gate may be closed for a while: it waits for the next order, for ever if patient; else for a time, and only as long as
-// the member has not joined yet.
-func (g *Gate[T]) Wait(ctx context.Context, key string, p *Permit[T], patience time.Duration, patient bool) error {
+// the member has not joined yet. Its error is the attempt's.
+func (g *Gate[T]) Wait(ctx context.Context, namespace, key string, p *Permit[T], patience time.Duration, patient bool) error {
+	err := g.wait(ctx, key, p, patience, patient)
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, g.closedBy):
+		return &lockmigrate.Error{Op: "acquire", Key: key, Cause: g.closedBy}
+	case ctx.Err() != nil && !g.Hopeless(err): // a cancelled wait, which says why it waited
+		why := &lockmigrate.Error{Op: "enter", Key: namespace, Kind: lockmigrate.ErrStage, Cause: err}
+		return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: errors.Join(why, context.Cause(ctx))}
+	}
+	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: err}
+}
+
+func (g *Gate[T]) wait(ctx context.Context, key string, p *Permit[T], patience time.Duration, patient bool) error {
 	err := g.Enter(key, p)
 	if err == nil {
 		return nil
