@@ -3,6 +3,7 @@ package bench
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"strconv"
@@ -36,20 +37,14 @@ func openBare(addr string) (client, error) {
 	if on := ask.do("CLIENT", "TRACKING", "ON", "REDIRECT", id, "NOLOOP"); !bytes.HasPrefix(on, []byte("+")) {
 		return nil, fmt.Errorf("bare: CLIENT TRACKING: %q", on)
 	}
-	return c, nil
+	return clientOf(c.acquire, c.close), nil
 }
 
-func (c *bareClient) Close() { _, _ = syscall.Close(c.ask.fd), syscall.Close(c.heard.fd) }
-
-func (c *bareClient) Pair(ctx context.Context, key string) error {
-	release, err := c.Acquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return release()
+func (c *bareClient) close() error {
+	return errors.Join(syscall.Close(c.ask.fd), syscall.Close(c.heard.fd))
 }
 
-func (c *bareClient) Acquire(ctx context.Context, key string) (func() error, error) {
+func (c *bareClient) acquire(ctx context.Context, key string) (release, error) {
 	take := respOf("SET", key, token, "NX", "PX", strconv.FormatInt(ttl.Milliseconds(), 10))
 	end, bounded := ctx.Deadline()
 	for !bounded || time.Now().Before(end) { // the timer of ctx cannot fire while we sleep in a read

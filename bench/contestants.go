@@ -181,42 +181,33 @@ func (c *muxClient) Acquire(ctx context.Context, key string) (func() error, erro
 	}, nil
 }
 
-// blpopClient passes a token around. The list must have been given its token once.
-type blpopClient struct{ pool *redis.Pool }
+// release is how a lock that is no library's is given back.
+type release func() error
 
-func openBlpop(addr string) (client, error) { return &blpopClient{poolFor(addr)}, nil }
+func (r release) Release(context.Context) error { return r() }
 
-func (c *blpopClient) Close() { _ = c.pool.Close() }
-
-func (c *blpopClient) Pair(ctx context.Context, key string) error {
-	release, err := c.Acquire(ctx, key)
-	if err != nil {
-		return err
-	}
-	return release()
-}
-
-func (c *blpopClient) Acquire(ctx context.Context, key string) (func() error, error) {
-	conn := c.pool.Get()
-	defer conn.Close()
-	patience := time.Hour
-	if end, ok := ctx.Deadline(); ok {
-		patience = max(time.Until(end), time.Millisecond)
-	}
-	seconds := strconv.FormatFloat(patience.Seconds(), 'f', 3, 64)
-	reply, err := redis.DoWithTimeout(conn, 0, "BLPOP", key, seconds)
-	if err != nil {
-		return nil, err
-	}
-	if reply == nil {
-		return nil, context.DeadlineExceeded
-	}
-	return func() error {
-		conn := c.pool.Get()
+// openBlpop passes a token around. The list must have been given its token once.
+func openBlpop(addr string) (client, error) {
+	pool := poolFor(addr)
+	return clientOf(func(ctx context.Context, key string) (release, error) {
+		conn := pool.Get()
 		defer conn.Close()
-		_, err := conn.Do("LPUSH", key, "token")
-		return err
-	}, nil
+		patience := time.Hour
+		if end, ok := ctx.Deadline(); ok {
+			patience = max(time.Until(end), time.Millisecond)
+		}
+		seconds := strconv.FormatFloat(patience.Seconds(), 'f', 3, 64)
+		reply, err := redis.DoWithTimeout(conn, 0, "BLPOP", key, seconds)
+		if err == nil && reply == nil {
+			err = context.DeadlineExceeded
+		}
+		return func() error {
+			conn := pool.Get()
+			defer conn.Close()
+			_, err := conn.Do("LPUSH", key, "token")
+			return err
+		}, err
+	}, pool.Close), nil
 }
 
 // lockClient is a library whose locks have a Release.

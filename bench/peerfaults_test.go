@@ -30,7 +30,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
-// The ten faults for which package modern has a test each (modern/faults_test.go), tried on the peers and on
+// The ten faults that modern/faults_test.go and suite lifecycle look for in package modern, tried on the peers and on
 // modern in the same way, on a real server. What came out is docs/faults.md:
 //
 //	cd bench && LOCKMIGRATE_SUITES=redis go test -run TestPeersFaults -update

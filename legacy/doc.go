@@ -70,7 +70,7 @@
 //   - G3: TestForeignValueIsHeld.
 //   - G4: TestLifecycle in internal/evidence/suites/lifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in
 //     internal/evidence/suites/kinds.
-//   - G5: TestCancelledAcquireLeavesNothing.
+//   - G5: TestARefusedGiveBackIsTriedAgain in internal/evidence/suites/kinds.
 //   - G6: TestLostReplies.
 //   - G7: TestLifecycle.
 package legacy

@@ -1,7 +1,6 @@
 package legacy_test
 
 import (
-	"context"
 	"errors"
 	"testing"
 	"time"
@@ -68,24 +67,6 @@ func TestLostReplies(t *testing.T) {
 			})
 		})
 	}
-}
-
-// The caller leaves while SETNX is under way; the lock that arrives is given back.
-func TestCancelledAcquireLeavesNothing(t *testing.T) {
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		ctx, cancel := context.WithTimeout(t.Context(), 100*time.Millisecond)
-		defer cancel()
-		route := s.Route("a")
-		route.Next(1, world.Fault{LateReply: time.Second})
-		locker, err := legacy.New(route.Pool(), legacy.Options{})
-		require.NoError(t, err)
-		_, err = locker.TryAcquire(ctx, key)
-		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		assert.ErrorIs(t, err, context.DeadlineExceeded)
-		locker.Close()
-		assert.EqualValues(t, 0, s.Do("EXISTS", key))
-		assert.Contains(t, route.Commands(), "SETNX EVALSHA")
-	})
 }
 
 // A reply that takes longer than the lease brings no lock.

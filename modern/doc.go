@@ -110,7 +110,7 @@
 //   - G1: TestGrantIsNotOverheard; TestLifecycle in internal/evidence/suites/lifecycle; on real servers TestProcessesTakeTurns in
 //     package compat; beside others TestFleets in internal/evidence/suites/fleets.
 //   - G2: TestLifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds.
-//   - G3: TestFault10ReleaseNeverRemovesAnothers.
+//   - G3: TestLifecycle; TestExamples in internal/scripts.
 //   - G4: TestLifecycle.
 //   - G5: TestFault04LostReplies; TestNothingAnswers in internal/evidence/suites/kinds.
 //   - G6: TestProcessesTakeTurns in package compat; TestFleets; TestOldClientsDeletionIsOneSetAway; TestOldClientIsWatchedAtOnce.

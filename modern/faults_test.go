@@ -165,22 +165,3 @@ func TestFault08LostWakeUp(t *testing.T) {
 		})
 	}
 }
-
-// Fault 10: an unlock that is a bare DEL removes another's lock.
-func TestFault10ReleaseNeverRemovesAnothers(t *testing.T) {
-	for name, opts := range map[string]kind{"queue": {}, "unfair": {Options: modern.Options{Unfair: true}}, "redisson": {Redisson: true}} {
-		t.Run(name, func(t *testing.T) {
-			s := redistest.Real(t)
-			a, b := open(t, s, opts), open(t, s, opts)
-			lock, err := a.TryAcquire(t.Context(), key)
-			require.NoError(t, err)
-			s.Do("DEL", key) // its lease is over, it does not know yet
-			second, err := b.TryAcquire(t.Context(), key)
-			require.NoError(t, err)
-			assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrLost)
-			assert.EqualValues(t, 1, s.Do("EXISTS", key))
-			require.NoError(t, second.Renew(t.Context()))
-			require.NoError(t, second.Release(t.Context()))
-		})
-	}
-}

@@ -93,23 +93,23 @@ func carelessTurn(t *testing.T, s *redistest.Server, k kind, n int64, fails func
 	}
 	c.n.Store(n)
 	turn(func(ctx context.Context) {
-		held, err := locker.try(ctx, key)
+		held, err := locker.TryAcquire(ctx, key)
 		require.NoError(t, err)
 		defer func() { _ = held.Release(ctx) }()
 		_ = held.Renew(ctx)
 	})
-	turn(func(ctx context.Context) { _ = locker.do(ctx, func(context.Context) error { return nil }) })
+	turn(func(ctx context.Context) { _ = locker.Do(ctx, key, func(context.Context) error { return nil }) })
 	began := time.Now()
 	c.n.Store(-1)
 	turn(func(ctx context.Context) {
-		held, err := locker.acquire(ctx, key)
+		held, err := locker.Acquire(ctx, key)
 		if assert.NoError(t, err, what) {
 			assert.NoError(t, held.Release(ctx), what)
 		}
 	})
 	assert.Less(t, time.Since(began), 10*time.Second, "%s: the key stays held", what)
 	closed := make(chan struct{})
-	go func() { locker.close(); close(closed) }()
+	go func() { _ = locker.Close(); close(closed) }()
 	select {
 	case <-closed:
 	case <-time.After(30 * time.Second):
@@ -146,11 +146,11 @@ func (p *onPool) Dial(ctx context.Context) (redis.Conn, error) {
 func TestANilContextIsRefused(t *testing.T) {
 	each(t, func(k kind) bool { return k.name != "modern, an owner's" }, terms{}, func(s *scene) { // context.WithValue refuses it there
 		var none context.Context
-		_, err := s.try(none, key)
+		_, err := s.TryAcquire(none, key)
 		assert.ErrorContains(s, err, "the context is nil")
-		_, err = s.acquire(none, key)
+		_, err = s.Acquire(none, key)
 		assert.ErrorContains(s, err, "the context is nil")
-		assert.ErrorContains(s, s.do(none, func(context.Context) error { return nil }), "the context is nil")
+		assert.ErrorContains(s, s.Do(none, key, func(context.Context) error { return nil }), "the context is nil")
 		held := s.hold()
 		assert.ErrorContains(s, held.Renew(none), "the context is nil")
 		assert.ErrorContains(s, held.Release(none), "the context is nil")

@@ -49,8 +49,8 @@ func open(t *testing.T, s *redistest.Server) map[string]func(ctx context.Context
 	for _, k := range kinds {
 		if short := map[string]string{"legacy": "legacy", "compat at stage bridge": "bridge", "modern, fenced": "modern", "redisson": "redisson"}[k.name]; short != "" {
 			l := k.open(t, []lockmigrate.Pool{s.Pool()}, terms{ttl: 10 * time.Second, server: s})
-			t.Cleanup(l.close)
-			all[short] = l.try
+			t.Cleanup(func() { _ = l.Close() })
+			all[short] = l.TryAcquire
 		}
 	}
 	return all

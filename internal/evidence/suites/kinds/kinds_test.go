@@ -33,14 +33,6 @@ const (
 	ttl = 1500 * time.Millisecond
 )
 
-// locker is what the Lockers of all kinds can do.
-type locker struct {
-	try     func(ctx context.Context, key string) (lockmigrate.Lock, error)
-	acquire func(ctx context.Context, key string) (lockmigrate.Lock, error)
-	do      func(ctx context.Context, work func(context.Context) error) error
-	close   func()
-}
-
 // terms are what a test wants of the options.
 type terms struct {
 	maxHold time.Duration // legacy locks have none
@@ -57,7 +49,7 @@ type terms struct {
 type kind struct {
 	name string
 	old  bool // the key has no TTL, and what stands on it is no token
-	open func(t *testing.T, pools []lockmigrate.Pool, c terms) locker
+	open func(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker
 }
 
 // kinds are all of them.
@@ -75,16 +67,16 @@ var kinds = []kind{
 	{"quorum", false, openQuorum},
 }
 
-func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Pool, terms) locker {
-	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Pool, terms) lockmigrate.Locker {
+	return func(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
 		l, err := legacy.New(pools[0], legacy.Options{Lease: c.lease(), Wait: c.wait, Release: release, ReplyTimeout: c.timeout(), Observer: c.observer()})
 		require.NoError(t, err)
-		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
+		return l
 	}
 }
 
-func openCompat(stage lockmigrate.Stage) func(*testing.T, []lockmigrate.Pool, terms) locker {
-	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+func openCompat(stage lockmigrate.Stage) func(*testing.T, []lockmigrate.Pool, terms) lockmigrate.Locker {
+	return func(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
 		o := compat.Options{
 			TTL: c.lease(), Lease: c.lease(), ShortestLease: c.lease(), ClockLag: 50 * time.Millisecond,
 			CommandDelay: 50 * time.Millisecond, MaxHold: c.maxHold, Wait: c.wait, ReplyTimeout: c.timeout(), Observer: c.observer(),
@@ -97,74 +89,66 @@ func openCompat(stage lockmigrate.Stage) func(*testing.T, []lockmigrate.Pool, te
 		l, err := compat.New(pools[0], o)
 		require.NoError(t, err)
 		require.NoError(t, l.Ready(t.Context()))
-		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
+		return l
 	}
 }
 
-func openModern(o modern.Options) func(*testing.T, []lockmigrate.Pool, terms) locker {
-	return func(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+func openModern(o modern.Options) func(*testing.T, []lockmigrate.Pool, terms) lockmigrate.Locker {
+	return func(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
 		o := o
 		o.TTL, o.Wait, o.MaxHold, o.ReplyTimeout, o.Observer = c.lease(), c.wait, c.maxHold, c.timeout(), c.observer()
 		l, err := modern.New(pools[0], o)
 		require.NoError(t, err)
-		return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
+		return l
 	}
 }
 
-func openRedisson(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+func openRedisson(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
 	l, err := redisson.New(pools[0], c.modern())
 	require.NoError(t, err)
-	return lockerOf(l.TryAcquire, l.Acquire, l.Do, l.Close)
+	return l
 }
 
-// openOwned gives the second Lock of an owner's hold: the first is released before.
-func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
 	l, err := modern.New(pools[0], c.modern())
 	require.NoError(t, err)
-	inner := func(ctx context.Context, key string) (lockmigrate.Lock, error) {
-		ctx = modern.WithOwner(ctx, "me")
-		outer, err := l.Acquire(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		second, err := l.Acquire(ctx, key)
-		if err != nil {
-			return nil, err
-		}
-		return second, outer.Release(ctx)
-	}
-	do := func(ctx context.Context, key string, work func(context.Context) error) error {
-		ctx = modern.WithOwner(ctx, "me")
-		var inside error
-		outside := l.Do(ctx, key, func(ctx context.Context) error {
-			inside = l.Do(ctx, key, work)
-			return nil
-		})
-		if inside == nil {
-			return nil // the question is what the inner one says
-		}
-		_ = outside
-		return inside
-	}
-	return lockerOf(inner, inner, do, l.Close)
+	return owned{l}
 }
 
-func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) locker {
+// owned gives the second Lock of an owner's hold: the first is released before.
+type owned struct{ lockmigrate.Locker }
+
+func (o owned) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	return o.Acquire(ctx, key)
+}
+
+func (o owned) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	ctx = modern.WithOwner(ctx, "me")
+	outer, err := o.Locker.Acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	second, err := o.Locker.Acquire(ctx, key)
+	if err != nil {
+		return nil, err
+	}
+	return second, outer.Release(ctx)
+}
+
+// Do returns what the inner one says.
+func (o owned) Do(ctx context.Context, key string, work func(context.Context) error) (inside error) {
+	ctx = modern.WithOwner(ctx, "me")
+	_ = o.Locker.Do(ctx, key, func(ctx context.Context) error {
+		inside = o.Locker.Do(ctx, key, work)
+		return nil
+	})
+	return inside
+}
+
+func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
 	q, err := quorum.New(pools, c.modern())
 	require.NoError(t, err)
-	return lockerOf(q.TryAcquire, q.Acquire, q.Do, q.Close)
-}
-
-func lockerOf(
-	try, acquire func(context.Context, string) (lockmigrate.Lock, error),
-	do func(context.Context, string, func(context.Context) error) error, end func() error,
-) locker {
-	return locker{
-		try:     try,
-		acquire: acquire,
-		do:      func(ctx context.Context, work func(context.Context) error) error { return do(ctx, key, work) },
-		close:   func() { _ = end() },
-	}
+	return q
 }
 
 func (c terms) modern() modern.Options {
@@ -244,8 +228,8 @@ type scene struct {
 		Cut()
 	} // the way to it
 	counts *counts
-	again  func() locker // another one, of another process
-	locker
+	again  func() lockmigrate.Locker // another one, of another process
+	lockmigrate.Locker
 }
 
 // user is whom the Lockers are to the server, so that a test can take rights from them.
@@ -300,9 +284,9 @@ func newScene(s *scene, c terms, dial func(ctx context.Context, db int) (redis.C
 		t.Cleanup(func() { _ = pool.Close() })
 		pools = append(pools, pool)
 	}
-	s.again = func() locker { return s.kind.open(t, pools, c) }
-	s.locker = s.again()
-	t.Cleanup(s.locker.close)
+	s.again = func() lockmigrate.Locker { return s.kind.open(t, pools, c) }
+	s.Locker = s.again()
+	t.Cleanup(func() { _ = s.Close() })
 	first := s.hold() // the server knows the scripts from now on
 	require.NoError(t, first.Renew(t.Context()))
 	require.NoError(t, first.Release(t.Context()))
@@ -312,7 +296,7 @@ func newScene(s *scene, c terms, dial func(ctx context.Context, db int) (redis.C
 // hold acquires.
 func (s *scene) hold() lockmigrate.Lock {
 	s.Helper()
-	k, err := s.try(s.Context(), key)
+	k, err := s.TryAcquire(s.Context(), key)
 	require.NoError(s, err)
 	return k
 }

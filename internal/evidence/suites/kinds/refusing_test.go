@@ -34,36 +34,36 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 		t.Run(refusal.name, func(t *testing.T) {
 			each(t, queues, terms{ttl: time.Minute, reply: 5 * time.Second}, func(s *scene) {
 				server := redistest.Real(s.T)
-				open := func() locker {
+				open := func() lockmigrate.Locker {
 					pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) {
 						return redis.DialContext(ctx, "tcp", server.Addr)
 					}}
 					s.Cleanup(func() { _ = pool.Close() })
 					l := s.kind.open(s.T, []lockmigrate.Pool{pool}, terms{server: server, ttl: time.Minute, reply: 5 * time.Second})
-					s.Cleanup(l.close)
+					s.Cleanup(func() { _ = l.Close() })
 					return l
 				}
 				inLine := func(n int64) func() bool {
 					return func() bool { return server.Do("ZCARD", protocol.QueueKey(key)) == n }
 				}
 				holds, leaves, stays, comes := open(), open(), open(), open()
-				lock, err := holds.try(s.Context(), key)
+				lock, err := holds.TryAcquire(s.Context(), key)
 				require.NoError(s, err)
 				ctx, leave := context.WithCancel(s.Context())
 				left := make(chan error, 1)
 				go func() {
-					_, err := leaves.acquire(ctx, key)
+					_, err := leaves.Acquire(ctx, key)
 					left <- err
 				}()
 				redistest.Await(s.T, "the first in line", late, inLine(1))
-				waits := redistest.BeginTurn(s.Context(), stays.acquire, key)
+				waits := redistest.BeginTurn(s.Context(), stays.Acquire, key)
 				redistest.Await(s.T, "the second in line", late, inLine(2))
 
 				server.Do(refusal.put[0].(string), refusal.put[1:]...)
 				leave()
 				assert.ErrorIs(s, <-left, context.Canceled)
 				go func() { // a newcomer is told by the first reply, and wakes nobody
-					_, err := comes.try(s.Context(), key)
+					_, err := comes.TryAcquire(s.Context(), key)
 					assert.Error(s, err)
 				}()
 				select {
@@ -81,7 +81,7 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 					s.Fatal("the waiter gets no turn")
 				}
 				start := time.Now()
-				k, err := comes.acquire(s.Context(), key)
+				k, err := comes.Acquire(s.Context(), key)
 				require.NoError(s, err)
 				assert.Less(s, time.Since(start), late)
 				require.NoError(s, k.Release(s.Context()))
@@ -98,7 +98,7 @@ func TestARefusedGiveBackIsTriedAgain(t *testing.T) {
 		ctx, leave := context.WithCancel(s.Context())
 		left := make(chan error, 1)
 		go func() {
-			_, err := s.try(ctx, key)
+			_, err := s.TryAcquire(ctx, key)
 			left <- err
 		}()
 		all := 1
@@ -125,7 +125,7 @@ func TestABusyServer(t *testing.T) {
 		k := s.hold()
 		waited := make(chan error, 1)
 		go func() {
-			next, err := s.acquire(s.Context(), key)
+			next, err := s.Acquire(s.Context(), key)
 			if err == nil {
 				err = next.Release(s.Context())
 			}

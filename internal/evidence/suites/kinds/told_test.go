@@ -147,7 +147,7 @@ func TestDoNeverHidesTheLoss(t *testing.T) {
 	own := errors.New("the work's own")
 	t.Run("MaxHold", func(t *testing.T) {
 		virtually(t, func(k kind) bool { return k.name != "legacy" && k.name != "legacy, compared" }, terms{maxHold: ttl / 7}, func(s *scene) {
-			err := s.do(s.Context(), func(ctx context.Context) error {
+			err := s.Do(s.Context(), key, func(ctx context.Context) error {
 				<-ctx.Done()
 				return ctx.Err()
 			})
@@ -158,10 +158,10 @@ func TestDoNeverHidesTheLoss(t *testing.T) {
 	})
 	t.Run("no loss", func(t *testing.T) {
 		virtually(t, nil, terms{}, func(s *scene) {
-			assert.NoError(s, s.do(s.Context(), func(context.Context) error { return nil }))
-			err := s.do(s.Context(), func(context.Context) error { return own })
+			assert.NoError(s, s.Do(s.Context(), key, func(context.Context) error { return nil }))
+			err := s.Do(s.Context(), key, func(context.Context) error { return own })
 			assert.Equal(s, own, err, "work's error itself")
-			assert.PanicsWithValue(s, "boom", func() { _ = s.do(s.Context(), func(context.Context) error { panic("boom") }) })
+			assert.PanicsWithValue(s, "boom", func() { _ = s.Do(s.Context(), key, func(context.Context) error { panic("boom") }) })
 			s.leavesNothing(s.T)
 			s.balanced()
 		})
@@ -176,7 +176,7 @@ func TestEachMomentOfAnAttemptHasItsCause(t *testing.T) {
 		for i := range 300 {
 			ctx, cancel := context.WithCancelCause(s.Context())
 			time.AfterFunc(time.Duration(i)*time.Microsecond, func() { cancel(reason) })
-			_, err := s.acquire(ctx, key)
+			_, err := s.Acquire(ctx, key)
 			require.ErrorIs(s, err, reason, "cancelled after %d µs", i)
 		}
 		require.NoError(s, k.Release(s.Context()))
@@ -189,7 +189,7 @@ func TestWaitBoundsTheWholeAcquire(t *testing.T) {
 	virtually(t, nil, terms{ttl: time.Minute, reply: 10 * time.Second, wait: wait}, func(s *scene) {
 		defer s.server.Freeze()()
 		start, poll := time.Now(), time.Duration(0)
-		_, err := s.acquire(context.Background(), key)
+		_, err := s.Acquire(context.Background(), key)
 		assert.ErrorIs(s, err, lockmigrate.ErrNotAcquired)
 		if strings.HasPrefix(s.kind.name, "legacy") {
 			poll = 100 * time.Millisecond // an attempt that begins within Wait is finished, within one Poll
@@ -208,12 +208,12 @@ func TestNothingAnswers(t *testing.T) {
 		thaw, start := s.server.Freeze(), time.Now()
 		ctx, cancel := context.WithTimeout(s.Context(), 100*time.Millisecond)
 		defer cancel()
-		_, err := s.try(ctx, "another")
+		_, err := s.TryAcquire(ctx, "another")
 		assert.ErrorIs(s, err, lockmigrate.ErrNotAcquired)
 		assert.Less(s, time.Since(start), 100*time.Millisecond+tick)
 
 		start = time.Now()
-		_, err = s.try(s.Context(), key)
+		_, err = s.TryAcquire(s.Context(), key)
 		require.ErrorIs(s, err, lockmigrate.ErrUnknownOutcome)
 		var e *lockmigrate.Error
 		require.ErrorAs(s, err, &e)
@@ -230,18 +230,18 @@ func TestNothingAnswers(t *testing.T) {
 func TestCloseEndsWaits(t *testing.T) {
 	virtually(t, nil, terms{ttl: time.Minute}, func(s *scene) {
 		k, waits := s.hold(), s.again()
-		defer waits.close()
+		defer waits.Close()
 		ended := make(chan error, 3)
 		for range cap(ended) {
 			go func() {
-				_, err := waits.acquire(context.Background(), key)
+				_, err := waits.Acquire(context.Background(), key)
 				ended <- err
 			}()
 		}
 		time.Sleep(time.Second) // they wait
 		assert.Equal(s, strings.HasPrefix(s.kind.name, "compat at stage ") && !s.kind.old || slices.Contains([]string{"modern", "modern, fenced", "modern, an owner's"}, s.kind.name),
 			s.server.Do("EXISTS", protocol.QueueKey(key)) == int64(1), "one stands in the queue")
-		waits.close()
+		_ = waits.Close()
 		for range cap(ended) {
 			select {
 			case err := <-ended:
@@ -252,7 +252,7 @@ func TestCloseEndsWaits(t *testing.T) {
 			}
 		}
 		assert.EqualValues(s, 0, s.server.Do("EXISTS", protocol.QueueKey(key)), "places in the queue")
-		_, err := waits.acquire(s.Context(), key)
+		_, err := waits.Acquire(s.Context(), key)
 		assert.ErrorIs(s, err, lifetime.ErrClosed)
 		require.NoError(s, k.Release(s.Context()))
 	})
@@ -267,7 +267,7 @@ func TestCloseWaitsForReleases(t *testing.T) {
 		go func() { released <- k.Release(s.Context()) }()
 		require.Eventually(s, s.given, late, time.Millisecond, "it has run, and its reply is held up")
 		go func() {
-			s.locker.close()
+			_ = s.Close()
 			close(closed)
 		}()
 		time.Sleep(50 * time.Millisecond) // Close does whatever it does before it waits
@@ -286,10 +286,10 @@ func TestWaitersOutliveARestart(t *testing.T) {
 	virtually(t, waits, terms{ttl: time.Minute, reply: time.Second}, func(s *scene) {
 		s.hold()
 		waits, done := s.again(), make(chan error, 3)
-		defer waits.close()
+		defer waits.Close()
 		for range cap(done) {
 			go func() {
-				k, err := waits.acquire(s.Context(), key)
+				k, err := waits.Acquire(s.Context(), key)
 				if err == nil {
 					err = k.Release(s.Context())
 				}
@@ -331,7 +331,7 @@ func TestCloseBesideCallers(t *testing.T) {
 						for !over.Load() {
 							key := strconv.Itoa(rand.IntN(keys))
 							ctx, cancel := context.WithTimeout(t.Context(), rand.N(4*time.Millisecond))
-							held, err := l.acquire(ctx, key)
+							held, err := l.Acquire(ctx, key)
 							switch {
 							case errors.Is(err, lifetime.ErrClosed):
 								time.Sleep(time.Millisecond) // it goes on asking while Close waits, and leaves the processor to those for whom it does
@@ -349,10 +349,10 @@ func TestCloseBesideCallers(t *testing.T) {
 					})
 				}
 				time.Sleep(rand.N(10 * time.Millisecond)) // the subject
-				l.close()
+				_ = l.Close()
 				over.Store(true)
 				all.Wait()
-				_, err := l.try(t.Context(), key)
+				_, err := l.TryAcquire(t.Context(), key)
 				assert.ErrorContains(t, err, "the Locker is closed")
 				if slices.Contains([]string{"modern, unfair", "redisson", "quorum"}, k.name) {
 					continue // their last command may come after its give-back: over a connection of its own, or to a third server
