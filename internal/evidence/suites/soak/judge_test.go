@@ -104,21 +104,20 @@ func visits(book []redistest.Command, kinds map[string]string, dead map[string]t
 // verdict is what a round's visits come to.
 type verdict struct {
 	violations []string
-	turns      map[string]int // by kind
-	unpromised int            // overlaps of old clients among themselves, and what a lossy fault did to them
-	told       int            // overlaps of a lossy fault that ended with the holder's being told
-	longest    time.Duration  // the longest of those
-	late       int            // overlaps after an old client's DEL that came twice, ended within a TTL
+	turns      int
+	unpromised int           // overlaps of old clients among themselves, and what a lossy fault did to them
+	told       int           // overlaps of a lossy fault that ended with the holder's being told
+	longest    time.Duration // the longest of those
+	late       int           // overlaps after an old client's DEL that came twice, ended within a TTL
 }
 
 // judge finds the visits that overlap and asks what docs/guarantees.md promises about them.
 // Lossy are the faults that made servers forget, broken those that broke connections of old clients.
 func judge(all []*visit, lossy, broken []span) verdict {
-	out := verdict{turns: map[string]int{}}
+	out := verdict{turns: len(all)}
 	byKey := map[string][]*visit{}
 	for _, v := range all {
 		byKey[v.key] = append(byKey[v.key], v)
-		out.turns[v.kind]++
 	}
 	for _, list := range byKey {
 		for i, a := range list {

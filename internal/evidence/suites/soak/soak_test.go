@@ -51,7 +51,7 @@ func TestSoak(t *testing.T) {
 	}
 	t.Logf("topology %s, seed %d", *topology, first)
 	began := time.Now()
-	total := totals{turns: map[string]int{}, fleets: map[string]int{}}
+	var total totals
 	for n := uint64(0); (n == 0 || time.Since(began) < *length) && !t.Failed(); n++ {
 		t.Run(fmt.Sprintf("seed-%d", first+n), func(t *testing.T) {
 			r := round(t, first+n)
@@ -110,33 +110,21 @@ func (r *soaking) settled() {
 }
 
 // totals of a soak.
-type totals struct {
-	rounds, faults, lossy, told, late, unpromised int
-	longest                                       time.Duration
-	turns, fleets                                 map[string]int
-}
+type totals struct{ rounds, turns, faults, lossy, told, unpromised, late int }
 
 func (sum *totals) add(r *soaking) {
 	sum.rounds++
-	sum.fleets[r.fleet]++
+	sum.turns += r.result.turns
 	sum.faults += len(r.injected)
 	sum.lossy += len(r.site.lossy)
 	sum.told += r.result.told
-	sum.late += r.result.late
 	sum.unpromised += r.result.unpromised
-	sum.longest = max(sum.longest, r.result.longest)
-	for kind, n := range r.result.turns {
-		sum.turns[kind] += n
-	}
+	sum.late += r.result.late
 }
 
 func (sum totals) String() string {
-	n := 0
-	for _, turns := range sum.turns {
-		n += turns
-	}
-	return fmt.Sprintf("%d rounds %v, %d turns %v, %d faults and stage changes (%d of them lose data), overlaps after those: %d told (longest %v), %d not promised; %d after an old client's second DEL; no violation unless one is named",
-		sum.rounds, sum.fleets, n, sum.turns, sum.faults, sum.lossy, sum.told, sum.longest.Round(time.Millisecond), sum.unpromised, sum.late)
+	return fmt.Sprintf("%d rounds, %d turns, %d faults and stage changes (%d of them lose data), overlaps after those: %d told, %d not promised; %d after an old client's second DEL; no violation unless one is named",
+		sum.rounds, sum.turns, sum.faults, sum.lossy, sum.told, sum.unpromised, sum.late)
 }
 
 // The soak is worth nothing if it finds nothing: a member that does not renew, and deletes what may be

@@ -133,14 +133,11 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 				}
 				server := on.start(t)
 				server.Do("SET", "lock.kept", "0f0e0d0c-0b0a-4908-8706-050403020100", "PX", 60_000) // a pattern that matches nothing says nothing
-				type result struct {
-					code        int
-					out, stderr string
-				}
+				type result struct{ out, stderr string }
 				over := make(chan result, 1)
 				go func() {
-					code, out, stderr := command(t, server, append([]string{"verify", "--json", "--match", "lock.*", "--for", "1500ms", "--longest-silence", "1s"}, c.args...)...)
-					over <- result{code, out, stderr}
+					_, out, stderr := command(t, server, append([]string{"verify", "--json", "--match", "lock.*", "--for", "1500ms", "--longest-silence", "1s"}, c.args...)...)
+					over <- result{out, stderr}
 				}()
 				watched := func() bool { // until verify has begun: it has run commands that no server has otherwise
 					stats, _ := redis.String(server.Do("INFO", "commandstats"), nil)
