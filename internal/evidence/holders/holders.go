@@ -86,21 +86,16 @@ type Event struct {
 	PID      int     `json:"pid"`
 	ID       string  `json:"id"`
 	Key      string  `json:"key"`
-	Value    *string `json:"value"`
-	Field    string  `json:"field"`
 	WaitedMS float64 `json:"waited_ms"`
-	Removed  *bool   `json:"removed"`
 	Op       string  `json:"op"`
 	Class    string  `json:"class"`
 	Message  string  `json:"message"`
 	Reading  string  `json:"reading"`
-	Number   *string `json:"number"`
 	N        int     `json:"n"`
 	Inside   int     `json:"inside"`
 	Turns    int     `json:"turns"`
 	Overlaps int     `json:"overlaps"`
 	Errors   int     `json:"errors"`
-	Hold     int     `json:"hold"`
 	OffsetMS int64   `json:"offset_ms"`
 
 	// Of a turn of a Go lock that knows its deadline, in microseconds since 1970 on the host's clock: when the lock was acquired,

@@ -332,11 +332,15 @@ func (s *Server) Kill() {
 		s.virtual.Kill()
 		return
 	}
-	s.stop(syscall.SIGKILL)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.cmd == nil {
+		return
+	}
+	_ = s.cmd.Process.Kill()
+	_ = s.cmd.Wait()
+	s.cmd = nil
 }
-
-// Shutdown ends a real server in an orderly way.
-func (s *Server) Shutdown() { s.stop(syscall.SIGTERM) }
 
 // Signal sends a signal to a real server: SIGSTOP and SIGCONT freeze and thaw it.
 func (s *Server) Signal(sig syscall.Signal) {
@@ -345,17 +349,6 @@ func (s *Server) Signal(sig syscall.Signal) {
 	if s.cmd != nil {
 		_ = s.cmd.Process.Signal(sig)
 	}
-}
-
-func (s *Server) stop(sig syscall.Signal) {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.cmd == nil {
-		return
-	}
-	_ = s.cmd.Process.Signal(sig)
-	_ = s.cmd.Wait()
-	s.cmd = nil
 }
 
 func (s *Server) ping() error {
