@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
 	"net/http"
 	"slices"
@@ -25,12 +26,14 @@ var assets embed.FS
 // where there is no token: a page of another origin that points its own name at this address is refused.
 func Handler(state func() State, token string, hosts []string) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", asset("assets/index.html", "text/html; charset=utf-8"))
+	files, err := fs.Sub(assets, "assets")
+	if err != nil {
+		panic(err) // embedded at build time: a missing folder is a programming error
+	}
+	mux.Handle("GET /", http.FileServerFS(files))
 	charts, chartScript := page.Charts()
 	mux.HandleFunc("GET /page.css", text(string(page.Style())+"\n"+string(charts), "text/css; charset=utf-8"))
 	mux.HandleFunc("GET /charts.js", text(string(chartScript), "text/javascript; charset=utf-8"))
-	mux.HandleFunc("GET /style.css", asset("assets/style.css", "text/css; charset=utf-8"))
-	mux.HandleFunc("GET /app.js", asset("assets/app.js", "text/javascript; charset=utf-8"))
 	mux.HandleFunc("GET /api/state", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(state())
@@ -40,14 +43,6 @@ func Handler(state func() State, token string, hosts []string) http.Handler {
 		_ = WriteMetrics(w, state())
 	})
 	return guarded(mux, token, hosts)
-}
-
-func asset(name, kind string) http.HandlerFunc {
-	content, err := assets.ReadFile(name)
-	if err != nil {
-		panic(err) // embedded at build time: a missing file is a programming error
-	}
-	return text(string(content), kind)
 }
 
 func text(content, kind string) http.HandlerFunc {

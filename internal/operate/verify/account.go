@@ -28,7 +28,7 @@ func (m *master) settle(final bool) {
 		}
 		m.attribute(&m.looks[0])
 		m.attribute(&m.looks[1])
-		m.account(a, b, from, to, a.tap != nil && a.tap == b.tap && knownA && knownB)
+		m.account(a, b, from.counts, to.counts, a.tap != nil && a.tap == b.tap && knownA && knownB)
 		if a.tap != nil {
 			a.tap.forget(a.mark)
 		}
@@ -37,9 +37,9 @@ func (m *master) settle(final bool) {
 }
 
 // place returns what MONITOR had shown when a look was taken.
-func (l *look) place() (c counts, known, pending bool) {
+func (l *look) place() (s shown, known, pending bool) {
 	if l.tap == nil {
-		return c, false, false
+		return s, false, false
 	}
 	return l.tap.at(l.mark)
 }

@@ -22,7 +22,7 @@ func fakeTap(t *testing.T) *tap {
 	t.Cleanup(func() { _ = server.Close() })
 	over := make(chan struct{})
 	close(over)
-	return &tap{conn: &traffic.Monitor{Conn: client}, done: over, marks: map[string]counts{}, moved: make(chan struct{})}
+	return &tap{conn: &traffic.Monitor{Conn: client}, done: over, marks: map[string]shown{}, moved: make(chan struct{})}
 }
 
 func fakeMaster(t *testing.T) *master {
@@ -57,7 +57,7 @@ func TestSettle(t *testing.T) {
 		m.looks = append(m.looks, look{mark: mark, at: at.Add(-age), tap: m.tap, stats: map[string]endpoint.Calls{"setnx": {Calls: setnx}}})
 	}
 	shown := func(m *master, mark string, setnx int64) {
-		m.tap.marks[mark] = counts{"setnx": {lines: setnx}}
+		m.tap.marks[mark] = shown{counts: counts{"setnx": {lines: setnx}}}
 	}
 	m := fakeMaster(t)
 	setnx := m.ran("setnx")

@@ -59,7 +59,11 @@ func (m *master) attribute(l *look) {
 	all := m.adrift
 	m.adrift = nil
 	if l.tap != nil {
-		for at, did := range l.tap.takeTouches(l.mark) {
+		s, known, _ := l.tap.at(l.mark)
+		if !known { // and never will be
+			s.touches = l.tap.rest()
+		}
+		for at, did := range s.touches {
 			all = append(all, unlisted{at, did, false})
 		}
 	}

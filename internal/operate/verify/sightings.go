@@ -90,7 +90,7 @@ func (m *master) hear() {
 	if m.tap == nil || m.q.opts.OnlyMembers {
 		return
 	}
-	for at, did := range m.tap.takeTouches("") {
+	for at, did := range m.tap.rest() {
 		m.acted(from{place: at}, did)
 	}
 }

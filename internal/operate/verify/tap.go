@@ -22,10 +22,15 @@ type tap struct {
 
 	mu     sync.Mutex
 	reader reader
-	marks  map[string]counts           // by mark: what was counted before that look
-	touch  map[string]map[place]*deeds // by mark, with reader.anybody: what was touched before it, and after the mark before it
-	moved  chan struct{}               // closed and renewed when a mark arrives
-	err    error                       // why it ended, nil while it runs
+	marks  map[string]shown
+	moved  chan struct{} // closed and renewed when a mark arrives
+	err    error         // why it ended, nil while it runs
+}
+
+// shown is what had come by when a look did.
+type shown struct {
+	counts  counts
+	touches map[place]*deeds // since the look before; with reader.anybody
 }
 
 // openTap begins to read what a server runs.
@@ -38,7 +43,7 @@ func openTap(ctx context.Context, end *endpoint.Endpoint, addr string, reader re
 	if err != nil {
 		return nil, err
 	}
-	t := &tap{conn: conn, began: time.Now(), done: make(chan struct{}), reader: reader, marks: map[string]counts{}, touch: map[string]map[place]*deeds{}, moved: make(chan struct{})}
+	t := &tap{conn: conn, began: time.Now(), done: make(chan struct{}), reader: reader, marks: map[string]shown{}, moved: make(chan struct{})}
 	t.reader.counts = counts{}
 	go t.read()
 	return t, nil
@@ -67,10 +72,11 @@ func (t *tap) take(text string, cut bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if mark := t.reader.take(text, cut); mark != "" {
-		t.marks[mark] = maps.Clone(t.reader.counts)
+		s := shown{counts: maps.Clone(t.reader.counts)}
 		if t.reader.anybody {
-			t.touch[mark], t.reader.touches = t.reader.touches, nil
+			s.touches, t.reader.touches = t.reader.touches, nil
 		}
+		t.marks[mark] = s
 		close(t.moved)
 		t.moved = make(chan struct{})
 	}
@@ -80,25 +86,20 @@ func (t *tap) take(text string, cut bool) error {
 	return nil
 }
 
-// at returns what was counted before a look, and whether that is or may still become known.
-func (t *tap) at(mark string) (c counts, known, pending bool) {
+// at returns what had come by at a look, and whether that is or may still become known.
+func (t *tap) at(mark string) (s shown, known, pending bool) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	c, known = t.marks[mark]
-	return c, known, !known && t.err == nil
+	s, known = t.marks[mark]
+	return s, known, !known && t.err == nil
 }
 
-// takeTouches returns what was touched right before a mark, each once. Where the mark never came, and without one, that is the rest.
-func (t *tap) takeTouches(mark string) (before map[place]*deeds) {
+// rest returns what was touched and belongs to no mark, each once.
+func (t *tap) rest() (touches map[place]*deeds) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if _, known := t.marks[mark]; !known {
-		before, t.reader.touches = t.reader.touches, nil
-		return before
-	}
-	before = t.touch[mark]
-	delete(t.touch, mark)
-	return before
+	touches, t.reader.touches = t.reader.touches, nil
+	return touches
 }
 
 func (t *tap) forget(mark string) {
