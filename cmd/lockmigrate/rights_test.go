@@ -70,20 +70,16 @@ func runFew(t *testing.T, s *redistest.Server, use rights.Use, line []string, wi
 	if line[0] == "stage" {
 		furnishNamespace(s, line)
 	}
-	args := []any{"SETUSER", "few", "reset", "on", ">pw"}
 	pattern := "lock:*"
 	if line[0] == "demo" {
 		pattern = "lockmigrate-demo:*"
 	}
-	for _, w := range use.Rules([]string{pattern}, without) {
-		args = append(args, w)
-	}
-	s.Do("ACL", args...)
+	s.Grant("few", use.Rules([]string{pattern}, without)...)
 	s.Do("ACL", "LOG", "RESET")
 	ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
 	defer cancel()
 	var stdout, stderr string
-	if url := "redis://few:pw@" + s.Addr; line[0] == "serve" { // what it says is on its page
+	if url := s.URLOf("few"); line[0] == "serve" { // what it says is on its page
 		stdout = pageOf(t, ctx, url, without)
 	} else {
 		code, stdout, stderr = lockmigrateIn(ctx, false, append(slices.Clone(line), "--redis", url)...)

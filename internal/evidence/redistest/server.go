@@ -389,12 +389,8 @@ func (s *Server) Untracked() *redis.Pool {
 	if s.Mini != nil || s.virtual != nil {
 		return s.Pool()
 	}
-	s.Do("ACL", "SETUSER", "untracked", "on", ">pw", "~*", "&*", "+@all", "-client|tracking")
-	pool := &redis.Pool{MaxIdle: 16, DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialUsername("untracked"), redis.DialPassword("pw"))
-	}}
-	s.t.Cleanup(func() { _ = pool.Close() })
-	return pool
+	s.Grant("untracked", "~*", "&*", "+@all", "-client|tracking")
+	return s.As("untracked")
 }
 
 // InStage makes a namespace of all keys for old clients of a dialect (empty: jedis-ms), and returns its name. It is named after

@@ -83,8 +83,8 @@ func TestMisconfiguredServers(t *testing.T) {
 				s.Do(sent[0], redis.Args{}.AddFlat(sent[1:])...)
 			}
 			if joe := words(cells[4]); joe != nil {
-				userOf(s, "joe", joe)
-				url = "redis://joe:pw@" + s.Addr
+				s.Grant("joe", joe...)
+				url = s.URLOf("joe")
 			}
 			check := examine(t, url, doctor.Options{Match: strings.Trim(cells[5], "-")})[cells[0]]
 			assert.EqualValues(t, cells[1], check.Verdict)
@@ -92,18 +92,10 @@ func TestMisconfiguredServers(t *testing.T) {
 		})
 	}
 	s := redistest.Real(t)
-	userOf(s, "joe", []string{"~lock:*", "~{lock:*}:queue", "&*", "+@all"})
+	s.Grant("joe", "~lock:*", "~{lock:*}:queue", "&*", "+@all")
 	check := examine(t, s.URL(), doctor.Options{Match: "lock:*", User: "joe", Uses: []string{"modern FenceTTL"}})["rights-modern-FenceTTL"]
 	assert.Equal(t, doctor.Fail, check.Verdict, "of another user")
 	assert.Contains(t, check.Found, "{lock:lockmigrate-doctor}:fence")
-}
-
-func userOf(s *redistest.Server, name string, rules []string) {
-	args := []any{"SETUSER", name, "reset", "on", ">pw"}
-	for _, w := range rules {
-		args = append(args, w)
-	}
-	s.Do("ACL", args...)
 }
 
 // TestEachRightIsTried takes one right after the other from a user, for every use of the lock packages, and
@@ -116,8 +108,8 @@ func TestEachRightIsTried(t *testing.T) {
 		require.True(t, ok)
 		id := "rights-" + strings.ReplaceAll(name, " ", "-")
 		look := func(without *rights.Right, more ...string) doctor.Check {
-			userOf(s, "joe", slices.Concat(use.Rules([]string{"lock:*"}, without), []string{"+info", "+scan", "+time"}, more))
-			return examine(t, "redis://joe:pw@"+s.Addr, doctor.Options{Match: "lock:*", Uses: []string{name}})[id]
+			s.Grant("joe", slices.Concat(use.Rules([]string{"lock:*"}, without), []string{"+info", "+scan", "+time"}, more)...)
+			return examine(t, s.URLOf("joe"), doctor.Options{Match: "lock:*", Uses: []string{name}})[id]
 		}
 		whole := look(nil, "+acl|dryrun", "+acl|whoami")
 		assert.Equal(t, doctor.Pass, whole.Verdict, "%s: %s", name, whole.Found)
@@ -152,8 +144,8 @@ func TestRightsBeforeDryrun(t *testing.T) {
 		s := redistest.Of(t, name)
 		assert.Equal(t, doctor.Pass, examine(t, s.URL(), doctor.Options{})["rights-modern"].Verdict, name)
 		if acl {
-			s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "&*", "+@all", "-flushall")
-			assert.Equal(t, doctor.Skip, examine(t, "redis://joe:pw@"+s.Addr, doctor.Options{})["rights-modern"].Verdict, name)
+			s.Grant("joe", "~*", "&*", "+@all", "-flushall")
+			assert.Equal(t, doctor.Skip, examine(t, s.URLOf("joe"), doctor.Options{})["rights-modern"].Verdict, name)
 		}
 	}
 }
@@ -161,8 +153,8 @@ func TestRightsBeforeDryrun(t *testing.T) {
 // TestFitNeedsAnswers gives a user too few rights to look with, and wants no yes.
 func TestFitNeedsAnswers(t *testing.T) {
 	s := redistest.Real(t)
-	s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "&*", "+@all", "-@admin", "-@dangerous", "-multi")
-	end, err := endpoint.Parse("redis://joe:pw@"+s.Addr, endpoint.TLSFiles{})
+	s.Grant("joe", "~*", "&*", "+@all", "-@admin", "-@dangerous", "-multi")
+	end, err := endpoint.Parse(s.URLOf("joe"), endpoint.TLSFiles{})
 	require.NoError(t, err)
 	found, err := doctor.Examine(context.Background(), end, doctor.Options{})
 	require.NoError(t, err)

@@ -106,7 +106,7 @@ func TestFence(t *testing.T) { onEach(t, upAndDown) }
 
 func upAndDown(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
-	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all", "-flushall", "(+get ~extra:*)")
+	s.Grant("old", "~*", "&*", "+@all", "-flushall", "(+get ~extra:*)")
 	before := rules(t, s, "old")
 	g := newGate(t, s)
 	conn := g.conn
@@ -120,7 +120,7 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 		}
 	}
 
-	legacy := dialAs(t, s, "old")
+	legacy := s.ConnAs("old")
 	log := fence.Log{}
 	_, err := log.Poll(ctx, conn)
 	require.NoError(t, err)
@@ -194,7 +194,7 @@ func TestUpAndBack(t *testing.T) { onEach(t, upAndBack) }
 func upAndBack(t *testing.T, s *redistest.Server) {
 	s.Do("ACL", "SETUSER", "default", "resetkeys", "~none")
 	for _, row := range redistest.Rows(t, "testdata/users.txt") {
-		s.Do("ACL", redis.Args{"SETUSER", "old", "reset", "on", ">pw"}.AddFlat(ruleOf(t, row[4:]))...)
+		s.Grant("old", ruleOf(t, row[4:])...)
 		before, could := rules(t, s, "old"), abilities(t, s, "old")
 		g := newGate(t, s)
 		var up *fence.Plan
@@ -234,7 +234,7 @@ func upAndBack(t *testing.T, s *redistest.Server) {
 // rest by hand. A change whose end the journal does not know is taken back.
 func TestBackGivesNoRight(t *testing.T) {
 	s := redistest.Real(t)
-	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all")
+	s.Grant("old", "~*", "&*", "+@all")
 	g := newGate(t, s)
 	g.up(fence.Options{})
 	s.Do("ACL", "SETUSER", "old", "-flushall")
@@ -259,7 +259,7 @@ func TestBackGivesNoRight(t *testing.T) {
 	assert.ErrorContains(t, err, "holds no fence")
 
 	for _, lines := range []int{1, 2} { // a crash right behind the change, and none
-		s.Do("ACL", "SETUSER", "old", "reset", "on", ">pw", "~*", "&*", "+@all")
+		s.Grant("old", "~*", "&*", "+@all")
 		before := rules(t, s, "old")
 		g = newGate(t, s)
 		p := g.plan(fence.Options{})
@@ -287,7 +287,7 @@ func TestBackAfterARestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users.acl")
 	require.NoError(t, os.WriteFile(file, []byte("user default on nopass ~* &* +@all\n"), 0o600))
 	s := redistest.Real(t, "--aclfile", file)
-	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all", "-flushall", "(~lock:* +@write)", "(~x +get)")
+	s.Grant("old", "~*", "&*", "+@all", "-flushall", "(~lock:* +@write)", "(~x +get)")
 	could := abilities(t, s, "old")
 	g := newGate(t, s)
 	g.up(fence.Options{Keep: []string{"cache:*"}})
@@ -302,9 +302,11 @@ func TestBackAfterARestart(t *testing.T) {
 // TestWhatAFenceTakes: the plan names every key, the user's connections, and how often the commands are called, now and on average.
 func TestWhatAFenceTakes(t *testing.T) {
 	s := redistest.Real(t)
-	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "&*", "+@all")
-	conn := dialAs(t, s, "old", redis.DialClientName("billing"))
-	dialAs(t, s, "old") // idle
+	s.Grant("old", "~*", "&*", "+@all")
+	conn := s.ConnAs("old")
+	_, err := conn.Do("CLIENT", "SETNAME", "billing")
+	require.NoError(t, err)
+	s.ConnAs("old") // idle
 	sending, stop := context.WithCancel(t.Context())
 	var sent sync.WaitGroup
 	sent.Go(func() {
@@ -333,8 +335,8 @@ func TestKeepGivesNoRight(t *testing.T) { onEach(t, keepGivesNoRight) }
 func keepGivesNoRight(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
 	conn := s.Conn()
-	for _, words := range [][]any{{"~lock:*", "+@all"}, {"~*", "+get"}, {"~*", "+@all", "-setnx"}} {
-		s.Do("ACL", append([]any{"SETUSER", "old", "reset", "on", ">pw"}, words...)...)
+	for _, words := range [][]string{{"~lock:*", "+@all"}, {"~*", "+get"}, {"~*", "+@all", "-setnx"}} {
+		s.Grant("old", words...)
 		plans, err := fence.Make(ctx, conn, s.Addr, fence.Options{Users: []string{"old"}, Locks: []string{"lock:*"}, Keep: []string{"cache:*"}})
 		require.NoError(t, err)
 		assert.NotEmpty(t, plans[0].Error, words)
@@ -350,7 +352,7 @@ func TestFencedNeedsEverybody(t *testing.T) { onEach(t, fencedNeedsEverybody) }
 func fencedNeedsEverybody(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
 	conn := s.Conn()
-	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all", "-setnx", "-getset")
+	s.Grant("old", "~*", "+@all", "-setnx", "-getset")
 	verdict := func() (fence.Verdict, string) {
 		plans, err := fence.Make(ctx, conn, s.Addr, fence.Options{Users: []string{"old"}, Locks: []string{"lock:*"}})
 		require.NoError(t, err)
@@ -394,7 +396,7 @@ func fencedNeedsEverybody(t *testing.T, s *redistest.Server) {
 	s.Do("ACL", "SETUSER", "ops", "resetkeys", "+@all")
 
 	s.Do("ACL", "SETUSER", "gone", "on", "nopass", "~*", "+@all")
-	gone := dialAs(t, s, "gone")
+	gone := s.ConnAs("gone")
 	s.Do("ACL", "SETUSER", "gone", "off")
 	_, err := gone.Do("SETNX", "lock:x", "1")
 	require.NoError(t, err, "a user that is off keeps its connections")
@@ -402,7 +404,7 @@ func fencedNeedsEverybody(t *testing.T, s *redistest.Server) {
 	assert.Equal(t, fence.Partly, got, said)
 	assert.Contains(t, said, "gone (off, but connected)")
 	s.Do("ACL", "SETUSER", "ops", "-client|list")
-	ops := dialAs(t, s, "ops")
+	ops := s.ConnAs("ops")
 	s.Do("CLIENT", "KILL", "USER", "gone")
 	got, said = verdict()
 	assert.Equal(t, fence.Fenced, got, said)
@@ -426,7 +428,7 @@ func TestExecuteTakesBack(t *testing.T) { onEach(t, executeTakesBack) }
 
 func executeTakesBack(t *testing.T, s *redistest.Server) {
 	ctx := context.Background()
-	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~app(1)*", "~*", "+@all", "(+setnx +get ~x(1))")
+	s.Grant("old", "~app(1)*", "~*", "+@all", "(+setnx +get ~x(1))")
 	conn := s.Conn()
 	plans, err := fence.Make(ctx, conn, s.Addr, fence.Options{Users: []string{"old"}, Locks: []string{"lock:x"}})
 	require.NoError(t, err)
@@ -435,15 +437,6 @@ func executeTakesBack(t *testing.T, s *redistest.Server) {
 	plans[0].Command = []string{"ACL", "SETUSER", "old", "-setnx", "-getset", "(+setnx ~lock*)"}
 	assert.ErrorContains(t, plans[0].Execute(ctx, conn, nil), "taken back")
 	assert.Equal(t, before, rules(t, s, "old"))
-}
-
-// dialAs connects as a user, until the test ends.
-func dialAs(t *testing.T, s *redistest.Server, user string, more ...redis.DialOption) redis.Conn {
-	t.Helper()
-	conn, err := redis.Dial("tcp", s.Addr, append(more, redis.DialUsername(user), redis.DialPassword("pw"))...)
-	require.NoError(t, err)
-	t.Cleanup(func() { _ = conn.Close() })
-	return conn
 }
 
 func legacyAddr(t *testing.T, conn redis.Conn) string {

@@ -77,12 +77,8 @@ func TestUnknownCost(t *testing.T) {
 		{"+@all", ""},
 		{"+@all -info", "INFO: NOPERM"},
 	} {
-		args := []any{"SETUSER", "few", "reset", "on", ">pw", "~*", "&*"}
-		for word := range strings.FieldsSeq(c.rules) {
-			args = append(args, word)
-		}
-		s.Do("ACL", args...)
-		end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://few:pw@", 1), endpoint.TLSFiles{})
+		s.Grant("few", append(strings.Fields(c.rules), "~*", "&*")...)
+		end, err := endpoint.Parse(s.URLOf("few"), endpoint.TLSFiles{})
 		require.NoError(t, err)
 		w, err := StartMasters(context.Background(), end, Options{}, Limits{For: 700 * time.Millisecond, Load: 10})
 		require.NoError(t, err)

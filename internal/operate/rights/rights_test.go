@@ -27,13 +27,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/pool/sentinel"
 )
 
-// few is the pool of a user with few rights.
-func few(s *redistest.Server) *redis.Pool {
-	return &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) {
-		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialUsername("few"), redis.DialPassword("pw"), redis.DialReadTimeout(2*time.Second))
-	}}
-}
-
 // servers starts what a use needs: one server, three for a quorum, one with a replica.
 func servers(t *testing.T, use string) []*redistest.Server {
 	t.Helper()
@@ -64,12 +57,8 @@ func try(t *testing.T, all []*redistest.Server, use rights.Use, without *rights.
 		s.Do("FLUSHALL")
 		s.Do("SCRIPT", "FLUSH")
 		s.Do("ACL", "LOG", "RESET")
-		args := []any{"SETUSER", "few", "reset", "on", ">pw"}
-		for _, w := range use.Rules([]string{"lock:*"}, without) {
-			args = append(args, w)
-		}
-		s.Do("ACL", args...)
-		pool := few(s)
+		s.Grant("few", use.Rules([]string{"lock:*"}, without)...)
+		pool := s.As("few")
 		defer pool.Close()
 		pools = append(pools, pool)
 	}
@@ -206,12 +195,8 @@ func TestEveryRoleHasAPattern(t *testing.T) {
 func grant(all []*redistest.Server, topology rights.Use, without *rights.Right) {
 	base, _ := rights.Find("modern")
 	base.Rights = append(append([]rights.Right{}, base.Rights...), topology.Rights...)
-	args := []any{"SETUSER", "few", "reset", "on", ">pw"}
-	for _, w := range base.Rules([]string{"lock:*"}, without) {
-		args = append(args, w)
-	}
 	for _, s := range all {
-		s.Do("ACL", args...)
+		s.Grant("few", base.Rules([]string{"lock:*"}, without)...)
 		s.Do("ACL", "LOG", "RESET")
 	}
 }

@@ -271,8 +271,8 @@ func TestNamespaceThatCannotBeRead(t *testing.T) {
 	s := redistest.Real(t)
 	name, err := redistest.InStage(s.Pool(), stages.Bridge, "", time.Second)
 	require.NoError(t, err)
-	s.Do("ACL", "SETUSER", "few", "on", ">pw", "~*", "&*", "+@all")
-	c, _ := collect(t, "redis://few:pw@"+s.Addr, serve.Options{Namespace: name})
+	s.Grant("few", "~*", "&*", "+@all")
+	c, _ := collect(t, s.URLOf("few"), serve.Options{Namespace: name})
 	redistest.Await(t, "the stage", 10*time.Second, func() bool { return c.State().Namespace != nil })
 	s.Do("ACL", "SETUSER", "few", "resetkeys", "~lock:*")
 	redistest.Await(t, "the page to say so", 10*time.Second, func() bool { return c.State().Error != "" })
@@ -292,7 +292,7 @@ func TestNamespaceThatCannotBeRead(t *testing.T) {
 func TestMetricsSayWhatWasLookedAt(t *testing.T) {
 	s := redistest.Real(t)
 	s.Do("SET", "lock:a", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30")
-	s.Do("ACL", "SETUSER", "few", "on", ">pw", "~other:*", "&*", "+@all", "-monitor")
+	s.Grant("few", "~other:*", "&*", "+@all", "-monitor")
 	metrics := func(url string, burst time.Duration, until func(serve.State) bool) (string, serve.State) {
 		c, stop := collect(t, url, serve.Options{Burst: burst, Every: burst, CensusEvery: 50 * time.Millisecond})
 		redistest.Await(t, "the page", 20*time.Second, func() bool { return until(c.State()) })
@@ -310,7 +310,7 @@ func TestMetricsSayWhatWasLookedAt(t *testing.T) {
 	text, _ = metrics(s.URL(), time.Minute, func(st serve.State) bool { return st.Monitored > 0 && looked(st) })
 	assert.Contains(t, text, "lockmigrate_overlaps_total 0\n")
 	assert.Contains(t, text, "lockmigrate_monitor_running 1\n")
-	few := "redis://few:pw@" + s.Addr
+	few := s.URLOf("few")
 	text, _ = metrics(few, time.Minute, func(st serve.State) bool { return strings.HasPrefix(st.Monitor, "stopped") && looked(st) })
 	assert.NotContains(t, text, "overlaps_total")
 	assert.Contains(t, text, "lockmigrate_keys_unread 1\n")

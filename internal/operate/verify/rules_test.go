@@ -25,22 +25,15 @@ type ruled struct {
 }
 
 // newRuled gives the Go services the rights of fleet on all commands.
-func newRuled(t *testing.T, fleet ...any) *ruled {
+func newRuled(t *testing.T, fleet ...string) *ruled {
 	s := redistest.Real(t)
 	live(s)
-	s.Do("ACL", append([]any{"SETUSER", "go", "on", ">pw", "+@all"}, fleet...)...)
-	s.Do("ACL", "SETUSER", "old", "on", ">pw", "~*", "+@all")
-	s.Do("ACL", "SETUSER", "ops", "on", ">pw", "allkeys", "+@all", "-@write")
-	ops, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+	s.Grant("go", append(fleet, "+@all")...)
+	s.Grant("old", "~*", "+@all")
+	s.Grant("ops", "allkeys", "+@all", "-@write")
+	ops, err := endpoint.Parse(s.URLOf("ops"), endpoint.TLSFiles{})
 	require.NoError(t, err)
 	return &ruled{t, s, ops}
-}
-
-func (r *ruled) login(user string) redis.Conn {
-	conn, err := redis.Dial("tcp", r.Addr, redis.DialUsername(user), redis.DialPassword("pw"))
-	require.NoError(r, err)
-	r.Cleanup(func() { _ = conn.Close() })
-	return conn
 }
 
 // must sends a command that the connection's user may run.
@@ -60,7 +53,7 @@ func (r *ruled) look(trusted []string, f func()) verify.Certificate {
 // and the new services under a user of their own. No MONITOR runs.
 func TestRulesInPlaceOfMonitor(t *testing.T) {
 	s := newRuled(t, "~lock:*")
-	fleet, old, admin := s.login("go"), s.login("old"), s.login("old")
+	fleet, old, admin := s.ConnAs("go"), s.ConnAs("old"), s.ConnAs("old")
 	s.Do("ACL", "SETUSER", "default", "resetkeys", "~cache:*")
 	look := func(trusted []string, f func()) verify.Certificate {
 		t.Helper()
@@ -80,8 +73,8 @@ func TestRulesInPlaceOfMonitor(t *testing.T) {
 	c := look([]string{"go"}, nothing)
 	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
 
-	s.Do("ACL", "SETUSER", "gone", "on", ">pw", "~*", "+@all")
-	gone := s.login("gone")
+	s.Grant("gone", "~*", "+@all")
+	gone := s.ConnAs("gone")
 	s.Do("ACL", "SETUSER", "gone", "off")
 	c = look([]string{"go"}, func() {
 		s.must(gone, "SETNX", "lock:b", "1") // a user that is off keeps its connections
@@ -113,7 +106,7 @@ func TestFenceInPlaceOfMonitor(t *testing.T) {
 	ctx := context.Background()
 	s := newRuled(t, "~*", "&*")
 	s.Do("ACL", "SETUSER", "old", "&*")
-	fleet, old, admin := s.login("go"), s.login("old"), s.login("go")
+	fleet, old, admin := s.ConnAs("go"), s.ConnAs("old"), s.ConnAs("go")
 	look := func(f func()) verify.Certificate {
 		t.Helper()
 		return s.look([]string{"go"}, func() {
@@ -165,12 +158,8 @@ func TestLeastRights(t *testing.T) {
 	s.Do("SET", "lock:a", "token", "PX", 60_000)
 	rights := strings.Fields("+echo +info +command|info +monitor +client|list +scan +time +getrange +pttl")
 	look := func(rights []string) (verify.Certificate, error) {
-		args := []any{"SETUSER", "ops", "reset", "on", ">pw", "%R~lock:*"}
-		for _, r := range rights {
-			args = append(args, r)
-		}
-		s.Do("ACL", args...)
-		end, err := endpoint.Parse(strings.Replace(s.URL(), "redis://", "redis://ops:pw@", 1), endpoint.TLSFiles{})
+		s.Grant("ops", append([]string{"%R~lock:*"}, rights...)...)
+		end, err := endpoint.Parse(s.URLOf("ops"), endpoint.TLSFiles{})
 		require.NoError(t, err)
 		once := sync.Once{}
 		return verify.Run(context.Background(), end, verify.Options{
