@@ -237,7 +237,8 @@ func (x *exchange) holds() any {
 	}
 	there, fine := x.atOld("GET", x.key)
 	reply, err := x.runAtNew(x.args)
-	if err != nil || fine != nil || string(bytesOf(there)) != string(bytesOf(seen)) { // the lock is New's alone
+	alone := string(bytesOf(there)) != string(bytesOf(seen)) // the lock is New's, or another service's text stands over it, of which a script knows nothing
+	if err != nil || fine != nil || alone && (x.known.keys.Counted || string(bytesOf(seen)) == x.far) {
 		return or(reply, errors.Join(err, fine))
 	}
 	if _, err = x.atOld(x.words()...); err != nil {
@@ -269,12 +270,14 @@ func (x *exchange) old() any {
 // stage both it would keep everybody out. It may be a text of another service, which has lost a GETSET.
 func (x *exchange) new() any {
 	for _, key := range x.leftover(2) {
-		text, err := x.atOld("GET", key)
-		if err != nil || text == nil {
+		clears := func() bool {
+			seen, err := x.atNew(x.rules.Get(x.now(), key))
+			return err == nil && string(bytesOf(seen)) != x.far && (seen != nil || x.name == "DEL" || x.name == "UNLINK")
+		}
+		if !clears() { // Old may be switched off: only who has something to give back waits for it
 			continue
 		}
-		seen, err := x.atNew(x.rules.Get(x.now(), key))
-		if err == nil && string(bytesOf(seen)) != x.far && (seen != nil || x.known.mode == spares) {
+		if text, err := x.atOld("GET", key); err == nil && text != nil && clears() { // what it read is no text of one who came later
 			x.sidecar.keys.alone(key, 2)
 			_, _ = x.atOld("EVAL", putScript, 1, key, text)
 		}
@@ -291,16 +294,6 @@ func (x *exchange) leftover(stage int) (keys []string) {
 		}
 	}
 	return keys
-}
-
-// keep asks New by the keeper's script.
-func (x *exchange) keep(command protocol.Command) (protocol.Reply, error) {
-	conn, err := x.sidecar.open(x.sidecar.opts.Pool)
-	if err != nil {
-		return protocol.Reply{}, err
-	}
-	defer conn.Close()
-	return wire.Do(conn, x.sidecar.opts.ReplyTimeout, command)
 }
 
 // option tells whether a SET has one word more, and which.
@@ -362,7 +355,13 @@ func (x *exchange) put(text string, before any) error {
 
 // giveBack gives back what an attempt may have taken on New, if it has.
 func (x *exchange) giveBack(token string) {
-	if kept, err := x.keep(x.rules.Keep(x.now(), x.key, false)); err == nil && kept.Text == token {
+	conn, err := x.sidecar.open(x.sidecar.opts.Pool)
+	if err != nil {
+		return
+	}
+	kept, err := wire.Do(conn, x.sidecar.opts.ReplyTimeout, x.rules.Keep(x.now(), x.key, false))
+	_ = conn.Close()
+	if err == nil && kept.Text == token {
 		_, _ = x.atNew(x.rules.Del(x.now(), x.key))
 	}
 }

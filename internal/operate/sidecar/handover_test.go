@@ -163,7 +163,9 @@ func TestHandoverLeavesNoText(t *testing.T) {
 	free := func() {
 		t.Helper()
 		h.gone("lock:a")
-		h.move(stages.Both)
+		if stage, _, _ := h.sidecars[0].Stage(); stage != stages.Both {
+			h.move(stages.Both)
+		}
 		says(t, two, "1", "SETNX", "lock:a", "x y")
 		says(t, two, "1", "DEL", "lock:a")
 	}
@@ -181,6 +183,10 @@ func TestHandoverLeavesNoText(t *testing.T) {
 	require.Equal(t, "one", h.old.Value("lock:a"))
 	h.move(stages.New)
 	says(t, two, "1", "DEL", "lock:a")
+	free()
+	says(t, two, "1", "SETNX", "lock:a", "two")
+	says(t, one, "far", "GETSET", "lock:a", "one")
+	says(t, two, "1", "EXPIRE", "lock:a", "-1")
 	free()
 	h.move(stages.New)
 	says(t, two, "OK", "MSET", "lock:b", "5", "data", "5")

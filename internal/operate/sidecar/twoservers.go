@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -26,7 +27,10 @@ func (x *exchange) atNew(command protocol.Command) (any, error) {
 		return nil, x.failed("new", err)
 	}
 	defer conn.Close()
-	command.NotAfter, command.Queue = x.o.notAfter, x.queue(command)
+	command.NotAfter = x.o.notAfter
+	if x.o.Stage == stages.Both && command.Op == protocol.SidecarTake { // nobody waits on New for what Old decides
+		command.Queue = ""
+	}
 	x.sidecar.keys.longer(x.sidecar, command.TTL)
 	reply, err := wire.Do(conn, x.sidecar.opts.ReplyTimeout, command)
 	switch {
@@ -40,14 +44,6 @@ func (x *exchange) atNew(command protocol.Command) (any, error) {
 		return []byte(reply.Text), nil
 	}
 	return nil, nil
-}
-
-// queue is the queue of a command: at stage both nobody waits on New for what Old decides.
-func (x *exchange) queue(command protocol.Command) string {
-	if x.o.Stage == stages.Both && command.Op == protocol.SidecarTake {
-		return ""
-	}
-	return command.Queue
 }
 
 // runAtNew has sidecar_run.lua carry out a command on New.
@@ -207,12 +203,10 @@ func (s *Sidecar) fits(ctx context.Context, o stages.Order) error {
 
 // stripe is what the commands on a key that this process carries out by itself wait for.
 func (s *Sidecar) stripe(key string) *sync.Mutex {
-	h := uint32(2166136261)
-	for i := range len(key) {
-		h = (h ^ uint32(key[i])) * 16777619
-	}
-	return &s.stripes[h%uint32(len(s.stripes))]
+	return &s.stripes[maphash.String(seed, key)%uint64(len(s.stripes))]
 }
+
+var seed = maphash.MakeSeed()
 
 // sight is what stands on the two servers.
 type sight struct {
