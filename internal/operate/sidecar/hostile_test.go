@@ -55,6 +55,9 @@ func TestNothingDamagesALock(t *testing.T) {
 			says(t, one, "0", "EXPIRE", "lock:a", -1) // a DEL, as the server does it
 			assert.Equal(t, token, b.redis.Value("lock:a"))
 			says(t, two, "1", "DEL", "lock:a")
+			companion := protocol.GuardKey("lock:{b}")
+			says(t, one, "1", "SETNX", companion, "x")
+			assert.Equal(t, "x", b.redis.Value(companion), "it is no lock")
 		})
 	}
 }

@@ -129,61 +129,6 @@ func says(t *testing.T, conn redis.Conn, want string, command string, args ...an
 // ends is what a Jedis client writes for a lease.
 func ends(d time.Duration) string { return strconv.FormatInt(time.Now().Add(d).UnixMilli()+1, 10) }
 
-func TestCommands(t *testing.T) {
-	for _, stage := range []stages.Stage{stages.Bridge, stages.Modern} {
-		t.Run(stage.String(), func(t *testing.T) {
-			b := newBed(t, stage, "jedis-ms")
-			one, two := b.client(b.sidecar("one", "")), b.client(b.sidecar("two", ""))
-			k, text := "lock:a", ends(3*time.Second)
-			says(t, one, "nil", "GET", k)
-			says(t, one, "1", "SETNX", k, text)
-			says(t, one, text, "GET", k)
-			says(t, two, "0", "SETNX", k, ends(3*time.Second))
-			says(t, two, "far", "GET", k)
-			says(t, two, "far", "GETSET", k, ends(3*time.Second))
-			says(t, two, "0", "DEL", k)
-			says(t, one, text, "GET", k)
-			number, err := redis.Int64(b.redis.Do("GET", k), nil)
-			require.NoError(t, err)
-			assert.GreaterOrEqual(t, number, int64(protocol.BridgeLow), "a token stands on the key")
-			for _, key := range []string{k, protocol.GuardKey(k), protocol.SidecarKey(k)} {
-				assert.Positive(t, b.redis.Do("PTTL", key), "%s", key)
-			}
-			ttl, _ := redis.Int64(b.redis.Do("PTTL", k), nil)
-			assert.InDelta(t, 3000, ttl, 500)
-			says(t, one, "1", "DEL", k)
-			says(t, one, "0", "DEL", k)
-			assert.EqualValues(t, 2, b.redis.Do("EXISTS", k, protocol.GuardKey(k)), "handed to the next")
-
-			says(t, two, "OK", "SET", k, ends(3*time.Second), "NX")
-			says(t, one, "nil", "SET", k, ends(3*time.Second), "NX")
-			says(t, two, "1", "EXPIRE", k, 100)
-			says(t, one, "0", "EXPIRE", k, 100)
-			ttl, _ = redis.Int64(b.redis.Do("PTTL", protocol.GuardKey(k)), nil)
-			assert.InDelta(t, 100_000, ttl, 1000)
-			says(t, two, "1", "UNLINK", k)
-
-			k = "lock:same"
-			says(t, one, "1", "SETNX", k, text)
-			says(t, one, "0", "SETNX", k, text) // of another thread, in the same millisecond
-
-			k = "lock:own"
-			says(t, two, "OK", "SET", k, "own token", "NX", "PX", 5000)
-			assert.Equal(t, "own token", b.redis.Value(k), "a script of the client finds it")
-			says(t, two, "own token", "GET", k)
-			says(t, one, "0", "SETNX", k, ends(3*time.Second))
-			says(t, two, "1", "DEL", k)
-
-			k = "lock:over"
-			says(t, one, "0", "SETNX", k, ends(-time.Second)) // over by this clock
-			assert.EqualValues(t, 0, b.redis.Do("EXISTS", k))
-			says(t, one, "OK", "SET", "other", "x")
-			says(t, one, "x", "GET", "other")
-			says(t, one, "OK", "SET", protocol.GuardKey("lock:b"), "x", "PX", "60000") // a companion is no lock
-		})
-	}
-}
-
 // A client of redis-doc reads its service's text when that is over by its clock, and sends a GETSET. The key has gone meanwhile, and a
 // client of that dialect that is told of nothing has won.
 func TestAGetSetThatPlantsNothingIsNeverWon(t *testing.T) {

@@ -1,11 +1,9 @@
 package sidecar_test
 
 import (
-	"bufio"
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"strconv"
@@ -14,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -311,48 +310,46 @@ func random(seed uint64) *program {
 // wireConn is a connection on which commands are sent together.
 type wireConn struct {
 	net.Conn
-	in  *bufio.Reader
-	out []byte
+	replies redis.Conn
+	out     []byte
 }
 
 func (w *world) dial(t *testing.T) *wireConn {
 	conn, err := net.Dial("tcp", w.server.Addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = conn.Close() })
-	return &wireConn{Conn: conn, in: bufio.NewReaderSize(conn, 1<<16)}
+	return &wireConn{Conn: conn, replies: redis.NewConn(conn, 0, 0)}
 }
 
 // read reads a reply as text.
 func (c *wireConn) read() string {
-	line, err := c.in.ReadString('\n')
+	reply, err := c.replies.Receive()
 	if err != nil {
-		panic(err)
+		reply = err
 	}
-	line = strings.TrimRight(line, "\r\n")
-	n, _ := strconv.Atoi(line[1:])
-	switch line[0] {
-	case '$':
-		if n < 0 {
-			return "nil"
-		}
-		b := make([]byte, n+2)
-		if _, err := io.ReadFull(c.in, b); err != nil {
-			panic(err)
-		}
-		return string(b[:n])
-	case '*':
-		if n < 0 {
-			return "nil"
-		}
-		all := make([]string, n)
-		for i := range all {
-			all[i] = c.read()
+	return asText(reply)
+}
+
+func asText(reply any) string {
+	switch v := reply.(type) {
+	case nil:
+		return "nil"
+	case []byte:
+		return string(v)
+	case string:
+		return "+" + v
+	case redis.Error:
+		return "-" + v.Error()
+	case error:
+		panic(v)
+	case []any:
+		all := make([]string, len(v))
+		for i := range v {
+			all[i] = asText(v[i])
 		}
 		return "[" + strings.Join(all, "|") + "]"
-	case ':':
-		return line[1:]
 	}
-	return line
+	return fmt.Sprint(reply)
 }
 
 func (c *wireConn) send(words ...string) { c.out = wire.Append(c.out, words...) }

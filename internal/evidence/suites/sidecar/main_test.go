@@ -22,8 +22,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
-	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -80,23 +80,17 @@ func serve(text string) error {
 			data = c.New
 		}
 	}
-	s, err := sidecar.New(ctx, opts)
-	if err != nil {
-		return err
-	}
 	end, err := endpoint.Parse("redis://"+data, endpoint.TLSFiles{})
 	if err != nil {
 		return err
 	}
-	upstream, err := proxy.NewUpstream(ctx, end, s.Patterns())
+	s, err := fleet.StartSidecar(ctx, opts, end, "", sidecar.Listener{Address: c.Listen, Dialect: c.Dialect})
 	if err != nil {
 		return err
 	}
-	server, err := s.Server(upstream, 10*time.Second, nil, sidecar.Listener{Address: c.Listen, Dialect: c.Dialect})
-	if err != nil {
-		return err
-	}
-	return server.Run(ctx)
+	<-ctx.Done()
+	s.Close()
+	return nil
 }
 
 // site is a server with the namespace "orders" on one key. The referee's book lies on others, or on a server of its own.

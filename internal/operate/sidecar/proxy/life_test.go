@@ -8,8 +8,6 @@ import (
 	"fmt"
 	"io"
 	"net"
-	"net/http"
-	"net/http/httptest"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -59,26 +57,6 @@ func TestServerAway(t *testing.T) {
 }
 
 func isReset(err error) bool { return err != nil && strings.Contains(err.Error(), "reset") }
-
-// TestServersWords: what the server refuses, the client reads in the server's words.
-func TestServersWords(t *testing.T) {
-	server := redistest.Real(t, "--requirepass", "pw")
-	_, addr := start(t, server.Addr, echoing)
-	conn := dial(t, addr)
-	ask(t, conn, "-NOAUTH Authentication required.\r\n", "SETNX", "lock.a", "1")
-	server.Do("ACL", "SETUSER", "joe", "on", ">pw", "~*", "+@all", "-echo")
-	ask(t, conn, "+OK\r\n", "AUTH", "joe", "pw")
-	ask(t, conn, "-NOPERM this user has no permissions to run the 'echo' command\r\n", "SETNX", "lock.a", "1")
-	server.Do("CONFIG", "SET", "maxmemory", "1")
-	ask(t, conn, "-OOM command not allowed when used memory > 'maxmemory'.\r\n", "SETNX", "a", "1")
-	server.Do("CONFIG", "SET", "maxmemory", "0", "min-replicas-to-write", "1")
-	ask(t, conn, "-NOREPLICAS Not enough good replicas to write.\r\n", "SETNX", "a", "1")
-	server.Do("CONFIG", "SET", "min-replicas-to-write", "0")
-	server.Do("REPLICAOF", "127.0.0.1", "1")
-	conn = dial(t, addr)
-	ask(t, conn, "+OK\r\n", "AUTH", "joe", "pw")
-	ask(t, conn, "-READONLY You can't write against a read only replica.\r\n", "SETNX", "a", "1")
-}
 
 // TestHalfClose: a client that sends and ends its side gets all replies.
 func TestHalfClose(t *testing.T) {
@@ -210,34 +188,6 @@ func TestOneSlot(t *testing.T) {
 		_, one := oneSlot(strings.Fields(patterns))
 		assert.Equal(t, want, one, patterns)
 	}
-}
-
-func TestAdmin(t *testing.T) {
-	server := redistest.Real(t)
-	s, addr := start(t, server.Addr, echoing)
-	web := httptest.NewServer(Handler(s.Ready, s.Collect))
-	defer web.Close()
-	get := func(path string) (int, string) {
-		reply, err := web.Client().Get(web.URL + path)
-		require.NoError(t, err)
-		defer reply.Body.Close()
-		text, err := io.ReadAll(reply.Body)
-		require.NoError(t, err)
-		return reply.StatusCode, string(text)
-	}
-	conn := dial(t, addr)
-	ask(t, conn, "$14\r\nSETNX lock.a 1\r\n", "SETNX", "lock.a", "1")
-	code, text := get("/metrics")
-	assert.Equal(t, http.StatusOK, code)
-	for _, line := range []string{"lockmigrate_sidecar_connections 1", "lockmigrate_sidecar_upstream_up 1", `lockmigrate_sidecar_requests_total{verdict="translated"} 1`} {
-		assert.Contains(t, text, line+"\n")
-	}
-	code, _ = get("/readyz")
-	assert.Equal(t, http.StatusOK, code)
-	server.Kill()
-	require.Eventually(t, func() bool { code, _ := get("/readyz"); return code == http.StatusServiceUnavailable }, 10*time.Second, 5*time.Millisecond)
-	code, _ = get("/healthz")
-	assert.Equal(t, http.StatusOK, code)
 }
 
 // TestSentinels: when the sentinels name another master, connections end, and new ones lead to it.
