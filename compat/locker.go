@@ -121,7 +121,7 @@ func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, 
 
 func (l *locker) tryAcquire(ctx context.Context, key string) (*lock, error) {
 	k := l.newLock(ctx, key)
-	if err := l.enter(ctx, k, false); err != nil {
+	if err := l.gate.Wait(ctx, l.opts.Namespace, key, &k.permit, l.opts.ReplyTimeout, false); err != nil {
 		return nil, err
 	}
 	if _, err := l.attempt(ctx, k, l.runner(k.permit.Terms.rules)); err != nil {
@@ -239,7 +239,7 @@ func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retry
 	if k == nil {
 		k = l.newLock(ctx, key)
 		k.wait, k.patient = w, true
-		if err := l.enter(ctx, k, true); err != nil {
+		if err := l.gate.Wait(ctx, l.opts.Namespace, key, &k.permit, l.opts.ReplyTimeout, true); err != nil {
 			return nil, retryHint{}, err
 		}
 	}
@@ -252,11 +252,6 @@ func (l *locker) tryOnce(ctx context.Context, key string, w *wait) (*lock, retry
 		return nil, next, err
 	}
 	return k, next, nil
-}
-
-// enter passes the gate. While it is closed it waits for the next order: for ever if patient, else for ReplyTimeout.
-func (l *locker) enter(ctx context.Context, k *lock, patient bool) error {
-	return l.gate.Wait(ctx, l.opts.Namespace, k.key, &k.permit, l.opts.ReplyTimeout, patient)
 }
 
 // retryHint is when to look at a held key again.

@@ -167,8 +167,9 @@ type wrappedLock[H any] struct {
 	held   H
 	over   chan struct{} // closed when the holder has been told
 
-	extending atomic.Bool // by a library that may hang whatever its ctx says
-	releasing atomic.Bool // a release was asked for: the loss that the library tells may be that
+	extending atomic.Bool           // by a library that may hang whatever its ctx says
+	releasing atomic.Bool           // a release was asked for: the loss that the library tells may be that
+	said      atomic.Pointer[error] // the library's ErrLost
 }
 
 var _ lifetime.Sole = (*wrappedLock[int])(nil)
@@ -231,6 +232,7 @@ func (k *wrappedLock[H]) Renew(ctx context.Context, _ func(driver.Outcome)) (dri
 	case err == nil:
 		return driver.Ended(protocol.Renewed, nil), nil
 	case errors.Is(err, lockmigrate.ErrLost):
+		k.said.Store(&err)
 		return driver.Ended(protocol.Lost, err), nil
 	}
 	return driver.Ended(protocol.Failed, err), nil
@@ -250,6 +252,7 @@ func (k *wrappedLock[H]) Release(ctx context.Context, _ func(driver.Outcome)) (d
 	case err == nil:
 		return driver.Ended(protocol.Released, nil), nil
 	case errors.Is(err, lockmigrate.ErrLost), k.Over() != nil, k.toldLost():
+		k.said.Store(&err)
 		return driver.Ended(protocol.NotOurs, err), nil
 	}
 	return driver.Ended(protocol.Failed, err), nil
@@ -272,6 +275,9 @@ func (k *wrappedLock[H]) toldLost() bool {
 func (k *wrappedLock[H]) Explain(e *lockmigrate.Error) {
 	if e.Reason == lockmigrate.ReasonTaken {
 		e.Note = k.locker.called + " has lost it"
+		if said := k.said.Load(); said != nil {
+			e.Cause = *said
+		}
 	}
 }
 

@@ -3,6 +3,7 @@ package handover_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -98,6 +99,23 @@ func TestAHangingLibraryIsTold(t *testing.T) {
 		assert.Equal(t, 3*time.Second, time.Since(began))
 		assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrLost)
 		close(hangs)
+	})
+}
+
+// TestALossHasTheLibrarysWords: an Extend that says ErrLost ends the holder's context with what it said.
+func TestALossHasTheLibrarysWords(t *testing.T) {
+	inTown(t, 15, func(town *town) {
+		m := town.theirs(true, handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { return 1, nil },
+			Release: func(context.Context, int) error { return nil },
+			Extend:  func(context.Context, int) error { return fmt.Errorf("%w: another session has it", lockmigrate.ErrLost) },
+			TTL:     3 * time.Second,
+		})
+		lock, err := m.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		<-lock.Context().Done()
+		assert.ErrorContains(t, context.Cause(lock.Context()), "another session has it")
+		assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrLost)
 	})
 }
 
