@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"fmt"
 	"strings"
 	"time"
@@ -24,7 +25,11 @@ func (f *Fleet) Line(r *Record) string {
 
 // Wire is a command and its reply.
 func (r *Record) Wire() string {
-	return model.SayCommand(&r.Command) + " -> " + Reply(&r.Command, &r.Reply)
+	reply := model.SayReply(&r.Reply)
+	if said := codes[r.Command.Op][r.Reply.Int]; r.Reply.Kind == protocol.Integer && said != "" {
+		reply = strings.TrimRight(said+" "+r.Reply.Text, " ")
+	}
+	return model.SayCommand(&r.Command) + " -> " + reply
 }
 
 // Name is a client's name; -1 is the server.
@@ -58,14 +63,6 @@ var codes = map[protocol.Op]map[int64]string{
 		protocol.DropDone: "released", protocol.DropRepaired: "released, the key was gone",
 		protocol.DropTheirs: "displaced by", protocol.DropNothing: "nothing was ours",
 	},
-}
-
-// Reply writes the reply to a command as a person would.
-func Reply(c *protocol.Command, r *protocol.Reply) string {
-	if said := codes[c.Op][r.Int]; r.Kind == protocol.Integer && said != "" {
-		return strings.TrimRight(said+" "+r.Text, " ")
-	}
-	return model.SayReply(r)
 }
 
 // String says a fault.
@@ -140,20 +137,14 @@ func act(f *Fleet, r *Record) string {
 			return "reads the key: nothing is there any more."
 		}
 		return "reads the expiry: by " + judged(f, r)
-	case protocol.GetSet:
-		return "replaces the value by its own, and looks at what it replaced: " + Reply(&r.Command, &r.Reply) + "."
-	case protocol.Del:
-		return fmt.Sprintf("deletes the key: %s.", map[bool]string{true: "it was there", false: "there was nothing"}[r.Reply.Int == 1])
-	default:
-		if verb := verbs[r.Command.Op]; verb != "" {
-			return fmt.Sprintf("%s: %s.", verb, Reply(&r.Command, &r.Reply))
-		}
-		return fmt.Sprintf("sends %s: %s.", model.SayCommand(&r.Command), Reply(&r.Command, &r.Reply))
 	}
+	return cmp.Or(verbs[r.Command.Op], "sends a command") + "."
 }
 
-// verbs say what the scripts are for.
+// verbs say what the other commands are for; the reply stands on the wire.
 var verbs = map[protocol.Op]string{
+	protocol.GetSet: "replaces the value by its own, and looks at what it replaced", protocol.Del: "deletes the key",
+	protocol.SidecarTake: "asks for the lock", protocol.SidecarDel: "gives the lock back", protocol.SidecarKeep: "has its sidecar look after the lock",
 	protocol.BridgeTake: "asks for the lock", protocol.BridgeSettle: "looks whether the lock is still its own",
 	protocol.BridgeExtend: "renews", protocol.BridgeDrop: "gives the lock back",
 	protocol.SetToken: "asks for the lock", protocol.Take: "asks for the lock", protocol.Queue: "asks for the lock or a place in its queue",

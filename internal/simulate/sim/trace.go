@@ -21,10 +21,6 @@ const (
 	Strikes                     // a fault
 )
 
-var recordKinds = [...]string{"wants", "executes", "concludes", "enters", "leaves", "overlap", "hazard", "fault"}
-
-func (k RecordKind) String() string { return recordKinds[k] }
-
 // Record is one line of a trace.
 type Record struct {
 	At      protocol.Instant // true time
