@@ -119,6 +119,26 @@ func TestALossHasTheLibrarysWords(t *testing.T) {
 	})
 }
 
+// TestRenewOfWhatNobodyExtends: Renew says so of a lock that ends with its TTL, and nothing of one that lasts until its library tells.
+func TestRenewOfWhatNobodyExtends(t *testing.T) {
+	for ttl, says := range map[time.Duration]string{3 * time.Second: "cannot extend it", 0: ""} {
+		m := handover.Wrap("theirs", handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { return 1, nil },
+			Release: func(context.Context, int) error { return nil },
+			TTL:     ttl,
+		})
+		lock, err := m.Acquire(t.Context(), key)
+		require.NoError(t, err)
+		if err = lock.Renew(t.Context()); says == "" {
+			assert.NoError(t, err)
+		} else {
+			assert.ErrorContains(t, err, says)
+		}
+		require.NoError(t, lock.Release(t.Context()))
+		require.NoError(t, m.Close())
+	}
+}
+
 // TestAStageChangeCostsOneAttempt: a waiter at Old begins anew once for each stage that comes, and no more often.
 func TestAStageChangeCostsOneAttempt(t *testing.T) {
 	inTown(t, 13, func(town *town) {
