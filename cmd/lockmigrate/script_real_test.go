@@ -7,13 +7,11 @@ import (
 	"regexp"
 	"slices"
 	"strconv"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/rogpeppe/go-internal/testscript"
-	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
@@ -200,7 +198,7 @@ func (on *realStage) turns(server string, clients int, work func([]redis.Conn)) 
 		on.Check(err)
 		conns = append(conns, conn)
 	}
-	addr = addrOf(on.t, conns[0])
+	addr = redistest.AddrOf(on.t, conns[0])
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
 	rest := func() { stop(); <-ended }
@@ -285,13 +283,4 @@ func (r *running) wait() int {
 func expect(t *testing.T, code int, args ...string) (stdout, stderr string) {
 	t.Helper()
 	return operator{t: t}.runs(code, args...)
-}
-
-func addrOf(t testing.TB, conn redis.Conn) string {
-	t.Helper()
-	info, err := redis.String(conn.Do("CLIENT", "INFO"))
-	require.NoError(t, err)
-	_, after, _ := strings.Cut(info, " addr=")
-	addr, _, _ := strings.Cut(after, " ")
-	return addr
 }

@@ -3,6 +3,7 @@ package redistest
 import (
 	"context"
 	"strings"
+	"testing"
 
 	"github.com/gomodule/redigo/redis"
 )
@@ -34,4 +35,16 @@ func (s *Server) ConnAs(user string) redis.Conn {
 	}
 	s.t.Cleanup(func() { _ = conn.Close() })
 	return conn
+}
+
+// AddrOf is the address by which a server knows a connection.
+func AddrOf(t testing.TB, conn redis.Conn) string {
+	t.Helper()
+	info, err := redis.String(conn.Do("CLIENT", "INFO"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, _ := strings.Cut(info, " addr=")
+	addr, _, _ := strings.Cut(after, " ")
+	return addr
 }

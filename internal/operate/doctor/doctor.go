@@ -61,9 +61,8 @@ type patient struct {
 	infoErr   error
 	config    map[string]string
 	user      string
-	offset    time.Duration // this host's clock less the server's
-	trip      time.Duration // the shortest round trip
-	clockOK   bool
+	clocks    endpoint.Clocks
+	clocksErr error
 	keys      *sample
 	known     map[string]bool // whether there are the commands that were asked for
 	boundless *bool           // the user's rule allows everything; nil: not asked
@@ -153,19 +152,13 @@ func admit(ctx context.Context, end *endpoint.Endpoint, addr string, opts Option
 		}
 	}
 	p.user, _ = redis.String(p.do(ctx, "ACL", "WHOAMI"))
-	p.measureClock(ctx)
+	p.clocks, p.clocksErr = endpoint.CompareClocks(ctx, conn, 9, opts.Now)
 	p.keys = takeSample(ctx, p)
 	return p, nil
 }
 
 func (p *patient) do(ctx context.Context, command string, args ...any) (any, error) {
 	return redis.DoContext(p.conn, ctx, command, args...)
-}
-
-func (p *patient) measureClock(ctx context.Context) {
-	clocks, err := endpoint.CompareClocks(ctx, p.conn, 9, p.opts.Now)
-	p.clockOK = err == nil
-	p.offset, p.trip = clocks.Ahead, clocks.Trip
 }
 
 func (p *patient) number(name string) (int64, bool) {
@@ -234,9 +227,9 @@ func (p *patient) noInfo() (Verdict, string, string) {
 
 func clocksAgree(patients []*patient) Check {
 	c := Check{ID: "masters-clocks", Verdict: Pass, Why: "TTLs count by each master's own clock; timestamps of one lock are compared with the clock of its master only"}
-	low, high := patients[0].offset, patients[0].offset
+	low, high := patients[0].clocks.Ahead, patients[0].clocks.Ahead
 	for _, p := range patients {
-		low, high = min(low, p.offset), max(high, p.offset)
+		low, high = min(low, p.clocks.Ahead), max(high, p.clocks.Ahead)
 	}
 	c.Found = fmt.Sprintf("the clocks of %d masters lie %v apart", len(patients), (high - low).Round(time.Millisecond))
 	if high-low > 500*time.Millisecond {

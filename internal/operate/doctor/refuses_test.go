@@ -26,7 +26,7 @@ func TestServersThatRefuseWrites(t *testing.T) {
 
 func TestClock(t *testing.T) {
 	for off, want := range map[time.Duration]Verdict{0: Pass, 90 * time.Millisecond: Pass, -200 * time.Millisecond: Warn, 7 * time.Second: Fail, -time.Hour: Fail} {
-		got, found, _ := clock(t.Context(), &patient{clockOK: true, offset: off, trip: time.Millisecond})
+		got, found, _ := clock(t.Context(), &patient{clocks: endpoint.Clocks{Ahead: off, Trip: time.Millisecond}})
 		assert.Equal(t, want, got, found)
 		assert.Contains(t, found, map[bool]string{true: "ahead of", false: "behind"}[off >= 0])
 	}

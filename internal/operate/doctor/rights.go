@@ -253,20 +253,20 @@ func users(ctx context.Context, p *patient) (Verdict, string, string) {
 }
 
 func clock(_ context.Context, p *patient) (Verdict, string, string) {
-	if !p.clockOK {
+	if p.clocksErr != nil {
 		return skip("TIME is refused")
 	}
-	off := p.offset.Abs()
+	off := p.clocks.Ahead.Abs()
 	direction := "ahead of"
-	if p.offset < 0 {
+	if p.clocks.Ahead < 0 {
 		direction = "behind"
 	}
-	found := fmt.Sprintf("this host is %v %s the server, give or take %v", off.Round(10*time.Microsecond), direction, (p.trip / 2).Round(10*time.Microsecond))
+	found := fmt.Sprintf("this host is %v %s the server, give or take %v", off.Round(10*time.Microsecond), direction, (p.clocks.Trip / 2).Round(10*time.Microsecond))
 	const hint = "let chrony or ntpd discipline both clocks; legacy locks here start or end by that much too early"
 	switch {
 	case off > time.Second:
 		return Fail, found, hint
-	case off > 100*time.Millisecond+p.trip:
+	case off > 100*time.Millisecond+p.clocks.Trip:
 		return Warn, found, hint
 	}
 	return Pass, found, ""

@@ -65,7 +65,7 @@ func (e *Endpoint) Quorum(ctx context.Context) error {
 	_, epoch, errs := topology.NewestOf(e.Addrs, func(sentinel string) (none struct{}, epoch int64, err error) {
 		ctx, cancel := context.WithTimeout(ctx, sentinelTimeout)
 		defer cancel()
-		conn, _, err := e.connect(ctx, sentinel, login{user: e.sentinelUser, password: e.sentinelPass})
+		conn, err := e.dialSentinel(ctx, sentinel)
 		if err == nil {
 			defer conn.Close()
 			_, err = redis.DoContext(conn, ctx, "SENTINEL", "CKQUORUM", e.Master)
@@ -352,6 +352,11 @@ func mustBeMaster(ctx context.Context, conn redis.Conn, addr string) error {
 	return nil
 }
 
+func (e *Endpoint) dialSentinel(ctx context.Context, addr string) (redis.Conn, error) {
+	conn, _, err := e.connect(ctx, addr, login{user: e.sentinelUser, password: e.sentinelPass})
+	return conn, err
+}
+
 // askSentinels returns the master that the newest answer of all sentinels names; with replicas also these.
 func (e *Endpoint) askSentinels(ctx context.Context, replicas bool) (t topology.Table, err error) {
 	t, epoch, errs := topology.NewestOf(e.Addrs, func(sentinel string) (topology.Table, int64, error) { return e.askSentinel(ctx, sentinel, replicas) })
@@ -369,7 +374,7 @@ func (e *Endpoint) askSentinels(ctx context.Context, replicas bool) (t topology.
 func (e *Endpoint) askSentinel(ctx context.Context, sentinel string, replicas bool) (t topology.Table, epoch int64, err error) {
 	ctx, cancel := context.WithTimeout(ctx, sentinelTimeout)
 	defer cancel()
-	conn, _, err := e.connect(ctx, sentinel, login{user: e.sentinelUser, password: e.sentinelPass})
+	conn, err := e.dialSentinel(ctx, sentinel)
 	if err != nil {
 		return t, 0, err
 	}
@@ -477,11 +482,7 @@ func (e *Endpoint) Locks() (LockPool, error) {
 		return cluster.New(cluster.Options{Addrs: e.Addrs, Dial: e.DialAddr, Patience: patience})
 	case Sentinel:
 		return sentinels.New(sentinels.Options{
-			Addrs: e.Addrs, Master: e.Master, Dial: e.DialAddr, Patience: patience,
-			DialSentinel: func(ctx context.Context, addr string) (redis.Conn, error) {
-				conn, _, err := e.connect(ctx, addr, login{user: e.sentinelUser, password: e.sentinelPass})
-				return conn, err
-			},
+			Addrs: e.Addrs, Master: e.Master, Dial: e.DialAddr, DialSentinel: e.dialSentinel, Patience: patience,
 		})
 	default:
 		return e.Pool(), nil

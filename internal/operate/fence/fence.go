@@ -288,7 +288,7 @@ func (p *Plan) Execute(ctx context.Context, conn redis.Conn, record func(Entry) 
 	}
 	known := *p
 	p.Unsure, p.Verdict, p.Obligations = true, "", nil // what held before may hold no more
-	if _, err := redis.DoContext(conn, ctx, p.Command[0], words(p.Command[1:])...); err != nil {
+	if _, err := redis.DoContext(conn, ctx, p.Command[0], redis.Args{}.AddFlat(p.Command[1:])...); err != nil {
 		var refused redis.Error
 		if errors.As(err, &refused) {
 			*p = known
@@ -301,8 +301,8 @@ func (p *Plan) Execute(ctx context.Context, conn redis.Conn, record func(Entry) 
 		if t.After == "" || t.Did == t.After || t.Did == "unknown" {
 			continue
 		}
-		restore := append([]string{"SETUSER", p.User, "reset"}, parse(before).words()...)
-		if _, undo := redis.DoContext(conn, context.WithoutCancel(ctx), "ACL", words(restore)...); undo != nil {
+		restore := redis.Args{"SETUSER", p.User, "reset"}.AddFlat(parse(before).words())
+		if _, undo := redis.DoContext(conn, context.WithoutCancel(ctx), "ACL", restore...); undo != nil {
 			return fmt.Errorf("user %s: %v is %s instead of %s, and the change could not be taken back: %w", p.User, t.Command, t.Did, t.After, undo)
 		}
 		*p = known
@@ -318,12 +318,4 @@ func (p *Plan) Execute(ctx context.Context, conn redis.Conn, record func(Entry) 
 	}
 	entry.After = withoutPasswords(ruleOf(lines, p.User))
 	return record(entry)
-}
-
-func words(list []string) []any {
-	out := make([]any, len(list))
-	for i, w := range list {
-		out[i] = w
-	}
-	return out
 }

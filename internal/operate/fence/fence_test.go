@@ -137,7 +137,7 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 	require.Len(t, hits, 2)
 	for _, h := range hits {
 		assert.Equal(t, "old", h.User)
-		assert.Equal(t, legacyAddr(t, legacy), h.Addr)
+		assert.Equal(t, redistest.AddrOf(t, legacy), h.Addr)
 		assert.EqualValues(t, 1, h.Count)
 	}
 	hits, err = log.Poll(ctx, conn)
@@ -437,16 +437,4 @@ func executeTakesBack(t *testing.T, s *redistest.Server) {
 	plans[0].Command = []string{"ACL", "SETUSER", "old", "-setnx", "-getset", "(+setnx ~lock*)"}
 	assert.ErrorContains(t, plans[0].Execute(ctx, conn, nil), "taken back")
 	assert.Equal(t, before, rules(t, s, "old"))
-}
-
-func legacyAddr(t *testing.T, conn redis.Conn) string {
-	t.Helper()
-	info, err := redis.String(conn.Do("CLIENT", "INFO"))
-	require.NoError(t, err)
-	for _, word := range strings.Fields(info) {
-		if addr, ok := strings.CutPrefix(word, "addr="); ok {
-			return addr
-		}
-	}
-	return ""
 }

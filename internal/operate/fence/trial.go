@@ -153,7 +153,7 @@ func Excluded(ctx context.Context, conn redis.Conn, locks, trusted, commands []s
 
 // dryrun says allowed, denied, or unknown where the server cannot tell: before 7.0, or without the right.
 func dryrun(ctx context.Context, conn redis.Conn, user string, command []string) string {
-	reply, err := redis.String(redis.DoContext(conn, ctx, "ACL", append([]any{"DRYRUN", user}, words(command)...)...))
+	reply, err := redis.String(redis.DoContext(conn, ctx, "ACL", redis.Args{"DRYRUN", user}.AddFlat(command)...))
 	switch {
 	case err != nil:
 		return "unknown"

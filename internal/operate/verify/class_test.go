@@ -124,14 +124,6 @@ func (l *lab) judge(happens func()) (watched, counted Verdict, why string) {
 	return watched, counted, why
 }
 
-func args(words []string) []any {
-	all := make([]any, len(words))
-	for i, w := range words {
-		all[i] = w
-	}
-	return all
-}
-
 // words are those of a command, as few as it takes and up to two more, as the server itself says.
 func (l *lab) words(name string, more int) []string {
 	words := strings.Split(strings.ToUpper(name), "|")
@@ -166,7 +158,7 @@ func (l *lab) forms(name, key string) (all [][]string) {
 	tried = append(tried, l.table.Forms(name, key, "1")...)
 	found := map[int]bool{}
 	for _, words := range tried {
-		keys, err := redis.Strings(l.client.Do("COMMAND", append([]any{"GETKEYS"}, args(words)...)...))
+		keys, err := redis.Strings(l.client.Do("COMMAND", redis.Args{"GETKEYS"}.AddFlat(words)...))
 		if err != nil && strings.Contains(err.Error(), "Unknown subcommand") { // 2.8
 			keys, _ = l.table.Touched(&traffic.Command{Words: words})
 		}
@@ -194,10 +186,12 @@ func everyWrite(t *testing.T, s *redistest.Server) {
 		for _, words := range forms {
 			explained := name == "delifeq" || name == "delex" && len(words) > 2 && words[2] == "IFEQ"
 			for what, send := range map[string]func(){
-				"alone":                 func() { l.do(args(words)...) },
-				"in MULTI":              func() { l.do("MULTI"); l.do(args(words)...); l.do("EXEC") },
-				"in a script":           func() { l.do(append([]any{"EVAL", "return redis.pcall(unpack(ARGV))", 0}, args(words)...)...) },
-				"from another database": func() { _, _ = redis.DoWithTimeout(elsewhere, 10*time.Second, words[0], args(words[1:])...) },
+				"alone":       func() { l.do(redis.Args{}.AddFlat(words)...) },
+				"in MULTI":    func() { l.do("MULTI"); l.do(redis.Args{}.AddFlat(words)...); l.do("EXEC") },
+				"in a script": func() { l.do(redis.Args{"EVAL", "return redis.pcall(unpack(ARGV))", 0}.AddFlat(words)...) },
+				"from another database": func() {
+					_, _ = redis.DoWithTimeout(elsewhere, 10*time.Second, words[0], redis.Args{}.AddFlat(words[1:])...)
+				},
 			} {
 				// Strings, so that nothing waits for a list.
 				l.do("SET", "lock:a", "x")
@@ -220,7 +214,7 @@ func everyWrite(t *testing.T, s *redistest.Server) {
 		if !everywhere {
 			for _, words := range l.forms(name, "other") {
 				l.do("SET", "1", "x")
-				watched, _, why := l.judge(func() { l.do(args(words)...) })
+				watched, _, why := l.judge(func() { l.do(redis.Args{}.AddFlat(words)...) })
 				if name == "pfdebug" || name == "incrbyfloat" && watched != NoneSeen && strings.HasPrefix(l.last.version, "2.") { // MONITOR does not show the one, and 2.8 counts the other as SET
 					assert.Equal(t, Inconclusive, watched, why)
 					continue

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -130,7 +129,7 @@ func round(t *testing.T, s *redistest.Server, n int, act func(conn redis.Conn)) 
 		})
 		require.NoError(t, err)
 		if acted {
-			return cert, addrOf(t, conn)
+			return cert, redistest.AddrOf(t, conn)
 		}
 		when = window // the machine was too busy for a look in the rest of the window: act at the first one
 	}
@@ -192,15 +191,6 @@ func TestOneHiddenClientBesideAnotherApplication(t *testing.T) {
 	assert.EqualValues(t, rounds, named.Load())
 	assert.EqualValues(t, rounds, clean.Load())
 	assert.Greater(t, turns.Load(), int64(1000))
-}
-
-func addrOf(t *testing.T, conn redis.Conn) string {
-	t.Helper()
-	info, err := redis.String(conn.Do("CLIENT", "INFO"))
-	require.NoError(t, err)
-	_, after, _ := strings.Cut(info, " addr=")
-	addr, _, _ := strings.Cut(after, " ")
-	return addr
 }
 
 // live is a service's lock, which the patterns of these tests match.
