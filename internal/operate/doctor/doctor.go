@@ -227,6 +227,10 @@ func (p *patient) noInfo() (Verdict, string, string) {
 
 func clocksAgree(patients []*patient) Check {
 	c := Check{ID: "masters-clocks", Verdict: Pass, Why: "TTLs count by each master's own clock; timestamps of one lock are compared with the clock of its master only"}
+	if i := slices.IndexFunc(patients, func(p *patient) bool { return p.clocksErr != nil }); i >= 0 {
+		c.Verdict, c.Found = Skip, "TIME is refused by "+patients[i].addr
+		return c
+	}
 	low, high := patients[0].clocks.Ahead, patients[0].clocks.Ahead
 	for _, p := range patients {
 		low, high = min(low, p.clocks.Ahead), max(high, p.clocks.Ahead)

@@ -30,4 +30,9 @@ func TestClock(t *testing.T) {
 		assert.Equal(t, want, got, found)
 		assert.Contains(t, found, map[bool]string{true: "ahead of", false: "behind"}[off >= 0])
 	}
+	here := &patient{addr: "a:1"}
+	ahead, unknown := &patient{clocks: endpoint.Clocks{Ahead: time.Second}}, &patient{addr: "b:1", clocksErr: assert.AnError}
+	assert.Equal(t, Pass, clocksAgree([]*patient{here, here}).Verdict)
+	assert.Equal(t, Warn, clocksAgree([]*patient{here, ahead}).Verdict)
+	assert.Equal(t, Skip, clocksAgree([]*patient{here, unknown}).Verdict, "nobody knows whether they agree")
 }
