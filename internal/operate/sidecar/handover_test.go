@@ -220,6 +220,31 @@ func TestHandoverTextWithoutATime(t *testing.T) {
 	require.Equal(t, "old new", h.where("lock:a"))
 }
 
+// TestHandoverWithoutOld: at stage new Old may be switched off. A sidecar forgets what is given back as before, and counts what is held as held on New.
+func TestHandoverWithoutOld(t *testing.T) {
+	h := newHouses(t)
+	one := h.client(h.sidecar("one", false))
+	h.move(stages.Both, stages.New)
+	h.old.Kill()
+	listed := func(keys int64) {
+		t.Helper()
+		redistest.Await(t, "the list of keys", 10*time.Second, func() bool { return h.new.Do("HLEN", sidecar.ListKey("to-b", "one")) == keys })
+	}
+	says(t, one, "1", "SETNX", "lock:held", ends(time.Minute))
+	for i := range 3 {
+		says(t, one, "1", "SETNX", fmt.Sprint("lock:", i), ends(time.Minute))
+	}
+	listed(4)
+	time.Sleep(2 * time.Second) // they are looked at
+	for i := range 3 {
+		says(t, one, "1", "DEL", fmt.Sprint("lock:", i))
+	}
+	listed(1)
+	view, err := h.store.Show(t.Context())
+	require.NoError(t, err)
+	require.Equal(t, []stages.Stage{stages.New, stages.New}, []stages.Stage{view.Members[0].Lowest, view.Members[0].Highest})
+}
+
 // TestHandoverKeepsWhatHasNoEnd: a lock of SET NX PX that was taken at stage both ends like any other one: not at all, once its TTL is taken away.
 func TestHandoverKeepsWhatHasNoEnd(t *testing.T) {
 	h := newHouses(t)

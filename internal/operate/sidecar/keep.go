@@ -187,9 +187,9 @@ func (s *Sidecar) keep(ctx context.Context, due []string) {
 	seen := s.sights(due)
 	s.ask(ctx, due, true, func(key string, o *order, asked time.Time, reply protocol.Reply, err error) bool {
 		switch {
-		case s.opts.Old != nil && (reply.Kind == protocol.Integer || errorIs(err, "WRONGTYPE")):
+		case s.opts.Old != nil && seen[key].told && (reply.Kind == protocol.Integer || errorIs(err, "WRONGTYPE")):
 			s.kept(key, o, began, reply, seen[key])
-		case reply.Kind == protocol.Integer:
+		case s.opts.Old == nil && reply.Kind == protocol.Integer:
 			s.kept(key, o, asked, reply, sight{})
 		case reply.Kind == protocol.Fault && (strings.Contains(reply.Text, "NOPERM") || strings.Contains(reply.Text, "WRONGTYPE")):
 			s.unseen(key, o, asked, err)
@@ -300,6 +300,7 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 	left := time.Duration(reply.Int2) * time.Millisecond
 	w.next, w.refused = asked.Add(s.every(o)), false
 	token, old := false, false
+	knows := seen.asked || o.Stage == stages.New // where New alone decides, Old may be switched off
 	if (reply.Int == protocol.KeepDone || reply.Int == protocol.KeepRepair) && reply.Text != w.token {
 		listed := w.token == "" && w.since > 0 && w.tried == 0
 		if w.token = reply.Text; !listed { // granted since the last look
@@ -336,7 +337,7 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 		}
 		w.displace = false
 		old = reply.Int == protocol.KeepOld && (!w.acts[stages.Legacy].IsZero() || w.since == before)
-		old = old || seen.there || seen.held || s.opts.Old != nil && !seen.asked
+		old = old || seen.there || seen.held || s.opts.Old != nil && !knows
 		if w.attempt.Before(asked) && asked.After(latest(w.acts, time.Time{})) && !old {
 			s.keys.forget(s, key, w)
 		}
@@ -352,7 +353,7 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 	}
 	w.holds[stages.Legacy] = old
 	w.holds[stages.Bridge] = token
-	if s.opts.Old != nil && seen.asked { // where it is decides, whoever has put it there
+	if s.opts.Old != nil && knows { // where it is decides, whoever has put it there
 		w.holds = [3]bool{seen.live && !seen.held, seen.live && seen.held, !seen.live && seen.held}
 		if w.left = seen.there; o.Stage != stages.Old && w.holds[stages.Legacy] {
 			w.next = asked.Add(lookEvery)

@@ -211,7 +211,7 @@ var seed = maphash.MakeSeed()
 // sight is what stands on the two servers.
 type sight struct {
 	asked, there, live bool // Old has answered; it has a value; and that is not over
-	held               bool // somebody has New's key
+	told, held         bool // New has answered; somebody has its key
 }
 
 // sights looks at keys on both servers.
@@ -220,37 +220,35 @@ func (s *Sidecar) sights(keys []string) map[string]sight {
 	if s.opts.Old == nil {
 		return all
 	}
-	conn, err := s.open(s.old)
+	if conn, err := s.open(s.old); err == nil {
+		for _, key := range keys {
+			_ = conn.Send("GET", key)
+			_ = conn.Send("PTTL", key)
+		}
+		_ = conn.Flush()
+		for _, key := range keys {
+			value, err := redis.ReceiveWithTimeout(conn, s.opts.ReplyTimeout)
+			ms, _ := redis.Int64(redis.ReceiveWithTimeout(conn, s.opts.ReplyTimeout))
+			s.keys.longer(s, time.Duration(ms)*time.Millisecond)
+			if err == nil || errorIs(err, "WRONGTYPE") { // with a TTL it may be a lock of SET NX PX, whatever its text
+				all[key] = sight{asked: true, there: err != nil || value != nil, live: err != nil || ms > 0 || value != nil && s.lives(text(value))}
+			}
+		}
+		s.old.done(conn)
+	}
+	conn, err := s.open(s.opts.Pool)
 	if err != nil {
 		return all
 	}
-	defer s.old.done(conn)
+	defer conn.Close()
 	for _, key := range keys {
-		_ = conn.Send("GET", key)
-		_ = conn.Send("PTTL", key)
+		_ = conn.Send("EXISTS", key)
 	}
 	_ = conn.Flush()
 	for _, key := range keys {
-		value, err := redis.ReceiveWithTimeout(conn, s.opts.ReplyTimeout)
-		ms, _ := redis.Int64(redis.ReceiveWithTimeout(conn, s.opts.ReplyTimeout))
-		s.keys.longer(s, time.Duration(ms)*time.Millisecond)
-		if err == nil || errorIs(err, "WRONGTYPE") {
-			all[key] = sight{asked: true, there: err != nil || value != nil, live: err != nil || ms > 0 || value != nil && s.lives(text(value))} // with a TTL it may be a lock of SET NX PX, whatever its text
-		}
-	}
-	other, err := s.open(s.opts.Pool)
-	if err != nil {
-		return all
-	}
-	defer other.Close()
-	for _, key := range keys {
-		_ = other.Send("EXISTS", key)
-	}
-	_ = other.Flush()
-	for _, key := range keys {
-		n, err := redis.ReceiveWithTimeout(other, s.opts.ReplyTimeout)
+		n, err := redis.ReceiveWithTimeout(conn, s.opts.ReplyTimeout)
 		v := all[key]
-		v.held = err == nil && n == int64(1)
+		v.told, v.held = err == nil, n == int64(1)
 		all[key] = v
 	}
 	return all
