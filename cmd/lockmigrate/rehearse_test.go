@@ -2,7 +2,6 @@ package main
 
 import (
 	"bytes"
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -103,53 +102,4 @@ func TestRehearseShowsSkew(t *testing.T) {
 	assert.Contains(t, r.NotDone[2], "no evidence", "the server within the program")
 	assert.Nil(t, r.Acts[0].ServerUS)
 	assert.Contains(t, []int{exitDone, exitUnsafe}, code, errs)
-}
-
-func TestRehearseRefuses(t *testing.T) {
-	t.Parallel()
-	s := redistest.Real(t)
-	s.Do("SET", "somebody's", "1")
-	fleet := smallFleet(t, 10*time.Second, 0, 0)
-	for _, c := range []struct {
-		name, says string
-		code       int
-		args       []string
-	}{
-		{"a server that holds something", "not empty", exitUnsafe, []string{fleet, "--redis", s.URL()}},
-		{"a speed at which a lease is nothing", "less than a second", exitUsage, []string{fleet, "--speed", "1000"}},
-		{"another server that holds something", "not empty", exitUnsafe, []string{fleet, "--new", s.URL()}},
-		{"no profile", "rehearse wants one PROFILE", exitUsage, nil},
-		{"a file that is none", "profile", exitUsage, []string{"rehearse_test.go"}},
-		{"a cluster", "one server", exitUsage, []string{fleet, "--redis", "redis+cluster://127.0.0.1:1"}},
-		{"an act of no time", "--act", exitUsage, []string{fleet, "--act", "1ms"}},
-	} {
-		t.Run(c.name, func(t *testing.T) {
-			code, out, errs := lockmigrateIn(t.Context(), false, append([]string{"rehearse"}, c.args...)...)
-			assert.Equal(t, c.code, code, "%s%s", out, errs)
-			assert.Contains(t, errs, c.says)
-		})
-	}
-	assert.EqualValues(t, 1, s.Do("DBSIZE"), "nothing was written")
-}
-
-// TestARehearsalThatIsInterrupted says that it is not whole, and leaves nothing behind: when the record has just been made, and when clients hold locks.
-func TestARehearsalThatIsInterrupted(t *testing.T) {
-	t.Parallel()
-	for _, keys := range []int64{1, 4} {
-		s := redistest.Real(t)
-		ctx, interrupt := context.WithCancel(t.Context())
-		watching := make(chan struct{})
-		go func() {
-			defer close(watching)
-			defer interrupt()
-			for s.Do("DBSIZE").(int64) < keys && ctx.Err() == nil {
-				time.Sleep(time.Millisecond)
-			}
-		}()
-		code, _, errs := lockmigrateIn(ctx, false, "rehearse", smallFleet(t, 10*time.Second, 0, 0), "--act", "1m", "--clients", "3", "--redis", s.URL())
-		<-watching
-		assert.Equal(t, exitFailed, code, errs)
-		assert.Contains(t, errs, "not the whole")
-		assert.EqualValues(t, 0, s.Do("DBSIZE"), "after %d keys", keys)
-	}
 }

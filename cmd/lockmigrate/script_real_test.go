@@ -25,6 +25,7 @@ import (
 //
 //	member NAMESPACE USER NAME TTL   starts a Go member, and waits until it may act
 //	locks NAME KEY                   it takes a lock and gives it back
+//	refused NAME KEY                 it does not get a lock
 //	works NAMESPACE KEY              starts a Go member that locks a key again and again
 //	reported N                       waits until the namespace orders has so many members, which all run its record
 //	cluster MASTERS REPLICAS         starts a cluster in place of the server, with so many replicas of each master: $M0 and so on, $R0 the first
@@ -88,7 +89,12 @@ var onReal = map[string]func(on *realStage, args []string){
 		on.members[args[2]] = service(on.t, as(on.t, on.Getenv("SERVER"), args[1]), func(o *compat.Options) { o.Namespace, o.Member, o.TTL = args[0], args[2], ttl })
 	},
 	"locks": func(on *realStage, args []string) {
-		on.Check(on.members[args[0]].Do(context.Background(), args[1], func(context.Context) error { return nil }))
+		on.Check(on.members[args[0]].Do(context.Background(), bytesOf(args[1]), func(context.Context) error { return nil }))
+	},
+	"refused": func(on *realStage, args []string) {
+		if _, err := on.members[args[0]].TryAcquire(context.Background(), bytesOf(args[1])); err == nil {
+			on.Fatalf("it has got the lock")
+		}
 	},
 	"works":    func(on *realStage, args []string) { working(on.t, on.pool(), args[0], args[1]) },
 	"reported": func(on *realStage, args []string) { on.reported(on.number(args[0])) },

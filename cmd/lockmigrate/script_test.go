@@ -135,12 +135,7 @@ func askRedis(addr string, args []string) (reply any, err error) {
 	defer conn.Close()
 	var words []any
 	for _, a := range args[1:] {
-		if strings.Contains(a, `\x`) {
-			if a, err = strconv.Unquote(`"` + a + `"`); err != nil {
-				return nil, err
-			}
-		}
-		words = append(words, a)
+		words = append(words, bytesOf(a))
 	}
 	reply, err = conn.Do(args[0], words...)
 	if moved, ok := err.(redis.Error); ok && strings.HasPrefix(string(moved), "MOVED ") {
@@ -153,6 +148,14 @@ func askRedis(addr string, args []string) (reply any, err error) {
 		return redis.Strings(v, err)
 	}
 	return reply, err
+}
+
+// bytesOf is a word in which \xXX stands for a byte.
+func bytesOf(word string) string {
+	if text, err := strconv.Unquote(`"` + word + `"`); err == nil {
+		return text
+	}
+	return word
 }
 
 func serverSays(ts *testscript.TestScript, neg bool, args []string) {

@@ -3,7 +3,6 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -130,41 +129,4 @@ func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
 	}}, "redis://"+server.Addr())
 	require.NoError(t, err)
 	assert.Len(t, lines, 8)
-}
-
-// TestPatternsOfSpecialCharacters: a namespace's pattern names every character, and means the same keys for its members, for the tools and for
-// the server.
-func TestPatternsOfSpecialCharacters(t *testing.T) {
-	t.Parallel()
-	s := redistest.Real(t)
-	o := operator{t, s.URL()}
-	for _, c := range []struct{ text, key, beside string }{
-		{`lk.\x5b*`, "lk.[7]", "lk.x5b7"},
-		{`cl\[a]`, "", ""}, // an open class
-		{`st.\x2a`, "st.*", "st.7"},
-		{`st.\*`, "st.*", "st.7"},
-		{`sl.\x5c?`, `sl.\7`, "sl.x5c7"},
-		{`by.\xff*`, "by.\xff7", "by.xff7"},
-	} {
-		if c.key == "" {
-			_, stderr := o.runs(exitUsage, "stage", "init", "--namespace", "orders", "--match", c.text, "--dialect", "jedis-ms", "--shortest-lease", "2s")
-			assert.Contains(t, stderr, `which a namespace cannot have: write \] or \x5d for the character`)
-			continue
-		}
-		s.Do("FLUSHALL")
-		o.creates("orders", c.text)
-		l := service(t, s.Pool())
-		for _, key := range []string{c.key, c.beside} {
-			lock, err := l.TryAcquire(t.Context(), key)
-			if assert.Equal(t, key == c.key, err == nil, "%s: %q: %v", c.text, key, err); err == nil {
-				require.NoError(t, lock.Release(t.Context()))
-			}
-			s.Do("SET", key, "1700000000123")
-		}
-		stdout, _ := o.runs(exitDone, "scan", "--match", c.text, "--json")
-		assert.Contains(t, stdout, `{"summary":{"scanned":1,`, c.text)
-		stdout, _ = o.runs(exitDone, "sweep", "--match", c.text, "--execute", "--journal", filepath.Join(t.TempDir(), "journal"))
-		assert.Contains(t, stdout, "1 candidate", c.text)
-		require.NoError(t, l.Close())
-	}
 }
