@@ -200,13 +200,9 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		what, path = cmd.CommandPath()+" takes no argument, but got ", cmd.CommandPath()+" "
 	}
 	near := cmd.SuggestionsFor(args[0])
-	deeper := "" // "advance" is a command of "stage"
 	for _, sub := range cmd.Commands() {
 		if sub.Flags().Lookup("execute") != nil && !strings.HasPrefix(sub.Name(), args[0][:min(2, len(args[0]))]) { // "get" does not lead to "set", which writes
 			near = slices.DeleteFunc(near, func(name string) bool { return name == sub.Name() })
-		}
-		if i := slices.IndexFunc(sub.Commands(), func(c *cobra.Command) bool { return c.Name() == args[0] }); i >= 0 {
-			deeper = sub.Commands()[i].CommandPath()
 		}
 	}
 	hint := seeHelp(cmd)
@@ -214,22 +210,8 @@ func noArguments(cmd *cobra.Command, args []string) error {
 		hint = "name the server with --redis URL"
 	} else if len(near) > 0 {
 		hint = fmt.Sprintf("did you mean %q?", path+near[0])
-	} else if deeper != "" {
-		hint = fmt.Sprintf("did you mean %q?", deeper)
-	} else if flag := flagFor(cmd, args[0]); flag != "" {
-		hint = fmt.Sprintf("did you mean --%s '%s'?", flag, args[0])
 	}
 	return usageError(hint, "%s%s", what, shown(args[0]))
-}
-
-// flagFor is the flag that an argument is probably for: patterns, a namespace, a claim; "" for none.
-func flagFor(cmd *cobra.Command, argument string) string {
-	for _, name := range []string{"match", "claim", "namespace"} {
-		if cmd.Flags().Lookup(name) != nil && (name != "match" || strings.ContainsAny(argument, "*?[")) && quoted(argument) == argument && !strings.Contains(argument, "'") {
-			return name
-		}
-	}
-	return ""
 }
 
 // flagError turns the flag parser's complaints into usage errors with a suggestion.

@@ -52,7 +52,7 @@ func newStageCommand(env *environment) *cobra.Command {
 	var flags stageFlags
 	cmd := &cobra.Command{
 		Use:   "stage [flags]",
-		Short: "Show and change the stage of a namespace", SuggestFor: []string{"status", "show", "namespace", "namespaces"},
+		Short: "Show and change the stage of a namespace", SuggestFor: []string{"status", "show", "namespace", "namespaces", "advance", "rollback"},
 		RunE: onStore(env, &flags, (*place).show),
 	}
 	cmd.PersistentFlags().StringVar(&flags.namespace, "namespace", "default", "`NAME` of the namespace")

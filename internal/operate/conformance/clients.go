@@ -8,8 +8,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
@@ -17,9 +15,9 @@ import (
 )
 
 // client is one who locks: a Locker of the implementation, a Go member, an old client. Its errors have words, see WordOf.
-type client interface {
-	acquire(ctx context.Context, key string, wait time.Duration) (fleet.Held, error)
-	close(ctx context.Context) error
+type client struct {
+	acquire func(ctx context.Context, key string, wait time.Duration) (fleet.Held, error)
+	close   func(ctx context.Context) error
 }
 
 // told is a lock whose holder knows more of it than an old client does. Its Context ends when it is lost.
@@ -127,18 +125,6 @@ func (l *remoteLock) Release(ctx context.Context) error {
 	return err
 }
 
-// member is a Go member of the namespace, in this process.
-type member struct {
-	compat.Locker
-	pool *redis.Pool
-}
-
-func (m member) acquire(ctx context.Context, key string, wait time.Duration) (fleet.Held, error) {
-	return fleet.Of(func(ctx context.Context, key string) (lockmigrate.Lock, error) {
-		return Attempt(ctx, m.Locker, key, wait)
-	})(ctx, key)
-}
-
 // Attempt is an acquire request for a Go Locker.
 func Attempt(ctx context.Context, l lockmigrate.Locker, key string, wait time.Duration) (lockmigrate.Lock, error) {
 	if wait == 0 {
@@ -148,26 +134,6 @@ func Attempt(ctx context.Context, l lockmigrate.Locker, key string, wait time.Du
 	defer cancel()
 	return l.Acquire(waits, key)
 }
-
-func (m member) close(context.Context) error { return errors.Join(m.Locker.Close(), m.pool.Close()) }
-
-// old is a client of the old scheme.
-type old struct {
-	*fleet.Old
-	pool *redis.Pool
-}
-
-func (o old) acquire(ctx context.Context, key string, wait time.Duration) (fleet.Held, error) {
-	waits, cancel := context.WithTimeout(ctx, max(wait, 10*o.Poll))
-	defer cancel()
-	lock, err := o.Acquire(waits, key)
-	if err != nil && waits.Err() != nil {
-		err = lockmigrate.ErrNotAcquired
-	}
-	return lock, err
-}
-
-func (o old) close(context.Context) error { return o.pool.Close() }
 
 // open makes the client that a name stands for: go... is a Go member, old... an old client, anything else the implementation.
 func (p *play) open(ctx context.Context, a *actor, args map[string]string) (string, error) {
@@ -188,10 +154,23 @@ func (p *play) open(ctx context.Context, a *actor, args map[string]string) (stri
 		if err != nil {
 			return "", err
 		}
-		a.client = member{locker, pool}
+		a.client = client{func(ctx context.Context, key string, wait time.Duration) (fleet.Held, error) {
+			return fleet.Of(func(ctx context.Context, key string) (lockmigrate.Lock, error) {
+				return Attempt(ctx, locker, key, wait)
+			})(ctx, key)
+		}, func(context.Context) error { return errors.Join(locker.Close(), pool.Close()) }}
 		return word(locker.Ready(ctx)), nil
 	case strings.HasPrefix(a.name, "old"):
-		a.client = old{&fleet.Old{Pool: pool, Dialect: p.dialect(), Release: p.dialect().Release, Lease: r.Shortest, Poll: 20 * time.Millisecond, Offset: offset}, pool}
+		old := &fleet.Old{Pool: pool, Dialect: p.dialect(), Release: p.dialect().Release, Lease: r.Shortest, Poll: 20 * time.Millisecond, Offset: offset}
+		a.client = client{func(ctx context.Context, key string, wait time.Duration) (fleet.Held, error) {
+			waits, cancel := context.WithTimeout(ctx, max(wait, 10*old.Poll))
+			defer cancel()
+			lock, err := old.Acquire(waits, key)
+			if err != nil && waits.Err() != nil {
+				err = lockmigrate.ErrNotAcquired
+			}
+			return lock, err
+		}, func(context.Context) error { return pool.Close() }}
 		return "ok", nil
 	}
 	proc, err := p.process(ctx)
@@ -199,7 +178,7 @@ func (p *play) open(ctx context.Context, a *actor, args map[string]string) (stri
 		return "", err
 	}
 	l := &remote{proc, fmt.Sprintf("%s%d", a.name, number.Add(1))}
-	a.client, a.proc = l, proc
+	a.client, a.proc = client{l.acquire, l.close}, proc
 	_, err = l.request(ctx, request{
 		"do": "open", "redis": "redis://" + a.link.Addr + "/0", "namespace": r.Namespace, "member": a.name, "stage": r.Stage.String(), "dialect": r.Dialect,
 		"ttl_ms": ttl.Milliseconds(), "lease_ms": r.Shortest.Milliseconds(), "reply_ms": replyTimeout.Milliseconds(), "shortest_ms": r.Shortest.Milliseconds(),

@@ -128,7 +128,7 @@ func (p *play) end() {
 			}
 			a.proc.killed = a.proc.killed || p.failed // what is wrong in it ends with the case
 			p.release(a.proc)
-		} else if a.client != nil {
+		} else if a.client.close != nil {
 			_ = a.client.close(ctx)
 		}
 		a.link.Close()

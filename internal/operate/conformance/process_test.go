@@ -44,10 +44,13 @@ func TestAnotherServerOnThePortIsNotOurs(t *testing.T) {
 // grants gives its lock to whoever asks; it was lost before it was given, or lasts.
 type grants struct{ held context.Context }
 
-func (g grants) acquire(context.Context, string, time.Duration) (fleet.Held, error) { return g, nil }
-func (g grants) close(context.Context) error                                        { return nil }
-func (g grants) Context() context.Context                                           { return g.held }
-func (g grants) Release(context.Context) error                                      { return nil }
+func (g grants) Context() context.Context      { return g.held }
+func (g grants) Release(context.Context) error { return nil }
+
+// granted is an actor who gets such locks.
+func granted(name string, held context.Context) *actor {
+	return &actor{name: name, client: client{acquire: func(context.Context, string, time.Duration) (fleet.Held, error) { return grants{held}, nil }}}
+}
 
 // A process that was stopped between a grant and its answer says "ok" when another holds the lock long since, and believes in nothing.
 func TestWhoKnowsThatHisLockIsLostIsBesideNobody(t *testing.T) {
@@ -65,7 +68,7 @@ func TestWhoKnowsThatHisLockIsLostIsBesideNobody(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			p := &play{actors: map[string]*actor{"a": {name: "a", client: grants{c.a}}, "b": {name: "b", client: grants{c.b}}}}
+			p := &play{actors: map[string]*actor{"a": granted("a", c.a), "b": granted("b", c.b)}}
 			p.begin(t.Context(), "k", []string{"a", "b"})
 			require.Eventually(t, func() bool { return p.load.referee.Turns("a") > 200 && p.load.referee.Turns("b") > 200 }, time.Minute, time.Millisecond)
 			saw, err := p.load.halt(t.Context())
