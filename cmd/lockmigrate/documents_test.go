@@ -27,7 +27,7 @@ var (
 	longWait = regexp.MustCompile(`(--(?:for|watch)) [0-9]+[mh]\b`)
 	longRun  = regexp.MustCompile(`--run [0-9]+[mh]\b`)
 	filled   = map[string]string{ // what a reader fills in
-		"explore --claim NAME": "explore --claim LB-ahead", "stage --namespace NAME": "stage --namespace orders",
+		"explore --claim NAME": "explore --claim LB-ahead", "stage --namespace NAME": "stage --namespace orders", "stage --namespace to-b": "stage --namespace orders",
 		"fence --user NAME": "fence --user java-orders", "doctor --user NAME": "doctor --user orders-service",
 		"FILE": "testdata/scenarios/late_release.txt", "FOLDER": "folder", "DIR": "folder",
 	}

@@ -29,7 +29,8 @@ func TestMain(m *testing.M) {
 // TestScript runs testdata/script/*.txtar: the command line as a user meets it.
 //
 // Each script has an embedded server of its own at $SERVER (host:port). A command line runs within the test, in its folder: a script names its
-// own files by $WORK. "exec lockmigrate" runs it as a process, for what only a process has: signals, a PATH, a start. Besides testscript's own
+// own files by $WORK. "exec lockmigrate" runs it as a process, for what only a process has:
+// signals, a PATH, a start, and its share of the processors where a fleet plays in real time. Besides testscript's own
 // commands there are
 //
 //	exits CODE lockmigrate word...   runs a command line and wants exactly that exit code
