@@ -46,7 +46,7 @@ type Options struct {
 	Match string           // a glob of the lock keys; empty for all
 	Uses  []string         // the uses whose rights are tried, by their names in package rights; empty for DefaultUses
 	User  string           // whose rights are tried; empty for the user of this connection
-	Now   func() time.Time // this host's clock
+	Now   func() time.Time // this host's clock; nil for the usual one
 
 	Progress func(server, check string, done, all int) // told before each check, nil for nobody
 }
@@ -90,9 +90,6 @@ func (f Findings) Of(v Verdict) (names []string) {
 
 // Examine asks every question of every master. Of several, one that cannot be reached is a question that is open.
 func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found Findings, err error) {
-	if opts.Now == nil {
-		opts.Now = time.Now
-	}
 	masters, err := end.Masters(ctx)
 	if err != nil {
 		return found, err

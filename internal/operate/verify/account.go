@@ -11,6 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
 
 // settle accounts for the intervals between looks whose place in the stream is known, or will never be.
@@ -56,7 +57,7 @@ func (m *master) account(a, b look, from, to counts, watched bool) {
 	}
 	for name, is := range b.stats {
 		was := a.stats[name]
-		if denied := is.Rejected - was.Rejected; denied > 0 && slices.Contains(Taking, name) {
+		if denied := is.Rejected - was.Rejected; denied > 0 && slices.Contains(fence.Taking, name) { // a trace of an old client
 			m.ran(name).Denied += denied
 		}
 		switch run := max(0, is.Calls-was.Calls); { // a count that fell is a break

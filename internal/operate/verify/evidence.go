@@ -4,8 +4,6 @@ import (
 	"fmt"
 	"strings"
 	"time"
-
-	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
 
 // Evidence is everything that a run gathered. It holds facts only; Judge makes the verdict of it, and can make
@@ -89,8 +87,8 @@ type Master struct {
 	LogRead      bool   `json:"acl_log_read"`          // ACL LOG was read at each look
 	LogWhy       string `json:"acl_log_why,omitempty"` // why not
 	LogLength    int64  `json:"acl_log_length"`        // how many entries it keeps, 0 where the server does not say
-	LogDenied    int64  `json:"acl_log_denied"`        // commands of Taking that were denied on lock keys; SETNX and GETSET also on keys that it does not tell
-	LogUntold    int64  `json:"acl_log_untold"`        // the others of Taking, on keys that it does not tell
+	LogDenied    int64  `json:"acl_log_denied"`        // commands of fence.Taking that were denied on lock keys; SETNX and GETSET also on keys that it does not tell
+	LogUntold    int64  `json:"acl_log_untold"`        // the others of them, on keys that it does not tell
 	Refuses      string `json:"refuses,omitempty"`     // why it refused writes at one of the looks
 
 	WatchedSeconds float64  `json:"watched_seconds"`           // MONITOR was on
@@ -113,9 +111,6 @@ type Command struct {
 
 // Unwatched is how many ran while MONITOR did not show them.
 func (c Command) Unwatched() int64 { return c.Run - c.Watched }
-
-// Taking are the commands with which clients of the old scheme take locks: a denied one is a trace of them.
-var Taking = fence.Taking
 
 // Values is what stands on the keys.
 type Values struct {

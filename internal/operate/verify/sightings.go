@@ -171,7 +171,7 @@ func (m *master) poll(ctx context.Context) {
 	}
 	for _, h := range hits {
 		if h.Key != "" && !m.q.matches(h.Key) {
-			if name := strings.ToLower(h.Command); slices.Contains(Taking, name) && h.Context != "lua" {
+			if name := strings.ToLower(h.Command); slices.Contains(fence.Taking, name) && h.Context != "lua" {
 				m.ran(name).Elsewhere += h.Count
 			}
 			continue
