@@ -30,7 +30,6 @@ type Budget struct {
 // lease less hold.
 func (f *fleet) budgets() []Budget {
 	made := map[int]*Budget{}
-	drift := func(a *actor) float64 { return a.drift }
 	for _, g := range f.groups {
 		for i := range g.actors {
 			a := &g.actors[i]
@@ -59,8 +58,8 @@ func (f *fleet) budgets() []Budget {
 				if behind < b.BehindMS {
 					b.BehindMS, b.Behind = behind, name
 				}
-				b.reach(ahead, drift(a)-drift(other))
-				b.reach(behind, drift(other)-drift(a))
+				b.reach(ahead, a.drift-other.drift)
+				b.reach(behind, other.drift-a.drift)
 			}
 		}
 	}

@@ -95,8 +95,6 @@ type Stage struct {
 	// Acquisitions are those of shared keys in the span.
 	Acquisitions float64 `json:"acquisitions"`
 	Hours        float64 `json:"simulated_hours"` // of one key's time
-	// Conditioned are the families in which holds beyond the edge are rare, so that runs were conditioned on them.
-	Conditioned []string `json:"conditioned,omitempty"`
 	// Failovers is the part of Count that failovers bring, where these were asked for.
 	Failovers *Lost `json:"failovers,omitempty"`
 
@@ -214,9 +212,6 @@ func (o *Options) stage(f *fleet, groups []group, number uint64) Stage {
 			out.Acquisitions += a.shared * keys
 		}
 		out.Hours += made.runs.Hours()
-		if made.rare && !slices.Contains(out.Conditioned, g.family) {
-			out.Conditioned = append(out.Conditioned, g.family)
-		}
 	}
 	if o.Failovers.Every > 0 {
 		out.Failovers = o.losses(groups, number, all)
