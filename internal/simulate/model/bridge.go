@@ -228,8 +228,12 @@ func bridgeDrop(c *call) protocol.Reply {
 	onKey := there && seen == cmd.Value
 	yields := mine && onKey && c.yieldsOn() && (32*cmd.Held.Milliseconds() >= cmd.Gap.Milliseconds() || c.noted())
 	c.leave(cmd.Entry, cmd.Stood)
-	if e, ok := protocol.ParseEntry(c.head()); ok && cmd.Queue != "" && cmd.Hand && !mine && !onKey && e.Token == cmd.Value {
-		c.unqueue(c.head())
+	if cmd.Queue != "" && cmd.Hand && !mine && !onKey {
+		for i, w := range c.waiters() {
+			if e, ok := protocol.ParseEntry(w.Name); ok && i < 10 && e.Token == cmd.Value {
+				c.unqueue(w.Name)
+			}
+		}
 	}
 	if !(yields && c.yields(c.queued())) && mine && onKey && cmd.Hand {
 		if given, withGuard := c.grant("", false); given {
