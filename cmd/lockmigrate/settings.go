@@ -16,6 +16,10 @@ import (
 // like; LOCKMIGRATE_MATCH holds patterns with blanks between them. The namespace stands before the patterns that belong to it.
 var settingNames = []string{"redis", "tls-ca", "tls-cert", "tls-key", "tls-insecure", "namespace", "match"}
 
+// playing are the commands that play a fleet on a server of their own: they work on another one only if their command line names it, not because
+// the shell still has the server of yesterday's tools.
+var playing = []string{"lockmigrate demo", "lockmigrate rehearse"}
+
 // applySettings gives the flags that were not given the values of the environment.
 func applySettings(cmd *cobra.Command, env *environment) error {
 	for _, name := range settingNames {
@@ -23,6 +27,8 @@ func applySettings(cmd *cobra.Command, env *environment) error {
 		f := cmd.Flags().Lookup(name)
 		switch {
 		case value == "" || f == nil || f.Changed:
+			continue
+		case name == "redis" && slices.Contains(playing, cmd.CommandPath()):
 			continue
 		case name == "match" && (cmd.CommandPath() == "lockmigrate stage set" || !ofNamespace(cmd, env)): // in stage set a pattern is a change
 			continue

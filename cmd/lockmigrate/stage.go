@@ -284,7 +284,10 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 		return err
 	}
 	what := fmt.Sprintf("move namespace %s from %v to %v, epoch %d to %d", store.Namespace, from, to, view.Record.Epoch, view.Record.Epoch+1)
-	p := plan{what: what, record: view.Record, know: whatToKnow(from, to), blockers: blockers, by: "waits", refused: refused, name: "--to " + to.String() + " "}
+	p := plan{what: what, record: view.Record, know: whatToKnow(from, to), blockers: blockers, by: "waits", refused: refused}
+	if !flags.given("to") && !flags.given("epoch") {
+		p.name = "--to " + to.String() + " "
+	}
 	return at.carryOut(p, func() error { return at.run(ctx, view.Record.Epoch, to, looked, cmp.Or(note, flags.forced())) })
 }
 

@@ -107,7 +107,7 @@ func (p Profile) OldClients() (OldClients, error) {
 			case u.LeaseMS <= 0:
 				continue
 			case u.LeaseDoubt != "":
-				missing = append(missing, fmt.Sprintf("the lease of %s: %v (%s); observe --lease gives it", c.Name, ms(u.LeaseMS), u.LeaseDoubt))
+				missing = append(missing, fmt.Sprintf("the lease of %s: %v (%s); observe --lease gives it where all have one lease", c.Name, ms(u.LeaseMS), u.LeaseDoubt))
 			}
 			known = true
 			if low, high := u.Between(); short.ms == 0 || low < short.ms {
