@@ -34,11 +34,11 @@ func onRedis(t testing.TB) (string, func()) {
 }
 
 var examples = []example{
-	{"redsync", time.Second, onRedis},
-	{"redislock", time.Second, onRedis},
-	{"rueidislock", 2 * time.Second, onRedis},
-	{"redisson", time.Second, onRedis},
-	{"postgres", time.Second, func(t testing.TB) (string, func()) {
+	{"redsync", 3 * time.Second, onRedis},
+	{"redislock", 3 * time.Second, onRedis},
+	{"rueidislock", 3 * time.Second, onRedis},
+	{"redisson", 3 * time.Second, onRedis},
+	{"postgres", 3 * time.Second, func(t testing.TB) (string, func()) {
 		addr := startPostgres(t)
 		admin, err := pgx.ConnectConfig(t.Context(), postgresConfig(addr))
 		require.NoError(t, err)
@@ -56,7 +56,7 @@ var examples = []example{
 			assert.NoError(t, err)
 		}
 	}},
-	{"etcd", 2 * time.Second, func(t testing.TB) (string, func()) {
+	{"etcd", 3 * time.Second, func(t testing.TB) (string, func()) {
 		addr := startEtcd(t)
 		client := etcdClient(addr)
 		t.Cleanup(func() { _ = client.Close() })
