@@ -248,10 +248,18 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 	assert.Contains(t, open(cert), "counters")
 
 	gives := func(to *redistest.Server) {
-		for _, s := range c.Masters {
-			s.Do("CLUSTER", "DELSLOTS", slot)
+		says := func(s *redistest.Server, word string) error {
+			conn := s.Pool().Get()
+			defer conn.Close()
+			_, err := conn.Do("CLUSTER", word, slot)
+			return err
 		}
-		to.Do("CLUSTER", "ADDSLOTS", slot)
+		redistest.Await(t, "the slot's new owner", 20*time.Second, func() bool {
+			for _, s := range c.Masters {
+				_ = says(s, "DELSLOTS") // what the owner has told of meanwhile is unlearned once more
+			}
+			return says(to, "ADDSLOTS") == nil
+		})
 		c.AwaitOwner(slot, to)
 		c.AwaitOK()
 	}
