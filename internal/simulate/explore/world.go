@@ -44,7 +44,8 @@ func world(text string) *Model {
 	return m
 }
 
-// assign reads one value into what a field is.
+// assign reads one value into what a field is. The claims are part of the program: a word that does not fit is a fault of claims.txt, and panics in
+// the first test that reads it.
 func assign(value string, to any) {
 	number := func() Ticks {
 		if value == "unbounded" {
@@ -74,14 +75,14 @@ func assign(value string, to any) {
 	case func(string):
 		to(value)
 	default:
-		panic("no field takes " + value)
+		panic("explore: claims.txt: no field takes " + value)
 	}
 }
 
 func schemeOf(name string) model.Scheme {
 	scheme, known := model.SchemeNamed(name)
 	if !known {
-		panic("no scheme is named " + name)
+		panic("explore: claims.txt: no scheme is named " + name)
 	}
 	return scheme
 }

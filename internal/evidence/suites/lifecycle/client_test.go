@@ -176,8 +176,10 @@ func (c *client) step(s step) {
 		route.Refuse(true)
 	case cut:
 		route.Cut()
+		settle()
 	case heal:
 		c.heal()
+		settle()
 	case rights:
 		c.few = true
 		c.rights(s.rules)
@@ -186,6 +188,10 @@ func (c *client) step(s step) {
 		c.servers[0].OutOfMemory(true)
 	}
 }
+
+// settle lets everybody whom a change of the network woke hear of it before the client's next step. Else the scheduler says which comes first at this
+// instant, the reader of a connection that was reset or the next command on it, and a seed has two verdicts.
+func settle() { time.Sleep(1) }
 
 // steps makes a choice among routes that depends on the step alone.
 func steps(s step) string { return s.String() }
