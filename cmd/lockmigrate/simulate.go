@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -21,7 +20,7 @@ type simulateFlags struct {
 	skew, lease, hold string
 	runs              int
 	seed              uint64
-	html, scenario    string
+	scenario          string
 	run               time.Duration
 	as                string
 	shrink            bool
@@ -44,7 +43,7 @@ func newSimulateCommand(env *environment) *cobra.Command {
 			case flags.run != 0:
 				return usageError("give --scenario", "--run has no part in a sweep: a run lasts four leases of its cell")
 			}
-			return runSimulate(cmd.Context(), env, &flags, cmd.CommandPath())
+			return runSimulate(cmd.Context(), env, &flags)
 		},
 	}
 	f := cmd.Flags()
@@ -54,7 +53,6 @@ func newSimulateCommand(env *environment) *cobra.Command {
 	f.StringVar(&flags.hold, "hold", "", "the hold times of the second map: `FROM:TO:STEP`, or one value, which the first map has too (default 1s:12s:1s)")
 	f.IntVar(&flags.runs, "runs", 5, "how many seeds to run, in each cell or of the scenario")
 	f.Uint64Var(&flags.seed, "seed", 1, "the first seed")
-	f.StringVar(&flags.html, "html", "lockmigrate-simulation.html", "write the page to this `FILE`; empty for none")
 	f.StringVar(&flags.scenario, "scenario", "", "run the fleet that a `FILE` describes instead")
 	choose(cmd, &flags.as, "as", "show one run of a scenario or of a cell: as a `FORM`, story, or a scenario that plays it again", forms...)
 	f.BoolVar(&flags.shrink, "shrink", false, "with --as: cut a run that breaks down to what it needs")
@@ -183,11 +181,8 @@ func steps(flag, text string) ([]time.Duration, error) {
 	return nil, wrong
 }
 
-func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, command string) error {
+func runSimulate(ctx context.Context, env *environment, flags *simulateFlags) error {
 	axes, err := flags.grid()
-	if err == nil {
-		err = writable(flags.html)
-	}
 	if err != nil {
 		return err
 	}
@@ -205,15 +200,6 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags, co
 	}
 	wall := env.now().Sub(start)
 	r := sim.Collect(axes, outcomes, flags.seed)
-	if flags.html != "" {
-		status.Clear()
-		status.Update("simulate: looking for the smallest runs that break")
-		if err := writeFile(flags.html, playground.OfSweep(r, command).Write); err != nil {
-			return err
-		}
-		status.Clear()
-		env.note("the page is in %s", flags.html)
-	}
 	status.Clear()
 	if err := env.print(sweepJSON(r, wall), func(b *strings.Builder) { sweepText(b, env, r, wall) }); err != nil {
 		return err

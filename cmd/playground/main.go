@@ -11,8 +11,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-
-	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
 )
 
 func main() {
@@ -59,7 +57,7 @@ func write(file string) error {
 	if err != nil {
 		return err
 	}
-	if err := playground.Write(&out, packed.Bytes(), string(glue)); err != nil {
+	if err := writePage(&out, packed.Bytes(), string(glue)); err != nil {
 		return err
 	}
 	fmt.Printf("%s: %.1f MiB, the program in it %.1f MiB compressed\n", file, float64(out.Len())/(1<<20), float64(packed.Len())/(1<<20))

@@ -1,20 +1,19 @@
-// Command playground is the program within the page: it gives JavaScript two functions, lockmigratePlay and lockmigrateBroken.
+// Command playground is the program within the page, so that the shipped protocol runs in the reader's browser: it gives JavaScript two functions,
+// lockmigratePlay and lockmigrateBroken. Go says what happened in figures; the page has the words.
 package main
 
 import (
 	"encoding/json"
 	"syscall/js"
-
-	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
 )
 
 func main() {
 	js.Global().Set("lockmigratePlay", js.FuncOf(func(_ js.Value, args []js.Value) any {
-		var s playground.Settings
+		var s Settings
 		err := json.Unmarshal([]byte(args[0].String()), &s)
-		var played *playground.Played
+		var played *Played
 		if err == nil {
-			played, err = playground.Play(s)
+			played, err = Play(s)
 		}
 		var text []byte
 		if err == nil {
@@ -26,11 +25,11 @@ func main() {
 		return string(text)
 	}))
 	js.Global().Set("lockmigrateBroken", js.FuncOf(func(_ js.Value, args []js.Value) any {
-		var s playground.Settings
+		var s Settings
 		if err := json.Unmarshal([]byte(args[0].String()), &s); err != nil {
 			return -1
 		}
-		n, err := playground.Broken(s)
+		n, err := Broken(s)
 		if err != nil {
 			return -1
 		}

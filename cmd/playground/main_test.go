@@ -5,117 +5,76 @@ package main
 import (
 	"os"
 	"path/filepath"
-	"strings"
 	"testing"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/playground"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 const ready = "document.body.dataset.first && document.getElementById('map').dataset.full"
 
-// page is one of the two: where runs are played, and a sweep that is over.
-type page struct {
-	*testing.T
-	browser *redistest.Chromium
-	file    string
-}
+// reader is who looks at the page.
+type reader struct{ *redistest.Chromium }
 
 // seen is what a reader sees.
 type seen struct {
-	Said, Scheme, Scenario, Replay, Address, Language         string
+	Said, Scheme, Scenario, Address, Language                 string
 	Requests, Wide, Here, Broken, Pictures, Steps, Clash, Cut int
-	Map, Boundary                                             bool
+	Boundary                                                  bool
 }
 
-func (p page) look(t *testing.T) (s seen) {
+func (p reader) look(t *testing.T) (s seen) {
 	t.Helper()
-	require.NoError(t, p.browser.Eval(`(async function () {
+	require.NoError(t, p.Eval(`(async function () {
   var box = function (e) { return e.getBoundingClientRect(); }, all = function (what) { return [].filter.call(document.querySelectorAll(what), function (e) { return box(e).height > 0; }); };
   var meet = function (labels) { return labels.reduce(function (n, a, i) { return n + labels.slice(i + 1).filter(function (b) {
     return box(a).left < box(b).right && box(b).left < box(a).right && box(a).top + 2 < box(b).bottom && box(b).top + 2 < box(a).bottom; }).length; }, 0); };
   var svg = all("svg"), out = svg.reduce(function (n, e) { return n + all("#" + (e.id || "picture") + " text").filter(function (t) { return box(t).left < box(e).left - 1 || box(t).right > box(e).right + 1 || box(t).bottom > box(e).bottom + 1; }).length; }, 0);
   return { Said: document.getElementById("said").innerText, Scheme: document.getElementById("scheme").value, Address: location.hash, Language: document.documentElement.lang,
-    Scenario: document.getElementById("file").href ? await (await fetch(document.getElementById("file").href)).text() : "", Replay: document.querySelector("#again code").textContent,
+    Scenario: document.getElementById("file").href ? await (await fetch(document.getElementById("file").href)).text() : "",
     Requests: performance.getEntriesByType("resource").filter(function (r) { return !r.name.startsWith("blob:"); }).length,
     Wide: document.documentElement.scrollWidth - document.documentElement.clientWidth, Here: document.querySelectorAll("#map .here").length,
-    Broken: document.querySelectorAll("#map .k4").length, Pictures: all("#picture svg").length, Steps: document.querySelectorAll("#steps tr").length,
+    Broken: document.querySelectorAll("#map .k3").length, Pictures: all("#picture svg").length, Steps: document.querySelectorAll("#steps tr").length,
     Clash: meet(all("#picture .ax, #picture .nm, #picture .sc")) + meet(all("#map text")), Cut: out,
-    Map: all("#map").length > 0, Boundary: !!document.querySelector("#map .bd").getAttribute("d") };
+    Boundary: !!document.querySelector("#map .bd").getAttribute("d") };
 })()`, &s))
 	return s
 }
 
 // acted acts, and waits until the page has played again and filled its map.
-func (p page) acted(t *testing.T, what string) seen {
+func (p reader) acted(t *testing.T, what string) seen {
 	t.Helper()
 	var before string
-	require.NoError(t, p.browser.Eval("document.body.dataset.played", &before))
-	require.NoError(t, p.browser.Eval(what, nil))
+	require.NoError(t, p.Eval("document.body.dataset.played", &before))
+	require.NoError(t, p.Eval(what, nil))
 	return p.settled(t, before)
 }
 
 // press presses a key on an element.
-func (p page) press(t *testing.T, id, key string, code int) seen {
+func (p reader) press(t *testing.T, id, key string, code int) seen {
 	t.Helper()
 	var before string
-	require.NoError(t, p.browser.Eval("document.getElementById('"+id+"').focus(), document.body.dataset.played", &before))
-	require.NoError(t, p.browser.Press(key, code))
+	require.NoError(t, p.Eval("document.getElementById('"+id+"').focus(), document.body.dataset.played", &before))
+	require.NoError(t, p.Press(key, code))
 	return p.settled(t, before)
 }
 
-func (p page) settled(t *testing.T, before string) seen {
+func (p reader) settled(t *testing.T, before string) seen {
 	t.Helper()
-	require.NoError(t, p.browser.Eval(`new Promise(function (done) {
+	require.NoError(t, p.Eval(`new Promise(function (done) {
   (function look() { document.body.dataset.played !== "`+before+`" && document.getElementById("map").dataset.full ? done() : setTimeout(look, 10); })();
 })`, nil))
 	return p.look(t)
 }
 
-// TestInABrowser opens both pages on a screen and on a phone, light and dark, and moves over them by keys and links. With a folder in
+// TestInABrowser opens the page on a screen and on a phone, light and dark, and moves over it by keys and links. With a folder in
 // LOCKMIGRATE_SCREENSHOTS the screens are kept there, to be looked at.
 func TestInABrowser(t *testing.T) {
-	b := redistest.NewChromium(t)
-	live, sweep := filepath.Join(t.TempDir(), "playground.html"), filepath.Join(t.TempDir(), "sweep.html")
-	require.NoError(t, write(live))
-	table := sim.StandardGrid()
-	plan := sim.Sweep{Cells: table.Cells(), Runs: 2, Seed: 1}
-	outcomes, err := plan.Run(t.Context())
-	require.NoError(t, err)
-	out, err := os.Create(sweep)
-	require.NoError(t, err)
-	require.NoError(t, playground.OfSweep(sim.Collect(table, outcomes, 1), "lockmigrate simulate").Write(out))
-	require.NoError(t, out.Close())
-	t.Run("playground", func(t *testing.T) { page{t, b, live}.both() })
-	t.Run("settings", func(t *testing.T) { // of the live page, which is still open
-		p := page{t, b, live}
-		assert.Contains(t, p.press(t, "hold", "ArrowRight", 39).Address, "hold=2500")
-		s := p.acted(t, "location.hash = '#scheme=bridge&lease=2000&poll=9999999&clients=x&lang=en'")
-		assert.Contains(t, s.Address, "clients=4", "what is no setting is left as it was")
-		assert.NotEmpty(t, s.Said)
-	})
-	t.Run("sweep", func(t *testing.T) { page{t, b, sweep}.both() })
-	t.Run("cells", func(t *testing.T) { // of the sweep
-		p := page{t, b, sweep}
-		s := p.acted(t, "location.hash = '#scheme=legacy&rows=lease&skew=-3100&lease=3700&lang=en'")
-		assert.Contains(t, s.Address, "rows=lease&skew=-3000&lease=4000&hold=2000", "the cell next to what is asked for")
-		assert.Contains(t, s.Said, "The smallest run that breaks at lease 4 s, hold 2 s")
-		assert.Contains(t, s.Replay, "simulate --scheme legacy --skew=-3s --lease 4s --hold 2s")
-		s = p.acted(t, "location.hash = '#scheme=clobber'")
-		assert.False(t, s.Map, "it needs no skew")
-		assert.Contains(t, s.Said, "had overwritten the holder's expiry")
-		assert.Equal(t, "lockmigrate simulate --scheme clobber --as story", s.Replay)
-	})
-}
-
-// both are the checks that the two pages share. They leave it in English.
-func (p page) both() {
-	t, name := p.T, strings.TrimSuffix(filepath.Base(p.file), ".html")
-	size, err := os.Stat(p.file)
+	p, file := reader{redistest.NewChromium(t)}, filepath.Join(t.TempDir(), "playground.html")
+	require.NoError(t, write(file))
+	size, err := os.Stat(file)
 	require.NoError(t, err)
 	require.Less(t, size.Size(), int64(4<<20))
 	for view, v := range map[string]redistest.View{
@@ -123,21 +82,20 @@ func (p page) both() {
 		"390-light": {Width: 390, Height: 844}, "390-dark": {Width: 390, Height: 844, Dark: true},
 	} {
 		t.Run(view, func(t *testing.T) {
-			require.NoError(t, p.browser.Open("file://"+p.file+"?"+view+"#scheme=legacy&skew=9000&hold=2000&lang=en", v, ready))
+			require.NoError(t, p.Open("file://"+file+"?"+view+"#scheme=legacy&skew=9000&hold=2000&lang=en", v, ready))
 			if folder := os.Getenv("LOCKMIGRATE_SCREENSHOTS"); folder != "" {
-				require.NoError(t, p.browser.Eval("document.querySelector('details').open = location.search === '?1280-light' || location.search === '?390-dark'", nil))
-				require.NoError(t, p.browser.Picture(filepath.Join(folder, name+"-"+view+".png"), 0))
+				require.NoError(t, p.Eval("document.querySelector('details').open = location.search === '?1280-light' || location.search === '?390-dark'", nil))
+				require.NoError(t, p.Picture(filepath.Join(folder, "playground-"+view+".png"), 0))
 			}
 			s := p.look(t)
 			assert.Contains(t, s.Said, "comes in beside")
 			assert.Contains(t, s.Said, "the clocks disagree")
 			assert.Contains(t, s.Scenario, "expect overlaps = 1")
-			assert.Contains(t, s.Replay, "lockmigrate simulate --sc")
 			assert.Greater(t, s.Steps, 5)
 			assert.Zero(t, s.Requests, "nothing is loaded")
 			assert.Zero(t, s.Wide, "the page does not scroll sideways")
 			assert.Equal(t, 1, s.Here)
-			assert.Greater(t, s.Broken, 50)
+			assert.Greater(t, s.Broken, 50, "cells of which each run breaks")
 			assert.True(t, s.Boundary, "the closed form")
 			assert.Equal(t, 1, s.Pictures)
 			assert.Zero(t, s.Clash, "no label covers another")
@@ -145,9 +103,10 @@ func (p page) both() {
 		})
 	}
 	t.Run("keys", func(t *testing.T) {
-		require.NoError(t, p.browser.Open("file://"+p.file+"#scheme=legacy&skew=9000&hold=2000&lang=en", redistest.View{Width: 1280, Height: 900}, ready))
+		require.NoError(t, p.Open("file://"+file+"#scheme=legacy&skew=9000&hold=2000&lang=en", redistest.View{Width: 1280, Height: 900}, ready))
 		assert.Contains(t, p.press(t, "map", "ArrowLeft", 37).Address, "skew=8000")
 		assert.Contains(t, p.press(t, "map", "ArrowDown", 40).Address, "hold=3000")
+		assert.Contains(t, p.press(t, "hold", "ArrowRight", 39).Address, "hold=3500", "a slider")
 		s := p.acted(t, "document.querySelector('#map [data-skew=\"9000\"][data-row=\"2000\"]').dispatchEvent(new MouseEvent('click', { bubbles: true }))")
 		assert.Contains(t, s.Address, "skew=9000")
 		assert.Contains(t, s.Said, "comes in beside")
@@ -161,6 +120,10 @@ func (p page) both() {
 		assert.Zero(t, s.Broken, "tokens do not look at clocks, and are renewed")
 		s = p.acted(t, "location.hash = '#scheme=legacy&skew=9000&hold=2000&lease=10000&lang=zh'")
 		assert.Contains(t, s.Said, "而时钟并不一致")
-		p.acted(t, "document.getElementById('language').click()")
+		s = p.acted(t, "document.getElementById('language').click()")
+		assert.Equal(t, "en", s.Language)
+		s = p.acted(t, "location.hash = '#scheme=bridge&lease=2000&poll=9999999&clients=x&lang=en'")
+		assert.Contains(t, s.Address, "clients=4", "what is no setting is left as it was")
+		assert.NotEmpty(t, s.Said)
 	})
 }

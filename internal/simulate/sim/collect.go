@@ -16,13 +16,13 @@ type Report struct {
 
 // Row is one line of the table: where a scheme breaks, and where it should.
 type Row struct {
-	Scheme     string `json:"scheme"`
-	Breaks     string `json:"breaks"` // the least skew that broke it
-	Predicted  string `json:"predicted"`
-	Cells      int    `json:"cells"`
-	Broken     int    `json:"broken"`
-	Overlaps   int64  `json:"overlaps"`
-	Unpromised int64  `json:"unpromised"`
+	Scheme     string
+	Breaks     string // the least skew that broke it
+	Predicted  string
+	Cells      int
+	Broken     int
+	Overlaps   int64
+	Unpromised int64
 }
 
 // Collect makes a report of a sweep's outcomes.

@@ -1,7 +1,4 @@
-// Package playground plays fleets for a page on which a reader moves sliders: package main of cmd/playground compiles it to WebAssembly, so
-// that the shipped protocol runs in the reader's browser. The same page shows the map and the runs of a sweep that is over (sweep.go). Go says
-// what happened in figures; the page has the words.
-package playground
+package main
 
 import (
 	"errors"
@@ -74,11 +71,14 @@ func Play(s Settings) (*Played, error) {
 			break
 		}
 	}
-	p.Run = look(w, f, p.Seed, "made on the playground")
+	p.Run = look(w, f, p.Seed)
 	return p, nil
 }
 
-// Broken plays a fleet once for each of three seeds: a cell of the map, as shade writes it.
+// predicted is what Broken adds to a cell that the closed form says breaks.
+const predicted = 8
+
+// Broken plays a fleet once for each of three seeds: a cell of the map is how many of them broke.
 func Broken(s Settings) (int, error) {
 	cell, f, err := s.fleet()
 	if err != nil {
@@ -90,19 +90,8 @@ func Broken(s Settings) (int, error) {
 			broken++
 		}
 	}
-	return shade(cell, broken, 3), nil
-}
-
-// predicted is what shade adds to a cell that the closed form says breaks.
-const predicted = 8
-
-// shade is a cell of a map: 0 where no run broke, else 1 to 4 by their share.
-func shade(c *sim.Cell, broken, runs int) (n int) {
-	if broken > 0 {
-		n = 1 + 3*broken/runs
+	if cell.Breaks() {
+		broken += predicted
 	}
-	if c.Breaks() {
-		n += predicted
-	}
-	return n
+	return broken, nil
 }

@@ -1,4 +1,4 @@
-package playground
+package main
 
 import (
 	"slices"
@@ -18,7 +18,6 @@ type Run struct {
 	Break    *Break  `json:"break"`    // the first of these; nil: nobody came in beside another
 	Steps    []Step  `json:"steps"`    // the last ones up to the break, or to the end
 	Scenario string  `json:"scenario"` // a file for lockmigrate simulate --scenario
-	Replay   string  `json:"replay,omitempty"`
 }
 
 // Span is a stretch of time: from, to.
@@ -72,7 +71,7 @@ type Step struct {
 const mostSteps = 40
 
 // look runs a fleet and draws what happens.
-func look(w *sim.World, f *sim.Fleet, seed uint64, purpose string) *Run {
+func look(w *sim.World, f *sim.Fleet, seed uint64) *Run {
 	d := drawing{Run: new(Run), fleet: f}
 	for i := range f.Clients {
 		d.Lanes = append(d.Lanes, &Lane{Name: f.Clients[i].Name, Clock: []Span{{0, f.Clients[i].Offset.Round(time.Millisecond).Milliseconds()}}})
@@ -82,7 +81,7 @@ func look(w *sim.World, f *sim.Fleet, seed uint64, purpose string) *Run {
 	w.Trace = nil
 	d.close()
 	expect := scenario.Expectation{What: "overlaps", Op: "=", N: r.Overlaps}
-	out := scenario.Scenario{Purpose: []string{purpose}, Fleet: *f, Seed: max(seed, 1), Seeds: 1, Expect: []scenario.Expectation{expect}}
+	out := scenario.Scenario{Purpose: []string{"made on the playground"}, Fleet: *f, Seed: seed, Seeds: 1, Expect: []scenario.Expectation{expect}}
 	d.Scenario = out.Format()
 	return d.Run
 }

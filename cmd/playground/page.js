@@ -20,16 +20,9 @@
     ["mixed-75", "stage bridge: a quarter old clients, the others bridge", "阶段 bridge:四分之一旧客户端,其余 bridge"],
     ["bridge", "stage bridge: nobody old is left", "阶段 bridge:已没有旧客户端"],
     ["modern", "stage modern: token and TTL", "阶段 modern:令牌加 TTL"],
-    ["clobber", "stage legacy, clocks agree: a loser's GETSET", "阶段 legacy,时钟一致:失败者的 GETSET"],
-  ].filter(function (s) { return finished ? s[0] === "clobber" || finished.schemes.some(function (r) { return r.scheme === s[0]; }) : s[0] !== "clobber"; });
-  // Rows are what a map has from top to bottom: a sweep has a map of leases, too. In a sweep the sliders give way to the cells of its maps.
-  let now = { scheme: "legacy", rows: "hold", clients: 4, skew: 9000, lease: 10000, hold: 2000, poll: 240, pause: 0, failover: 0 };
+  ];
+  const now = { scheme: "legacy", clients: 4, skew: 9000, lease: 10000, hold: 2000, poll: 240, pause: 0, failover: 0 };
   let language = "en", played = null;
-  const rowsOf = { hold: ["the hold time", "持有时间"], lease: ["the lease", "租约"] };
-  if (finished) {
-    const first = finished.runs.find(function (r) { return r.axis === "hold"; }) || finished.runs[0];
-    now = first.axis ? { scheme: first.scheme, rows: first.axis, skew: first.skew, lease: first.lease, hold: first.hold } : Object.assign(now, { scheme: schemes[0][0] });
-  }
 
   const causes = {
     skew: ["A live lease looked expired: old clients compare the time on the key with their own clock, and the clocks disagree.",
@@ -62,17 +55,15 @@
       return;
     }
     if (!b) {
-      box.innerHTML = '<p class="moment">' + (finished ? both("Never two at once in the runs of this cell.", "该格的运行中从未出现两个持有者。") :
-        both("Never two at once in " + played.turns + " turns: " + played.runs + " runs, " + played.seconds + " s of the fleet's time.",
-          played.turns + " 次争锁中从未出现两个持有者:" + played.runs + " 次运行,集群时间 " + played.seconds + " 秒。")) + "</p><p>" +
+      box.innerHTML = '<p class="moment">' + both("Never two at once in " + played.turns + " turns: " + played.runs + " runs, " + played.seconds + " s of the fleet's time.",
+          played.turns + " 次争锁中从未出现两个持有者:" + played.runs + " 次运行,集群时间 " + played.seconds + " 秒。") + "</p><p>" +
         both("That is what was played, and no proof: <code>lockmigrate explore</code> proves.", "这只是所运行的结果,不是证明:证明用 <code>lockmigrate explore</code>。") + "</p>";
       return;
     }
     const second = escape(b.second.name), first = escape(b.inside.name);
     box.innerHTML = '<p class="moment">' + both("At " + seconds(b.at) + " " + second + " comes in beside " + first + ".", "在 " + seconds(b.at) + ", " + second + " 进入,而 " + first + " 还在里面。") + "</p><p>" +
       first + ": " + lease(b.inside) + ", " + clock(b.inside) + ". " + second + ": " + clock(b.second) + ".</p><p>" +
-      both("Why? ", "原因:") + both.apply(null, causes[b.cause] || [b.cause, b.cause]) + "</p>" +
-      (played.lease ? "<p>" + both("The smallest run that breaks at lease " + seconds(played.lease) + ", hold " + seconds(played.hold) + ".", "租约 " + seconds(played.lease) + "、持有 " + seconds(played.hold) + " 时最小的出错过程。") + "</p>" : "");
+      both("Why? ", "原因:") + both.apply(null, causes[b.cause] || [b.cause, b.cause]) + "</p>";
   }
 
   // The picture: time from left to right, a lane for each client, the key at the bottom. Every number in it is a whole pixel.
@@ -121,8 +112,6 @@
     $("steps").tBodies[0].innerHTML = (played.steps || []).map(function (s) {
       return '<tr class="' + (s.mark || "") + '"><td>' + (s.at / 1000).toFixed(3) + " s</td><td>" + escape(s.says) + "</td><td>" + (s.wire ? "<code>" + escape(s.wire) + "</code>" : "") + "</td></tr>";
     }).join("");
-    const again = played.replay || "lockmigrate simulate --scenario playground.txt --as story";
-    document.querySelector("#again code").textContent = again;
     URL.revokeObjectURL($("file").href);
     $("file").href = URL.createObjectURL(new Blob([played.scenario], { type: "text/plain" }));
   }
@@ -133,40 +122,26 @@
     fill();
   });
 
-  const words = finished ? ["skew", "lease", "hold"] : sliders.map(function (s) { return s[0]; });
   function address() {
-    const said = words.map(function (name) { return name + "=" + now[name]; });
-    return "#" + ["scheme=" + now.scheme].concat(finished ? "rows=" + now.rows : [], said, "lang=" + language).join("&");
+    const said = sliders.map(function (s) { return s[0] + "=" + now[s[0]]; });
+    return "#" + ["scheme=" + now.scheme].concat(said, "lang=" + language).join("&");
   }
   function read() {
     const asked = new URLSearchParams(location.hash.slice(1));
     if (schemes.some(function (s) { return s[0] === asked.get("scheme"); })) { now.scheme = asked.get("scheme"); }
-    if (finished && rowsOf[asked.get("rows")]) { now.rows = asked.get("rows"); }
     sliders.forEach(function (s) {
       const n = Math.round(Number(asked.get(s[0])));
-      if (words.includes(s[0]) && asked.has(s[0]) && (finished ? Number.isFinite(n) : n >= s[3] && n <= s[4])) { now[s[0]] = n; }
+      if (asked.has(s[0]) && n >= s[3] && n <= s[4]) { now[s[0]] = n; }
     });
-    if (finished) { onMap(); }
     const wanted = asked.get("lang") || ((navigator.language || "").startsWith("zh") ? "zh" : "en");
     language = wanted === "zh" ? "zh" : "en";
   }
-  function onMap() { // a sweep has nothing between its cells
-    now.skew = near(skews(), now.skew);
-    Object.keys(rowsOf).forEach(function (name) { now[name] = name === now.rows ? near(rows(), now[name]) : finished[name]; });
-  }
 
-  function choice(id, en, zh) {
-    const l = document.createElement("label");
-    l.innerHTML = both(en, zh) + '<select id="' + id + '"></select>';
-    $("sliders").append(l);
-    $(id).addEventListener("change", function (e) { now[id] = e.target.value; if (finished) { onMap(); } changed(); });
-  }
   function controls() {
-    choice("scheme", "stage", "阶段");
-    if (finished) {
-      choice("rows", "map", "地图");
-      return;
-    }
+    const stage = document.createElement("label");
+    stage.innerHTML = both("stage", "阶段") + '<select id="scheme"></select>';
+    $("sliders").append(stage);
+    $("scheme").addEventListener("change", function (e) { now.scheme = e.target.value; changed(); });
     sliders.forEach(function (s) {
       const l = document.createElement("label");
       l.innerHTML = both(s[1], s[2]) + '<output id="' + s[0] + '-said"></output><input type="range" id="' + s[0] + '" min="' + s[3] + '" max="' + s[4] + '" step="' + s[5] + '">';
@@ -176,62 +151,46 @@
   }
   function show() {
     const which = language === "en" ? 0 : 1;
-    const options = function (all) { return all.map(function (s) { return '<option value="' + s[0] + '">' + s[1 + which] + "</option>"; }).join(""); };
     document.documentElement.lang = language;
     $("language").textContent = language === "en" ? "中文" : "English";
-    $("scheme").innerHTML = options(schemes);
+    $("scheme").innerHTML = schemes.map(function (s) { return '<option value="' + s[0] + '">' + s[1 + which] + "</option>"; }).join("");
     $("scheme").value = now.scheme;
-    $("rows-en").textContent = rowsOf[now.rows][0];
-    $("rows-zh").textContent = rowsOf[now.rows][1];
     $("map").setAttribute("aria-label", language === "en" ? "Where it breaks" : "哪里会出错");
-    document.querySelector(".ofmap").hidden = now.scheme === "clobber";
-    if (finished) {
-      $("rows").innerHTML = options([["hold", "hold time from top to bottom, lease " + seconds(finished.lease), "纵轴为持有时间,租约 " + seconds(finished.lease)], ["lease", "lease from top to bottom, hold " + seconds(finished.hold), "纵轴为租约,持有 " + seconds(finished.hold)]]);
-      $("rows").value = now.rows;
-      $("rows").disabled = now.scheme === "clobber";
-      const r = finished.schemes.find(function (s) { return s.scheme === now.scheme; });
-      $("sum").innerHTML = !r ? "" : both("Breaks at " + r.breaks + ", predicted " + r.predicted + " (lease " + seconds(finished.lease) + ", hold " + seconds(finished.hold) + "). " + r.broken + " of " + r.cells + " cells of both maps break, with " + r.overlaps + " double holds, ",
-        "出错的偏差:" + r.breaks + ",预测:" + r.predicted + "。两张地图 " + r.cells + " 格中 " + r.broken + " 格出错,共 " + r.overlaps + " 次双重持有,") +
-        '<b class="' + (r.unpromised ? "bad" : "good") + '">' + both(r.unpromised + " of them against the scheme's promise", "其中 " + r.unpromised + " 次违背方案的承诺") + "</b>.";
-      return;
-    }
     sliders.forEach(function (s) {
       $(s[0]).value = now[s[0]];
       $(s[0] + "-said").textContent = s[6](now[s[0]]);
     });
   }
 
-  // The map. What is played here has three runs a cell, as many as fit between two frames. A cell is 0 where no run breaks, 1 to 4 by the
-  // share that does, and 8 more where the closed form says that it breaks.
+  // The map. It has three runs a cell, as many as fit between two frames. A cell is how many of them break, and 8 more where the closed form
+  // says that it breaks.
   const steps = function (from, to) { const all = []; for (let n = from; n <= to; n += 1000) { all.push(n); } return all; };
-  const playedSkews = steps(-12000, 12000), playedRows = steps(1000, 12000);
-  function skews() { return finished ? finished.skews : playedSkews; }
-  function rows() { return finished ? finished.rows[now.rows] || [] : playedRows; }
+  const skews = steps(-12000, 12000), rows = steps(1000, 12000);
   const wide = 26, high = 20, left = 58, top = 6;
   let known = {}, filling = 0;
   function cellOf(skew, row) { return skew + "," + row; }
-  function others() { return (finished ? [now.scheme, now.rows] : [now.scheme, now.clients, now.lease, now.poll, now.pause, now.failover]).join(); }
+  function others() { return [now.scheme, now.clients, now.lease, now.poll, now.pause, now.failover].join(); }
   function drawMap() {
-    const cells = [], zero = Math.max(skews().indexOf(near(skews(), 0)), 0), every = Math.max(4, Math.ceil(skews().length / 6)), bottom = top + rows().length * high;
-    rows().forEach(function (row, r) {
-      skews().forEach(function (s, column) {
+    const cells = [], bottom = top + rows.length * high;
+    rows.forEach(function (row, r) {
+      skews.forEach(function (s, column) {
         cells.push('<rect class="cell unknown" data-skew="' + s + '" data-row="' + row + '" x="' + (left + column * wide) + '" y="' + (top + r * high) + '" width="' + wide + '" height="' + high + '"/>');
       });
-      if (r % (Math.ceil(rows().length / 30) * (narrow.matches ? 2 : 1)) === 0) { cells.push('<text class="rl" x="' + (left - 6) + '" y="' + (top + r * high + 14) + '">' + seconds(row) + "</text>"); }
+      if (r % (narrow.matches ? 2 : 1) === 0) { cells.push('<text class="rl" x="' + (left - 6) + '" y="' + (top + r * high + 14) + '">' + seconds(row) + "</text>"); }
     });
-    skews().forEach(function (s, column) {
-      if ((column - zero) % every === 0) { cells.push('<text class="sl" x="' + (left + (column + .5) * wide) + '" y="' + (bottom + 22) + '">' + (s > 0 ? "+" : "") + seconds(s) + "</text>"); }
+    skews.forEach(function (s, column) {
+      if (s % 4000 === 0) { cells.push('<text class="sl" x="' + (left + (column + .5) * wide) + '" y="' + (bottom + 22) + '">' + (s > 0 ? "+" : "") + seconds(s) + "</text>"); }
     });
-    const width = left + skews().length * wide + 40;
+    const width = left + skews.length * wide + 40;
     $("map").setAttribute("viewBox", "0 0 " + width + " " + (bottom + 30));
     $("map").style.maxWidth = Math.min(width * 1.1, 1100) + "px";
     $("map").innerHTML = cells.join("") + '<path class="bd"/>';
   }
   function boundary() { // between what is predicted to break and what is not
-    const breaks = function (r, c) { return known[cellOf(skews()[c], rows()[r])] >= 8; };
+    const breaks = function (r, c) { return known[cellOf(skews[c], rows[r])] >= 8; };
     let d = "";
-    rows().forEach(function (row, r) {
-      skews().forEach(function (s, c) {
+    rows.forEach(function (row, r) {
+      skews.forEach(function (s, c) {
         if (c > 0 && breaks(r, c) !== breaks(r, c - 1)) { d += "M" + (left + c * wide) + " " + (top + r * high) + "v" + high; }
         if (r > 0 && breaks(r, c) !== breaks(r - 1, c)) { d += "M" + (left + c * wide) + " " + (top + r * high) + "h" + wide; }
       });
@@ -240,7 +199,7 @@
   }
   function paint(cell) {
     const n = known[cellOf(cell.dataset.skew, cell.dataset.row)];
-    const here = near(skews(), now.skew) === Number(cell.dataset.skew) && near(rows(), now[now.rows]) === Number(cell.dataset.row);
+    const here = near(skews, now.skew) === Number(cell.dataset.skew) && near(rows, now.hold) === Number(cell.dataset.row);
     cell.setAttribute("class", "cell " + (n === undefined || n < 0 ? "unknown" : "k" + n % 8) + (here ? " here" : ""));
     if (here) { $("map").append(cell); } // its frame lies on its neighbours
   }
@@ -249,14 +208,14 @@
     const mine = ++filling, cells = Array.from(document.querySelectorAll("#map .cell"));
     cells.forEach(paint);
     const todo = cells.filter(function (c) { return known[cellOf(c.dataset.skew, c.dataset.row)] === undefined; });
-    const d = function (c) { return Math.abs(c.dataset.skew - now.skew) + Math.abs(c.dataset.row - now[now.rows]); };
+    const d = function (c) { return Math.abs(c.dataset.skew - now.skew) + Math.abs(c.dataset.row - now.hold); };
     todo.sort(function (a, b) { return d(a) - d(b); }); // from where the reader is
     (function some() {
       if (mine !== filling) { return; }
       const until = performance.now() + 12;
       while (todo.length > 0 && performance.now() < until) {
         const c = todo.shift();
-        known[cellOf(c.dataset.skew, c.dataset.row)] = source.cell(Number(c.dataset.skew), Number(c.dataset.row));
+        known[cellOf(c.dataset.skew, c.dataset.row)] = lockmigrateBroken(JSON.stringify(Object.assign({}, now, { skew: Number(c.dataset.skew), hold: Number(c.dataset.row) })));
         paint(c);
       }
       if (todo.length > 0) { setTimeout(some, 16); return; }
@@ -265,27 +224,10 @@
     })();
   }
   function go(skew, row) {
-    now.skew = near(skews(), skew);
-    now[now.rows] = near(rows(), row);
+    now.skew = near(skews, skew);
+    now.hold = near(rows, row);
     changed();
   }
-
-  // Where runs come from: the simulator in this page, or what a sweep found.
-  const source = finished ? {
-    cell: function (skew, row) {
-      const s = finished.schemes.find(function (s) { return s.scheme === now.scheme; });
-      return s ? s.maps[now.rows][rows().indexOf(row)][skews().indexOf(skew)] : 0;
-    },
-    play: function () {
-      if (now.scheme !== "clobber" && source.cell(now.skew, now[now.rows]) % 8 === 0) { return {}; }
-      const mine = finished.runs.filter(function (r) { return r.scheme === now.scheme && (r.scheme === "clobber" || r.axis === now.rows && (r.skew < 0) === (now.skew < 0)); });
-      const d = function (r) { return Math.abs(r[now.rows] - now[now.rows]); };
-      return mine.sort(function (a, b) { return d(a) - d(b); })[0] || {};
-    },
-  } : {
-    cell: function (skew, hold) { return lockmigrateBroken(JSON.stringify(Object.assign({}, now, { skew: skew, hold: hold }))); },
-    play: function () { return JSON.parse(lockmigratePlay(JSON.stringify(now))); },
-  };
 
   let filled = "", waiting = 0;
   function changed() {
@@ -295,7 +237,7 @@
     waiting = setTimeout(play, 30); // a slider that is dragged asks many times
   }
   function play() {
-    played = source.play();
+    played = JSON.parse(lockmigratePlay(JSON.stringify(now)));
     say();
     if (played.lanes) { drawPicture(); }
     if (filled !== others()) {
@@ -323,17 +265,13 @@
   $("map").addEventListener("keydown", function (e) {
     const move = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] }[e.key];
     const to = function (list, n, by) { return list[Math.max(0, Math.min(list.length - 1, list.indexOf(near(list, n)) + by))]; };
-    if (move) { go(to(skews(), now.skew, move[0]), to(rows(), now[now.rows], move[1])); e.preventDefault(); }
+    if (move) { go(to(skews, now.skew, move[0]), to(rows, now.hold, move[1])); e.preventDefault(); }
   });
   window.addEventListener("hashchange", function () { read(); changed(); });
 
   read();
   controls();
   show();
-  if (finished) {
-    begin();
-    return;
-  }
   drawMap();
   const program = new Go();
   const packed = Uint8Array.from(atob(compressed), function (c) { return c.charCodeAt(0); });
