@@ -254,7 +254,7 @@ func (h *host) lease(of lease, shift time.Duration) lease {
 		l.likely = roundLease([]*host{h}, h.within)
 		l.least, l.most = max(min(h.within.low, l.likely), 0), max(min(h.within.high, h.sum), l.likely)
 		l.from, l.doubt = "written", "its waiters did what they do with one "+say(h.within)
-	case l.from == "written" && l.doubt == "" && l.least == l.most && wrong && own > 0 && own != l.likely:
+	case l.from == "written" && l.doubt == "" && wrong && own > 0 && own != l.likely:
 		l.least, l.most = min(own, l.likely), max(own, l.likely)
 		l.doubt = fmt.Sprintf("it is %v if its clock is right", own)
 	}

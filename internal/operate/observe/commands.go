@@ -224,6 +224,12 @@ func (o *Observer) sample(c *client, lk *lock, s form, at protocol.Instant, ttl 
 	if u == nil {
 		return
 	}
+	if c.member { // its clock follows the server's, so what it writes tells its lease, less the delay
+		c.ttl = (s.expires.Sub(at) - extraOf(s.of)).Round(2 * coarse)
+		u.ttl.high = max(u.ttl.high, c.ttl)
+		u.ttl.low = u.ttl.high
+		return
+	}
 	sum := u.leads[ttl > 0]
 	if sum == nil {
 		sum = &leads{clock: unbounded}
@@ -342,10 +348,10 @@ func (lk *lock) isNew(odd string) bool {
 	return true
 }
 
-// dialectOf returns the dialect of a legacy client, nil if it has none.
+// dialectOf returns the dialect of a client of the old scheme, nil if it has none.
 func dialectOf(c *client) *protocol.Dialect {
 	v := c.leading()
-	if v.kind != Legacy {
+	if v.kind != Legacy && v.kind != Member {
 		return nil
 	}
 	d, err := protocol.DialectNamed(v.dialect)

@@ -11,6 +11,7 @@ import (
 // Kinds of clients, as in the command line's contract.
 const (
 	Legacy   = "legacy"
+	Member   = "member" // of a namespace at stage legacy, where it speaks the old dialect
 	Bridge   = "bridge"
 	Sidecar  = "sidecar" // a service behind one, which locks with tokens
 	Modern   = "modern"

@@ -98,11 +98,11 @@ func (o *Observer) wins(c *client, at *attempt, lk *lock, s form, l *traffic.Com
 	}
 	lease, known := o.lease(c, lk.family)
 	now := s.expires.Add(-extraOf(s.of) - lease.likely)
-	if lease.varies {
+	if lease.varies || c.member { // the clock of a member is the server's
 		now = l.At.Add(c.clock.offset)
 	}
 	switch {
-	case !known:
+	case !known && !c.member:
 		return traffic.Unsettled
 	case old.expires < now:
 		return traffic.Yes

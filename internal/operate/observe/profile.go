@@ -63,6 +63,7 @@ func (row *clientRow) profiled() profile.Client {
 	if c.Kind == Sidecar {
 		c.Kind = Bridge
 	}
+	c.SkewKnown = c.Kind == Member // it follows the server's clock
 	if row.SkewMS != nil {
 		c.SkewKnown, c.SkewMS, c.SkewErrorMS, c.Clock = true, *row.SkewMS, *row.SkewErrorMS, row.readings()
 	}

@@ -189,12 +189,21 @@ func byKind(a, b Row) int {
 }
 
 func kindOrder(k string) int {
-	return slices.Index([]string{Legacy, Bridge, Sidecar, Modern, Redisson, Unknown}, k)
+	return slices.Index([]string{Legacy, Member, Bridge, Sidecar, Modern, Redisson, Unknown}, k)
 }
 
-// leading returns what a client is. Most of its commands say it, where nothing that it did says better;
-// known kinds win over unknown ones.
+// leading returns what a client is.
 func (c *client) leading() vote {
+	v := c.looksLike()
+	if c.member && v.kind == Legacy {
+		v.kind = Member
+	}
+	return v
+}
+
+// looksLike is what a client looks like by the values that it writes. Most of its commands say it, where nothing that it did says better;
+// known kinds win over unknown ones.
+func (c *client) looksLike() vote {
 	if c.blindSets > 0 {
 		return vote{Legacy, blindSet}
 	}
@@ -231,6 +240,7 @@ func (c *client) leading() vote {
 func (c *client) other() (dialect, why string) {
 	v := c.leading()
 	switch {
+	case v.kind == Member: // its namespace's record names the dialect
 	case v.dialect == protocol.RedisObjects.Name && c.textAnew == 0 && !c.ttlTells():
 		return protocol.RedisPyFloat.Name, "it deletes without a look, and nothing else tells them apart; a copy of redis-py may do that too"
 	case v.dialect == protocol.RedisPyFloat.Name && c.deletesFloatsBlindly():

@@ -39,7 +39,7 @@ type Window struct {
 // Client is one row of observe: a connection, a host, or a CLIENT SETNAME.
 type Client struct {
 	Name    string `json:"name"`
-	Kind    string `json:"kind"` // legacy, bridge, modern, redisson, unknown
+	Kind    string `json:"kind"` // legacy, member (at stage legacy), bridge, modern, redisson, unknown
 	Dialect string `json:"dialect,omitempty"`
 	Or      string `json:"dialect_or,omitempty"`    // what it may speak as well; empty where there is no doubt
 	Doubt   string `json:"dialect_doubt,omitempty"` // why

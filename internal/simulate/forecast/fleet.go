@@ -233,6 +233,9 @@ func (f *fleet) group(family string, groups []profile.Group, members []*model.Me
 		switch a.member.Lease = millis(a.lease); {
 		case a.member.Scheme.Old():
 			a.leaseIn = leases
+			if a.member.Scheme == model.GoLegacy {
+				a.member.Renew = a.member.Lease / 3
+			}
 		case a.member.Scheme == model.Bridge:
 			poll := a.member.Poll
 			a.member = model.CompatMember(a.member, protocol.MemberTerms{TTL: a.member.Lease, Shortest: made.shortest}, false)
@@ -317,9 +320,12 @@ func memberOf(c profile.Client, number int) (m *model.Member, why string) {
 	if sleep, regular := sleepOf(c); regular {
 		m.Poll = millis(sleep)
 	}
-	if c.Kind == "redisson" {
+	switch c.Kind {
+	case "redisson":
 		m.Scheme, m.Redisson = model.Modern, true
 		return m, ""
+	case "member":
+		c.Kind = model.GoLegacy.String()
 	}
 	var known bool
 	if m.Scheme, known = model.SchemeNamed(c.Kind); !known {

@@ -61,6 +61,25 @@ func TestFromProfile(t *testing.T) {
 	assert.ErrorContains(t, err, "names no client that takes locks")
 }
 
+// TestMembersGoAlong: a member of today is played with the server's clock and renewals, and is at the stage of all members where the old clients are.
+func TestMembersGoAlong(t *testing.T) {
+	p := observed(0, 0)
+	p.Clients[1].Name, p.Clients[1].Kind = "go", "member"
+	terms := protocol.MemberTerms{Shortest: 10 * time.Second}
+	for _, name := range StageNames() {
+		s, notKnown, err := FromProfile(p, name, Failovers{})
+		require.NoError(t, err, name)
+		assert.NotContains(t, notKnown, "go", name)
+		require.Len(t, s.Fleet.Clients, 2, name)
+		who := s.Fleet.Clients[1].Member
+		if name == "legacy" {
+			assert.Equal(t, []any{model.GoLegacy, 10 * time.Second, 10 * time.Second / 3}, []any{who.Scheme, who.Lease, who.Renew})
+			continue
+		}
+		assert.Equal(t, model.CompatMember(who, terms, name == "modern"), who, name)
+	}
+}
+
 // TestFirstNumbersFirst: each stage is told before it is run, beside the numbers of those before it. The double holds of today's fleet are gone where all
 // old clients are, and nearly where the one is whose clock is off. A stage in which nobody writes an expiry is looked at for less time; what other
 // draws would change gets less with their number.

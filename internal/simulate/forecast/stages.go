@@ -57,8 +57,12 @@ func (s stage) of(f *fleet, worst []Share) []group {
 		made.actors = slices.Clone(g.actors)
 		for i := range made.actors {
 			a := &made.actors[i]
-			if s.becomes != nil && slices.Contains(changed, a.client) {
-				a.member = s.becomes(a.member, protocol.MemberTerms{Shortest: g.shortest})
+			switch terms := (protocol.MemberTerms{Shortest: g.shortest}); {
+			case s.becomes == nil:
+			case slices.Contains(changed, a.client):
+				a.member = s.becomes(a.member, terms)
+			case a.member.Scheme == model.GoLegacy: // a member goes along
+				a.member = model.CompatMember(a.member, terms, s.alone)
 			}
 			a.member.Alone = a.member.Alone || s.alone && a.member.Scheme == model.Bridge
 		}
