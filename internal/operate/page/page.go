@@ -31,7 +31,7 @@ var plot string
 var script string
 
 // Style returns the sheet of every page. It defines the colours as variables: --bg, --card, --ink, --dim, --line,
-// --link, --good, --warn, --bad, and one for each kind of client: --legacy, --bridge, --modern, --redisson, --unknown.
+// --link, --good, --warn, --bad, and one for each kind of client: --legacy, --member, --bridge, --sidecar, --modern, --redisson, --unknown.
 func Style() template.CSS { return template.CSS(style) }
 
 // Charts returns the library that draws charts, its sheet, and the functions of page.js: lockmigrateChart(box, what)

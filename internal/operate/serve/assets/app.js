@@ -94,7 +94,7 @@ function clients(list) {
   let worst = 0;
   for (const c of list) if (c.skew_ms !== null) worst = Math.max(worst, Math.abs(c.skew_ms));
   $("t-skew").textContent = list.some((c) => c.skew_ms !== null) ? span(worst) : "–";
-  const order = { legacy: 0, bridge: 1, modern: 2, redisson: 3, unknown: 4 };
+  const order = { legacy: 0, member: 1, bridge: 2, sidecar: 3, modern: 4, redisson: 5, unknown: 6 };
   list.sort((a, b) => order[a.kind] - order[b.kind] || b.acquired - a.acquired);
   fill("clients", [["client"], ["kind"], ["dialect"], ["skew", "num"], ["lease", "num"], ["poll", "num"], ["acquired", "num"], ["hold p50", "num"], ["wait p50", "num"], ["keys"]],
     list.map((c) => [
@@ -126,7 +126,7 @@ function show(s) {
   $("t-ghosts").textContent = s.locks.by_state ? (s.locks.by_state.ghost || 0) : "–";
   chart("chart-commands", s.series, ["setnx", "getset", "set", "del", "evalsha"], (p, n) => p.commands[n],
     (n) => ({ setnx: "legacy", getset: "redisson", set: "modern", del: "unknown", evalsha: "bridge" })[n]);
-  chart("chart-kinds", s.series, ["legacy", "bridge", "modern", "redisson"], (p, n) => p.kinds ? (p.kinds[n] || 0) : null, (n) => n);
+  chart("chart-kinds", s.series, ["legacy", "member", "bridge", "sidecar", "modern", "redisson"], (p, n) => p.kinds ? (p.kinds[n] || 0) : null, (n) => n);
   clients(s.clients);
   fill("events", [["at"], ["what"], ["key"], ["by"], ["against"], ["note"]], [...s.events].sort((a, b) => Date.parse(b.at) - Date.parse(a.at)).slice(0, 25).map((e) => [
     el("td", localTime(e.at)), el("td", e.hazard || e.what, "bad"), el("td", e.key, "mono"),
