@@ -9,12 +9,11 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // readScenario reads a fleet from a file.
-func readScenario(path string) (*scenario.Scenario, error) {
+func readScenario(path string) (*sim.Scenario, error) {
 	text, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fileError(err)
@@ -22,7 +21,7 @@ func readScenario(path string) (*scenario.Scenario, error) {
 	if strings.HasPrefix(strings.TrimSpace(string(text)), "{") {
 		return nil, usageError(fmt.Sprintf("make one of it: lockmigrate forecast %s --scenario legacy", path), "%s is a profile of observe, and no scenario", path)
 	}
-	s, err := scenario.Parse(string(text))
+	s, err := sim.Parse(string(text))
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", path, err)
 	}
@@ -31,7 +30,7 @@ func readScenario(path string) (*scenario.Scenario, error) {
 
 // runScenario runs a scenario's fleet and compares it with what the file expects. Where clients overlapped it says which, and how to
 // see it.
-func runScenario(env *environment, s *scenario.Scenario, path string) error {
+func runScenario(env *environment, s *sim.Scenario, path string) error {
 	counts := map[[2]int]int64{}
 	start := env.now()
 	sum := sim.RunAll(&s.Fleet, s.Seed, max(s.Seeds, 1), func(came, inside int) { counts[[2]int{came, inside}]++ })
@@ -61,7 +60,7 @@ type overlapOf struct {
 }
 
 // blame names the pairs that were inside at once, the most frequent first.
-func blame(s *scenario.Scenario, counts map[[2]int]int64) (list []overlapOf) {
+func blame(s *sim.Scenario, counts map[[2]int]int64) (list []overlapOf) {
 	for pair, n := range counts {
 		a, b := &s.Fleet.Clients[pair[0]], &s.Fleet.Clients[pair[1]]
 		list = append(list, overlapOf{s.Fleet.Name(pair[0]), a.Offset.Milliseconds(), s.Fleet.Name(pair[1]), b.Offset.Milliseconds(), n})
@@ -72,7 +71,7 @@ func blame(s *scenario.Scenario, counts map[[2]int]int64) (list []overlapOf) {
 	return list
 }
 
-func printFleet(env *environment, s *scenario.Scenario, sum *sim.Sum, blamed []overlapOf, wall time.Duration) error {
+func printFleet(env *environment, s *sim.Scenario, sum *sim.Sum, blamed []overlapOf, wall time.Duration) error {
 	t := &sum.Tally
 	doc := struct {
 		Seed         uint64           `json:"seed"`

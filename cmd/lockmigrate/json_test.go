@@ -27,7 +27,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -107,7 +106,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 	refused := unsafeError("do this", "refused")
 	row := full[census.Row]()
 	row.Key = []byte("\xff")
-	fleet := scenario.Scenario{Fleet: full[sim.Fleet]()}
+	fleet := sim.Scenario{Fleet: full[sim.Fleet]()}
 	claim := explore.Finding{Claim: explore.Claims()[0]}
 	grid := sim.StandardGrid()
 	outcome := sim.Outcome{Cell: grid.Cells()[0]}

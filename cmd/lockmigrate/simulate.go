@@ -10,7 +10,6 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -47,7 +46,7 @@ func newSimulateCommand(env *environment) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&flags.schemes, "scheme", nil, "the fleets to compare: `NAME`,... (default all: legacy, mixed-25, mixed-50, mixed-75, bridge, modern); with --as also clobber, the break that needs no skew")
+	f.StringSliceVar(&flags.schemes, "scheme", nil, "the fleets to compare: `NAME`,... (default all: legacy, mixed-25, mixed-50, mixed-75, bridge, modern)")
 	f.StringVar(&flags.skew, "skew", "", "by how much one clock is ahead: `FROM:TO:STEP`, or one value (default -12s:12s:1s)")
 	f.StringVar(&flags.lease, "lease", "", "the leases of the first map: `FROM:TO:STEP`, or one value, which the second map has too (default 3s:12s:1s)")
 	f.StringVar(&flags.hold, "hold", "", "the hold times of the second map: `FROM:TO:STEP`, or one value, which the first map has too (default 1s:12s:1s)")
@@ -102,12 +101,6 @@ func (f *simulateFlags) ofScenario(cmd *cobra.Command, env *environment) error {
 
 // ofCell shows one run of one cell of a sweep.
 func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
-	if slices.Equal(f.schemes, []string{"clobber"}) {
-		if err := unused(cmd, "--scheme clobber: its run is known, and the smallest", "scheme", "as"); err != nil {
-			return err
-		}
-		return showRun(env, scenario.Clobber(), f.as, false)
-	}
 	if err := unused(cmd, "--as: it shows one cell", "scheme", "skew", "lease", "hold", "seed", "as", "shrink"); err != nil {
 		return err
 	}
@@ -121,7 +114,7 @@ func (f *simulateFlags) ofCell(cmd *cobra.Command, env *environment) error {
 		return usageError("give one --scheme and one --skew, --lease and --hold, such as --scheme legacy --skew 9s; or --scenario FILE", "--as shows one run")
 	}
 	cell := g.Cells()[0]
-	return showRun(env, &scenario.Scenario{Fleet: *cell.Fleet(), Seed: f.seed, Seeds: 1}, f.as, f.shrink)
+	return showRun(env, &sim.Scenario{Fleet: *cell.Fleet(), Seed: f.seed, Seeds: 1}, f.as, f.shrink)
 }
 
 // grid checks the flags and makes the axes.
@@ -296,7 +289,7 @@ func hazardCounts(t *sim.Tally) map[string]int64 {
 var forms = []string{"story", "scenario"}
 
 // showRun plays one seed of a fleet and shows it: as a story, or as a scenario that plays it again.
-func showRun(env *environment, s *scenario.Scenario, as string, shrink bool) error {
+func showRun(env *environment, s *sim.Scenario, as string, shrink bool) error {
 	if env.global.json {
 		return usageError("leave it out, or --as, for the figures of all runs", "--json has no part in a run of --as")
 	}
@@ -313,7 +306,7 @@ func showRun(env *environment, s *scenario.Scenario, as string, shrink bool) err
 		fleet, seed = sim.Shrink(w, planned, 100*time.Millisecond), 0
 	}
 	if as == "scenario" {
-		out := scenario.Scenario{Purpose: s.Purpose, Fleet: *fleet, Seed: s.Seed, Seeds: s.Seeds, Expect: s.Expect}
+		out := sim.Scenario{Purpose: s.Purpose, Fleet: *fleet, Seed: s.Seed, Seeds: s.Seeds, Expect: s.Expect}
 		_, err := fmt.Fprint(env.stdout, out.Format())
 		return err
 	}

@@ -9,7 +9,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -74,7 +73,7 @@ func TestTheSameRunAsAScenario(t *testing.T) {
 		}
 		p, err := Play(s)
 		require.NoError(t, err, "%+v", s)
-		again, err := scenario.Parse(p.Scenario)
+		again, err := sim.Parse(p.Scenario)
 		require.NoError(t, err, p.Scenario)
 		r := new(sim.World).Run(&again.Fleet, again.Seed)
 		assert.Equal(t, p.Break != nil, r.Overlaps > 0, "%+v", s)

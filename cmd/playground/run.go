@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -80,8 +79,8 @@ func look(w *sim.World, f *sim.Fleet, seed uint64) *Run {
 	r := w.Run(f, seed)
 	w.Trace = nil
 	d.close()
-	expect := scenario.Expectation{What: "overlaps", Op: "=", N: r.Overlaps}
-	out := scenario.Scenario{Purpose: []string{"made on the playground"}, Fleet: *f, Seed: seed, Seeds: 1, Expect: []scenario.Expectation{expect}}
+	expect := sim.Expectation{What: "overlaps", Op: "=", N: r.Overlaps}
+	out := sim.Scenario{Purpose: []string{"made on the playground"}, Fleet: *f, Seed: seed, Seeds: 1, Expect: []sim.Expectation{expect}}
 	d.Scenario = out.Format()
 	return d.Run
 }

@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -21,7 +20,7 @@ func StageNames() (names []string) {
 
 // FromProfile is the fleet that a profile describes, at a stage of its migration, as a scenario: all its clients and keys, with the
 // figures as they were measured. What the profile says too little about is left out, and named.
-func FromProfile(p profile.Profile, name string, failovers Failovers) (*scenario.Scenario, []string, error) {
+func FromProfile(p profile.Profile, name string, failovers Failovers) (*sim.Scenario, []string, error) {
 	f, err := fleetOf(p, true)
 	if err != nil {
 		return nil, nil, err
@@ -32,7 +31,7 @@ func FromProfile(p profile.Profile, name string, failovers Failovers) (*scenario
 	}
 	o := Options{Failovers: failovers}
 	o.failoversOf(f)
-	s := &scenario.Scenario{Seed: 1, Seeds: 1, Expect: []scenario.Expectation{{What: "overlaps", Op: "=", N: 0}}}
+	s := &sim.Scenario{Seed: 1, Seeds: 1, Expect: []sim.Expectation{{What: "overlaps", Op: "=", N: 0}}}
 	s.Fleet = sim.Fleet{Network: networkOf(p), Until: 10 * time.Minute, Masters: f.masters, Server: o.Failovers.server()}
 	named := map[string]bool{}
 	for _, g := range stages[n].of(f, nil) {

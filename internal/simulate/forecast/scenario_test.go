@@ -15,7 +15,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -34,7 +33,7 @@ func TestFromProfile(t *testing.T) {
 		require.NoError(t, err, name)
 		require.Len(t, s.Fleet.Clients, 5, "three that share a key, and two threads of one that shares none")
 		assert.Contains(t, notKnown, "java-1 is left out: the simulator does not play clients of kind unknown")
-		again, err := scenario.Parse(s.Format())
+		again, err := sim.Parse(s.Format())
 		require.NoError(t, err, "%s\n%s", name, s.Format())
 		assert.Equal(t, s.Fleet.Clients[1].Member, again.Fleet.Clients[1].Member, name)
 		hours := redistest.Rounds(3, 24)

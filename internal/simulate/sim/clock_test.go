@@ -58,3 +58,13 @@ func TestDistribution(t *testing.T) {
 	}
 	require.Zero(t, Distribution(nil).Draw(&g))
 }
+
+// TestTheServersClockDrifts: a server whose clock runs fast ends a token's TTL while its holder still counts on it.
+func TestTheServersClockDrifts(t *testing.T) {
+	const fleet = "client a modern ttl=10s\nclient b modern ttl=10s\nturn a at 0s holds 9.8s\nturn b at 1s holds 1s\n"
+	for faults, overlaps := range map[string]int64{"": 0, "at 0s server drifts 100000ppm": 1} {
+		s, err := Parse(fleet + faults)
+		require.NoError(t, err)
+		require.Equal(t, overlaps, new(World).Run(&s.Fleet, 1).Overlaps, faults)
+	}
+}

@@ -41,23 +41,50 @@ func (w *World) overthrow(seed uint64, master int) {
 // strike carries out a fault.
 func (w *World) strike(f *Fault) {
 	w.referee.strikes(w, f)
-	if f.Client < 0 {
-		w.strikeServer(f)
-		return
+	clock := &w.clock
+	if f.Client >= 0 {
+		clock = &w.members[f.Client].clock
+	} else {
+		w.referee.looks(w)
 	}
-	m := &w.members[f.Client]
 	switch f.Kind {
 	case StepClock:
-		m.clock.Step(w.now, f.By)
+		clock.Step(w.now, f.By)
 	case SlewClock:
-		m.clock.Slew(w.now, f.By)
+		clock.Slew(w.now, f.By)
 	case DriftClock:
-		m.clock.rebase(w.now)
-		m.clock.DriftPPM = int64(f.By)
+		clock.rebase(w.now)
+		clock.DriftPPM = int64(f.By)
 	case Pause:
-		w.pause(m, f.By)
+		w.pause(&w.members[f.Client], f.By)
 	case Crash:
-		w.crash(m, f.By)
+		w.crash(&w.members[f.Client], f.By)
+	case Outage:
+		w.down = max(w.down, w.now.Add(f.By))
+	case RestartEmpty:
+		w.setnx = 0
+		for i := range w.rooms {
+			w.rooms[i].store.Reset()
+		}
+		w.connectAnew()
+	case Failover:
+		w.referee.tally.Failovers++
+		for i := range w.rooms {
+			w.rooms[i].store.Restore(w.replicas[f.replica+i])
+		}
+		w.connectAnew()
+	}
+	if f.Client < 0 {
+		w.referee.lost(w)
+	}
+}
+
+// connectAnew has those who track keys lose their connections: they look when they have new ones.
+func (w *World) connectAnew() {
+	for i := range w.members {
+		if m := &w.members[i]; m.Tracks && m.session.Phase == model.Acquiring {
+			w.message(m, protocol.Reply{Kind: protocol.Woke}, w.fleet.Network.Reply.Mean())
+		}
 	}
 }
 
@@ -83,37 +110,6 @@ func (w *World) crash(m *member, restart time.Duration) {
 	w.rest(m)
 	if !m.dead {
 		w.wantAgain(m, restart)
-	}
-}
-
-func (w *World) strikeServer(f *Fault) {
-	w.referee.looks(w)
-	switch f.Kind {
-	case StepClock:
-		w.clock.Step(w.now, f.By)
-	case SlewClock:
-		w.clock.Slew(w.now, f.By)
-	case RestartEmpty:
-		w.setnx = 0
-		for i := range w.rooms {
-			w.rooms[i].store.Reset()
-		}
-	case Outage:
-		w.down = max(w.down, w.now.Add(f.By))
-		return
-	case Failover:
-		w.referee.tally.Failovers++
-		for i := range w.rooms {
-			w.rooms[i].store.Restore(w.replicas[f.replica+i])
-		}
-	}
-	w.referee.lost(w)
-	if f.Kind == RestartEmpty || f.Kind == Failover { // those who track keys have to connect anew, and look then
-		for i := range w.members {
-			if m := &w.members[i]; m.Tracks && m.session.Phase == model.Acquiring {
-				w.message(m, protocol.Reply{Kind: protocol.Woke}, w.fleet.Network.Reply.Mean())
-			}
-		}
 	}
 }
 

@@ -101,6 +101,21 @@ const (
 	Outage                        // the server answers nothing for By, and runs no command
 )
 
+// faultKinds has each kind's verb in a scenario, what it says in a story, and whom it can befall.
+var faultKinds = [...]struct {
+	verb, says     string
+	client, server bool
+}{
+	StepClock:    {"steps", "its clock is stepped by BY", true, true},
+	SlewClock:    {"slews", "its clock begins to be slewed by BY", true, true},
+	Pause:        {"pauses", "is paused for BY", true, false},
+	Crash:        {"crashes", "crashes, and restarts BY later", true, false},
+	RestartEmpty: {"empties", "restarts without its data", false, true},
+	Failover:     {"fails-over", "fails over to a replica that is BY behind", false, true},
+	DriftClock:   {"drifts", "its clock begins to drift by BY", true, true},
+	Outage:       {"stops", "answers nothing for BY", false, true},
+}
+
 // Plan is every decision of a run, written down.
 type Plan struct {
 	Turns   []Turn

@@ -15,8 +15,8 @@ import (
 type keyspace struct {
 	rooms    []room
 	byName   map[string]int32
-	sets     map[string]span // of each set's rooms, by its prefix
-	habits   []habit         // of each client
+	sets     map[string]roomRange // of each set's rooms, by its prefix
+	habits   []habit              // of each client
 	channels map[string][]int32
 }
 
@@ -39,7 +39,7 @@ func (s KeySet) Has(key string) bool {
 	return ok && err == nil && n >= 0 && n < s.Count && strconv.Itoa(n) == number
 }
 
-type span struct{ first, count int32 }
+type roomRange struct{ first, count int32 }
 
 // habit is on which of a master's keys a client works, and with which share of its time.
 type habit struct {
@@ -88,7 +88,7 @@ func (h *habit) spread(think, hold time.Duration) time.Duration {
 // layOut makes the rooms of one master and shows each client to its own.
 func (w *World) layOut(fleet *Fleet, master int) {
 	if w.byName == nil {
-		w.byName, w.sets, w.channels = map[string]int32{}, map[string]span{}, map[string][]int32{}
+		w.byName, w.sets, w.channels = map[string]int32{}, map[string]roomRange{}, map[string][]int32{}
 	}
 	clear(w.byName)
 	clear(w.sets)
@@ -120,7 +120,7 @@ func (w *World) layOut(fleet *Fleet, master int) {
 }
 
 // give adds rooms to what a client works on.
-func (w *World) give(h *habit, s span, each uint64) {
+func (w *World) give(h *habit, s roomRange, each uint64) {
 	if s.count > 0 {
 		h.mine += each * uint64(s.count)
 		h.picks = append(h.picks, pick{upTo: h.mine, each: each, room: s.first, count: s.count})
@@ -128,22 +128,22 @@ func (w *World) give(h *habit, s span, each uint64) {
 }
 
 // rooming is the room of one key, or none if it is on another master.
-func (w *World) rooming(fleet *Fleet, master int, key string) span {
+func (w *World) rooming(fleet *Fleet, master int, key string) roomRange {
 	if r, ok := w.byName[key]; ok {
-		return span{r, 1}
+		return roomRange{r, 1}
 	}
 	if masterOf(fleet, key) != master {
-		return span{}
+		return roomRange{}
 	}
-	return span{w.open(key), 1}
+	return roomRange{w.open(key), 1}
 }
 
 // roomsOf are the rooms of a set's keys on this master.
-func (w *World) roomsOf(fleet *Fleet, master int, set KeySet) span {
+func (w *World) roomsOf(fleet *Fleet, master int, set KeySet) roomRange {
 	if s, ok := w.sets[set.Prefix]; ok {
 		return s
 	}
-	s := span{first: int32(len(w.rooms))}
+	s := roomRange{first: int32(len(w.rooms))}
 	for n := range set.Count {
 		if key := set.Prefix + strconv.Itoa(n); masterOf(fleet, key) == master {
 			w.open(key)

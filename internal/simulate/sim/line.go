@@ -67,27 +67,18 @@ var codes = map[protocol.Op]map[int64]string{
 
 // String says a fault.
 func (f *Fault) String() string {
+	by := f.By.String()
 	switch f.Kind {
-	case StepClock:
-		return "its clock is stepped by " + signed(f.By)
-	case SlewClock:
-		return "its clock begins to be slewed by " + signed(f.By)
+	case StepClock, SlewClock:
+		by = signed(f.By)
 	case DriftClock:
-		return fmt.Sprintf("its clock begins to drift by %d ppm", int64(f.By))
-	case Pause:
-		return "is paused for " + f.By.String()
+		by = fmt.Sprintf("%d ppm", int64(f.By))
 	case Crash:
-		if f.By > 0 {
-			return "crashes, and restarts " + f.By.String() + " later"
+		if f.By <= 0 {
+			return "crashes"
 		}
-		return "crashes"
-	case Outage:
-		return "answers nothing for " + f.By.String()
-	case RestartEmpty:
-		return "restarts without its data"
-	default:
-		return "fails over to a replica that is " + f.By.String() + " behind"
 	}
+	return strings.ReplaceAll(faultKinds[f.Kind].says, "BY", by)
 }
 
 func signed(d time.Duration) string {

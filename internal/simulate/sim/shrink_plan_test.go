@@ -8,7 +8,6 @@ import (
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -20,7 +19,7 @@ func TestShrinksAPlan(t *testing.T) {
 	for _, file := range files {
 		text, err := os.ReadFile(file)
 		require.NoError(t, err)
-		s, err := scenario.Parse(string(text))
+		s, err := sim.Parse(string(text))
 		require.NoError(t, err, file)
 		if s.Fleet.Plan == nil {
 			continue

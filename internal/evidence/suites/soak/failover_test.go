@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // mixed musters fleets, those of them that this run can have, each on keys of its own, on one site.
@@ -62,7 +62,7 @@ func verdicts(t *testing.T, all []*soaking) {
 		r.finish()
 		t.Logf("fleet %s: turns %v, overlaps %d told (longest %v), %d not promised", r.fleet, r.counts(), r.result.told, r.result.longest, r.result.unpromised)
 		assert.Empty(t, r.violations, gravely(r.violations))
-		_, err := scenario.Parse(r.scenario())
+		_, err := sim.Parse(r.scenario())
 		assert.NoError(t, err, "what a failing run would leave: %s", r.scenario())
 		if len(r.violations) > 0 {
 			t.Logf("see %s", r.leave(folder(t)))

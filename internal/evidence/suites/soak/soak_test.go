@@ -19,7 +19,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 var (
@@ -158,7 +158,7 @@ func TestSoakFindsAPlantedBug(t *testing.T) {
 			t.Logf("found: %v", r.violations[0])
 			text, err := os.ReadFile(filepath.Join(dir, "scenario.txt"))
 			require.NoError(t, err)
-			_, err = scenario.Parse(string(text))
+			_, err = sim.Parse(string(text))
 			require.NoError(t, err, string(text))
 			assert.Contains(t, string(text), "go-process crashes")
 			for _, file := range []string{"plan.txt", "log.txt", "book.txt"} {

@@ -1,4 +1,4 @@
-package scenario
+package sim
 
 import (
 	"fmt"
@@ -7,7 +7,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // Format writes a scenario so that Parse reads the same one.
@@ -52,7 +51,7 @@ func (s *Scenario) Format() string {
 func (s *Scenario) formatServer(b *strings.Builder) {
 	server := s.Fleet.Server
 	if s.Fleet.Plan != nil { // it has its failovers among its faults
-		server = sim.Server{Offset: server.Offset, DriftPPM: server.DriftPPM}
+		server = Server{Offset: server.Offset, DriftPPM: server.DriftPPM}
 	}
 	if line := format(serverFields(&server)); line != "" {
 		fmt.Fprintf(b, "server%s\n", line)
@@ -69,7 +68,7 @@ func (s *Scenario) formatNetwork(b *strings.Builder) {
 	}
 }
 
-func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
+func (s *Scenario) formatClient(b *strings.Builder, c *Client) {
 	ttl := "ttl"
 	if c.Scheme.Old() {
 		ttl = "lease"
@@ -103,7 +102,7 @@ func (s *Scenario) formatClient(b *strings.Builder, c *sim.Client) {
 	fmt.Fprintln(b)
 }
 
-func (s *Scenario) formatPlan(b *strings.Builder, p *sim.Plan) {
+func (s *Scenario) formatPlan(b *strings.Builder, p *Plan) {
 	fmt.Fprintf(b, "latency %v\n", p.Latency)
 	for _, t := range p.Turns {
 		fmt.Fprintf(b, "turn %s at %v holds %v", s.Fleet.Name(t.Client), time.Duration(t.At), t.Hold)
@@ -114,17 +113,17 @@ func (s *Scenario) formatPlan(b *strings.Builder, p *sim.Plan) {
 	}
 	for _, d := range p.Delays {
 		fmt.Fprintf(b, "command %d of %s request=%v reply=%v", d.Nth, s.Fleet.Name(d.Client), d.Request, d.Reply)
-		if d.Fate != sim.Arrives {
+		if d.Fate != Arrives {
 			fmt.Fprintf(b, " %s", d.Fate)
 		}
 		fmt.Fprintln(b)
 	}
 }
 
-func (s *Scenario) formatFault(b *strings.Builder, f sim.Fault) {
-	fmt.Fprintf(b, "at %v %s %s", time.Duration(f.At), s.Fleet.Name(f.Client), verbs[f.Kind])
+func (s *Scenario) formatFault(b *strings.Builder, f Fault) {
+	fmt.Fprintf(b, "at %v %s %s", time.Duration(f.At), s.Fleet.Name(f.Client), faultKinds[f.Kind].verb)
 	switch {
-	case f.Kind == sim.DriftClock:
+	case f.Kind == DriftClock:
 		fmt.Fprintf(b, " %dppm", int64(f.By))
 	case f.By != 0:
 		fmt.Fprintf(b, " %v", f.By)
@@ -133,7 +132,7 @@ func (s *Scenario) formatFault(b *strings.Builder, f sim.Fault) {
 }
 
 // usualRelease is how a client releases where its line does not say.
-func usualRelease(c *sim.Client) protocol.Release {
+func usualRelease(c *Client) protocol.Release {
 	if c.Scheme == model.GoLegacy {
 		return protocol.ReleaseCompare
 	}

@@ -1,4 +1,4 @@
-package scenario_test
+package sim_test
 
 import (
 	"errors"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/scenario"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -21,7 +20,7 @@ var rewrite = flag.Bool("rewrite", false, "write what the runs show into testdat
 
 // Every file under testdata/scenarios is run; its expectations and its trace must be what it says, and together they show each hazard
 // that the documentation names. The race detector watches one run of each. The fleet of scale.txt takes seconds: it is left to a run that names Proofs.
-// `go test ./internal/simulate/scenario -rewrite` writes them anew: read the difference.
+// `go test ./internal/simulate/sim -rewrite` writes them anew: read the difference.
 func TestScenarios(t *testing.T) {
 	files, err := filepath.Glob("../../../testdata/scenarios/*.txt")
 	require.NoError(t, err)
@@ -62,27 +61,27 @@ func TestScenarios(t *testing.T) {
 	})
 }
 
-func read(t *testing.T, file string) *scenario.Scenario {
+func read(t *testing.T, file string) *sim.Scenario {
 	t.Helper()
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)
-	s, err := scenario.Parse(string(text))
+	s, err := sim.Parse(string(text))
 	require.NoError(t, err, file)
 	return s
 }
 
 // run plays all seeds.
-func run(s *scenario.Scenario) sim.Tally {
+func run(s *sim.Scenario) sim.Tally {
 	return sim.RunAll(&s.Fleet, s.Seed, max(s.Seeds, 1), nil).Tally
 }
 
 // shown is a file as its runs show it: the counts that it expects, and below its rule the story of the first seed.
-func shown(text string, s *scenario.Scenario, tally *sim.Tally) string {
+func shown(text string, s *sim.Scenario, tally *sim.Tally) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		if words := strings.Fields(line); len(words) == 4 && words[0] == "expect" && words[2] == "=" {
-			n, _ := scenario.Count(tally, words[1])
-			line = "expect " + scenario.Expectation{What: words[1], Op: "=", N: n}.String() + "\n"
+			n, _ := sim.Count(tally, words[1])
+			line = "expect " + sim.Expectation{What: words[1], Op: "=", N: n}.String() + "\n"
 		}
 		b.WriteString(line)
 		if line != "----\n" {
@@ -116,7 +115,7 @@ func TestFormatReadsBack(t *testing.T) {
 	for _, file := range files {
 		s := read(t, file)
 		written, began := s.Format(), time.Now()
-		again, err := scenario.Parse(written)
+		again, err := sim.Parse(written)
 		require.NoError(t, err, "%s:\n%s", file, written)
 		require.Less(t, time.Since(began), 5*time.Second, "%s: 10,000 lines take 20 ms", file) // 16 s when each line looked at all names
 		require.Equal(t, s, again, file)
@@ -126,11 +125,11 @@ func TestFormatReadsBack(t *testing.T) {
 func FuzzParse(f *testing.F) {
 	f.Add("client a legacy lease=10s hold=1s..2s\nturn a at 0s holds 1s\nat 1s a pauses 2s\nexpect overlaps = 0\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := scenario.Parse(text)
+		s, err := sim.Parse(text)
 		if err != nil {
 			return
 		}
-		if _, err := scenario.Parse(s.Format()); err != nil {
+		if _, err := sim.Parse(s.Format()); err != nil {
 			t.Fatalf("%v\n%s", err, s.Format())
 		}
 	})
@@ -154,14 +153,14 @@ func TestUnknownWords(t *testing.T) {
 		{fleet + "command 1 of a replies", "replies", "reply"},
 		{fleet + "expect overlap = 0", "overlap", "overlaps"},
 	} {
-		_, err := scenario.Parse(c.text)
-		var line *scenario.Error
+		_, err := sim.Parse(c.text)
+		var line *sim.Error
 		require.ErrorAs(t, err, &line, c.text)
 		require.Equal(t, c.word, line.Word, c.text)
 		require.Contains(t, line.Known, c.known, c.text)
 		for _, word := range line.Known { // the same line with a word of the list does not fail for its word
 			before, after, _ := strings.Cut(c.text, c.word)
-			if _, err := scenario.Parse(before + word + after); errors.As(err, &line) {
+			if _, err := sim.Parse(before + word + after); errors.As(err, &line) {
 				require.NotEqual(t, word, line.Word, "instead of %q", c.word)
 			}
 		}
@@ -174,9 +173,9 @@ func TestUnknownWords(t *testing.T) {
 		fleet + "expect overlaps = none":   `line 3: "none" is no count`,
 		fleet + "expect overlaps equals 0": "line 3: write: expect WHAT = N (or <, >)",
 	} {
-		_, err := scenario.Parse(text)
+		_, err := sim.Parse(text)
 		require.ErrorContains(t, err, want, text)
-		var line *scenario.Error
+		var line *sim.Error
 		require.ErrorAs(t, err, &line)
 		require.Empty(t, line.Word, text)
 	}

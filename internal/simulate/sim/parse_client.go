@@ -1,4 +1,4 @@
-package scenario
+package sim
 
 import (
 	"fmt"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // client reads: NAME SCHEME [option=value ...]. With count=N the name gets a number for each: b-* is
@@ -22,12 +21,12 @@ func (s *Scenario) client(n int, words []string) error {
 	if !ok {
 		return unknown(n, words[1], model.SchemeNames(), "no scheme is named %q", words[1])
 	}
-	c := sim.Client{
+	c := Client{
 		Member: model.Member{
 			Scheme: scheme, Dialect: protocol.JedisMS, Key: "orders",
 			Lease: 10 * time.Second, Poll: 100 * time.Millisecond, Patience: time.Hour,
 		},
-		Hold: sim.Fixed(time.Second),
+		Hold: Fixed(time.Second),
 	}
 	release := func() { c.Member.Release = usualRelease(&c) }
 	count, groups := 1, 1
@@ -85,7 +84,7 @@ func (s *Scenario) client(n int, words []string) error {
 }
 
 // lasting are the options that are part of a client, and empty unless they are given.
-func lasting(c *sim.Client) []field {
+func lasting(c *Client) []field {
 	return []field{
 		{"ahead", &c.Offset}, {"renew", &c.Renew}, {"grace", &c.Grace}, {"settle", &c.Settle},
 		{"claim", &c.Claim}, {"max-sleep", &c.MaxSleep}, {"share", &c.Share}, {"yield", &c.Yield},
@@ -96,7 +95,7 @@ func lasting(c *sim.Client) []field {
 }
 
 // habits are the options of a client that draws when it does what. With turns that are written down they mean nothing.
-func habits(c *sim.Client) []field {
+func habits(c *Client) []field {
 	return []field{
 		{"hold", &c.Hold}, {"think", &c.Think}, {"first", &c.First}, {"overrun-by", &c.OverBy},
 		{"pause-every", &c.Chaos.PauseEvery}, {"pause", &c.Chaos.Pause}, {"crash-every", &c.Chaos.CrashEvery},
@@ -106,7 +105,7 @@ func habits(c *sim.Client) []field {
 }
 
 // keySet reads PREFIX*COUNT, or PREFIX*COUNT@WEIGHT.
-func keySet(n int, value string) (set sim.KeySet, err error) {
+func keySet(n int, value string) (set KeySet, err error) {
 	at := strings.LastIndexByte(value, '*')
 	if at < 0 {
 		return set, fail(n, "write keys=PREFIX*COUNT, such as keys=order:*500")

@@ -1,4 +1,4 @@
-package scenario
+package sim
 
 import (
 	"fmt"
@@ -6,8 +6,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // field is one option of a line: its name, and where its value goes. That is a pointer, or a function that takes the value. The same
@@ -22,9 +20,9 @@ func (f field) set(n int, value string) (err error) {
 	switch to := f.to.(type) {
 	case *time.Duration:
 		*to, err = span(n, value)
-	case *sim.Distribution:
+	case *Distribution:
 		*to, err = distribution(n, value)
-	case *sim.PPM:
+	case *PPM:
 		*to, err = chance(n, value)
 	case *int64:
 		*to, err = ppm(n, value)
@@ -54,11 +52,11 @@ func (f field) written() string {
 		if *to != 0 {
 			value = to.String()
 		}
-	case *sim.Distribution:
+	case *Distribution:
 		if len(*to) > 0 {
 			value = text(*to)
 		}
-	case *sim.PPM:
+	case *PPM:
 		if *to > 0 {
 			value = fmt.Sprintf("%g%%", float64(*to)/1e4)
 		}
@@ -136,7 +134,7 @@ func span(n int, s string) (time.Duration, error) {
 }
 
 // distribution reads 1s, 1s..2s or 1ms/2ms/5ms/20ms.
-func distribution(n int, s string) (sim.Distribution, error) {
+func distribution(n int, s string) (Distribution, error) {
 	if lo, hi, ok := strings.Cut(s, ".."); ok {
 		low, err := span(n, lo)
 		if err != nil {
@@ -146,7 +144,7 @@ func distribution(n int, s string) (sim.Distribution, error) {
 		if err == nil && high < low {
 			err = fail(n, "%s ends before it begins", s)
 		}
-		return sim.Uniform(low, high), err
+		return Uniform(low, high), err
 	}
 	parts := strings.Split(s, "/")
 	if strings.Contains(s, "%:") {
@@ -165,22 +163,22 @@ func distribution(n int, s string) (sim.Distribution, error) {
 	}
 	switch len(values) {
 	case 1:
-		return sim.Fixed(values[0]), nil
+		return Fixed(values[0]), nil
 	case 4:
-		return sim.Spread(values[0], values[1], values[2], values[3]), nil
+		return Spread(values[0], values[1], values[2], values[3]), nil
 	}
 	return nil, fail(n, "write 1s, 1s..2s, least/median/p99/greatest, or 10%%:1s/50%%:2s/100%%:9s")
 }
 
 // quantiles reads 10%:1s, 50%:2s, 100%:9s: so many of the values lie at or below that.
-func quantiles(n int, parts []string) (d sim.Distribution, err error) {
+func quantiles(n int, parts []string) (d Distribution, err error) {
 	for _, part := range parts {
 		share, value, _ := strings.Cut(part, "%:")
 		percent, err := strconv.ParseFloat(share, 64)
 		if err != nil || !(percent >= 0 && percent <= 100) {
 			return nil, fail(n, "%q is no part of a distribution such as 50%%:2s", part)
 		}
-		q := sim.Quantile{Permyriad: uint32(percent*100 + 0.5)}
+		q := Quantile{Permyriad: uint32(percent*100 + 0.5)}
 		if q.Value, err = span(n, value); err != nil {
 			return nil, err
 		}
@@ -193,7 +191,7 @@ func quantiles(n int, parts []string) (d sim.Distribution, err error) {
 }
 
 // chance reads 0.1% or a number from 0 to 1.
-func chance(n int, s string) (sim.PPM, error) {
+func chance(n int, s string) (PPM, error) {
 	scale := 1e6
 	if rest, ok := strings.CutSuffix(s, "%"); ok {
 		s, scale = rest, 1e4
@@ -202,7 +200,7 @@ func chance(n int, s string) (sim.PPM, error) {
 	if err != nil || f < 0 || f*scale > 1e6 {
 		return 0, fail(n, "%q is no chance such as 0.1%%", s)
 	}
-	return sim.PPM(f*scale + 0.5), nil
+	return PPM(f*scale + 0.5), nil
 }
 
 // ppm reads 200ppm.
@@ -215,7 +213,7 @@ func ppm(n int, s string) (int64, error) {
 }
 
 // text writes a distribution as the language has it.
-func text(d sim.Distribution) string {
+func text(d Distribution) string {
 	switch {
 	case len(d) == 0:
 		return "0s"

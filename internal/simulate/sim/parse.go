@@ -1,4 +1,4 @@
-package scenario
+package sim
 
 import (
 	"maps"
@@ -9,7 +9,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // mostClients and mostMasters bound what fits into the memory of a small machine.
@@ -22,7 +21,7 @@ const rule = "----"
 func Parse(text string) (*Scenario, error) {
 	s := &Scenario{Seed: 1, Seeds: 1, names: map[string]int{}}
 	s.Fleet.Until = 30 * time.Second
-	s.Fleet.Network = sim.Network{Request: sim.Fixed(time.Millisecond), Reply: sim.Fixed(time.Millisecond), Timeout: time.Second}
+	s.Fleet.Network = Network{Request: Fixed(time.Millisecond), Reply: Fixed(time.Millisecond), Timeout: time.Second}
 	lines := strings.Split(strings.TrimRight(text, "\n"), "\n")
 	for i, line := range lines {
 		if strings.TrimSpace(line) == rule {
@@ -44,7 +43,7 @@ func Parse(text string) (*Scenario, error) {
 	if s.Fleet.Masters > 1 && s.Fleet.Plan != nil {
 		return nil, fail(len(lines), "turns that are written down are those of one server: leave out masters, or turn, command and latency")
 	}
-	slices.SortStableFunc(s.Fleet.Faults, func(a, b sim.Fault) int { return int(min(max(a.At-b.At, -1), 1)) })
+	slices.SortStableFunc(s.Fleet.Faults, func(a, b Fault) int { return int(min(max(a.At-b.At, -1), 1)) })
 	return s, nil
 }
 
@@ -90,15 +89,15 @@ func (s *Scenario) line(n int, words []string) (err error) {
 	return err
 }
 
-func (s *Scenario) plan() *sim.Plan {
+func (s *Scenario) plan() *Plan {
 	if s.Fleet.Plan == nil {
-		s.Fleet.Plan = &sim.Plan{Latency: time.Millisecond}
+		s.Fleet.Plan = &Plan{Latency: time.Millisecond}
 	}
 	return s.Fleet.Plan
 }
 
 // network reads: DELAY [reply=DELAY] [timeout=D] [lose-request=P] [lose-reply=P] [repeat=P] [repeat-reply=P] [lose-message=P]
-func network(n int, words []string, network *sim.Network) (err error) {
+func network(n int, words []string, network *Network) (err error) {
 	if len(words) > 0 && !strings.Contains(words[0], "=") {
 		if network.Request, err = distribution(n, words[0]); err != nil {
 			return err
@@ -109,12 +108,12 @@ func network(n int, words []string, network *sim.Network) (err error) {
 	return options(n, words, "a network", append(fields, losses(network)...))
 }
 
-func losses(network *sim.Network) []field {
+func losses(network *Network) []field {
 	return []field{{"lose-request", &network.LoseRequest}, {"lose-reply", &network.LoseReply}, {"repeat", &network.Repeat},
 		{"repeat-reply", &network.RepeatReply}, {"lose-message", &network.LoseMessage}}
 }
 
-func serverFields(server *sim.Server) []field {
+func serverFields(server *Server) []field {
 	return []field{{"ahead", &server.Offset}, {"drift", &server.DriftPPM},
 		{"fails-over-every", &server.FailoverEvery}, {"outage", &server.Outage}, {"behind", &server.Behind}}
 }
@@ -136,7 +135,7 @@ func (s *Scenario) opening(n int, words []string) error {
 				return err
 			}
 		}
-		value, _ := d.Expiry(sim.Epoch.Add(-ago), 0, ownerOf(99))
+		value, _ := d.Expiry(Epoch.Add(-ago), 0, ownerOf(99))
 		s.Fleet.Opening = append(s.Fleet.Opening, model.Entry{Key: words[0], Value: value})
 		return nil
 	}
@@ -161,11 +160,11 @@ func (s *Scenario) turn(n int, words []string) error {
 		return err
 	}
 	c := &s.Fleet.Clients[who]
-	if key != "" && !slices.ContainsFunc(c.Keys, func(set sim.KeySet) bool { return set.Has(key) }) || key == "" && len(c.Keys) > 0 {
+	if key != "" && !slices.ContainsFunc(c.Keys, func(set KeySet) bool { return set.Has(key) }) || key == "" && len(c.Keys) > 0 {
 		return fail(n, "say on which of its keys= %s takes its turn, and only where it has some", words[0])
 	}
 	hold, err := span(n, words[4])
-	s.plan().Turns = append(s.plan().Turns, sim.Turn{Client: who, At: protocol.Instant(at), Hold: hold, Key: key})
+	s.plan().Turns = append(s.plan().Turns, Turn{Client: who, At: protocol.Instant(at), Hold: hold, Key: key})
 	return err
 }
 
@@ -183,22 +182,19 @@ func (s *Scenario) command(n int, words []string) error {
 		return err
 	}
 	plan := s.plan()
-	d := sim.Delay{Client: who, Nth: nth, Request: plan.Latency, Reply: plan.Latency}
+	d := Delay{Client: who, Nth: nth, Request: plan.Latency, Reply: plan.Latency}
 	for _, word := range words[3:] {
-		if fate := slices.Index(sim.FateNames, word); fate >= 0 {
-			d.Fate = sim.Fate(fate)
+		if fate := slices.Index(FateNames, word); fate >= 0 {
+			d.Fate = Fate(fate)
 			continue
 		}
-		if err := options(n, []string{word}, "a command", []field{{"request", &d.Request}, {"reply", &d.Reply}}, sim.FateNames...); err != nil {
+		if err := options(n, []string{word}, "a command", []field{{"request", &d.Request}, {"reply", &d.Reply}}, FateNames...); err != nil {
 			return err
 		}
 	}
 	plan.Delays = append(plan.Delays, d)
 	return nil
 }
-
-// verbs are the faults as a scenario says them, in the order of their kinds.
-var verbs = [...]string{"steps", "slews", "pauses", "crashes", "empties", "fails-over", "drifts", "stops"}
 
 // fault reads: T CLIENT|server VERB [D]
 func (s *Scenario) fault(n int, words []string) error {
@@ -209,23 +205,26 @@ func (s *Scenario) fault(n int, words []string) error {
 	if err != nil {
 		return err
 	}
-	f := sim.Fault{At: protocol.Instant(at), Client: -1}
+	f := Fault{At: protocol.Instant(at), Client: -1}
 	if words[1] != "server" {
 		if f.Client, err = s.who(n, words[1]); err != nil {
 			return err
 		}
 	}
-	index := slices.Index(verbs[:], words[2])
-	if index < 0 {
-		return unknown(n, words[2], verbs[:], "%s cannot %q", words[1], words[2])
+	var verbs []string
+	for _, k := range faultKinds {
+		verbs = append(verbs, k.verb)
+		if can := k.client && f.Client >= 0 || k.server && f.Client < 0; k.verb == words[2] && !can {
+			return fail(n, "%s cannot %q", words[1], words[2])
+		}
 	}
-	kind := sim.FaultKind(index)
-	if f.Client < 0 && (kind == sim.Pause || kind == sim.Crash) || f.Client >= 0 && kind >= sim.RestartEmpty && kind != sim.DriftClock {
-		return fail(n, "%s cannot %q", words[1], words[2])
+	kind := slices.Index(verbs, words[2])
+	if kind < 0 {
+		return unknown(n, words[2], verbs, "%s cannot %q", words[1], words[2])
 	}
-	f.Kind = kind
+	f.Kind = FaultKind(kind)
 	if len(words) > 3 {
-		if kind == sim.DriftClock {
+		if f.Kind == DriftClock {
 			rate, err := ppm(n, words[3])
 			f.By = time.Duration(rate)
 			if err != nil {
@@ -248,7 +247,7 @@ func (s *Scenario) expect(n int, words []string) error {
 	if err != nil {
 		return fail(n, "%q is no count", words[2])
 	}
-	if known := counts(&sim.Tally{}); !slices.Contains(slices.Collect(maps.Keys(known)), words[0]) {
+	if known := counts(&Tally{}); !slices.Contains(slices.Collect(maps.Keys(known)), words[0]) {
 		return unknown(n, words[0], slices.Sorted(maps.Keys(known)), "nothing counts %q", words[0])
 	}
 	s.Expect = append(s.Expect, Expectation{words[0], words[1], count})

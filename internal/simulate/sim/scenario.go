@@ -1,36 +1,16 @@
-// Package scenario reads and writes fleets as text: one thing a line, comments after #.
-//
-//	# late_release.txt: a legacy holder stalls past its lease and then deletes.
-//	run 30s
-//	client a legacy lease=10s hold=1s..2s think=0s..1s ahead=11s
-//	client b-* bridge count=3 ttl=9s renew=3s settle=50ms grace=500ms
-//	network 100us/200us/1ms/5ms timeout=1s lose-reply=0.1%
-//	at 5s a pauses 12s
-//	expect overlaps = 0
-//
-// A duration where one is drawn may be fixed (1s), evenly spread (1s..2s), or given by its least,
-// median, 99th percentile and greatest value (100us/200us/1ms/5ms). With lines that say when each client
-// takes its turn, nothing is random:
-//
-//	latency 1ms
-//	turn a at 0s holds 9s
-//	command 3 of a request=5ms reply=2ms reply-lost
-//
-// docs/simulator.md has the whole language.
-package scenario
+package sim
 
 import (
 	"fmt"
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // Scenario is a fleet with a seed and what is expected of its run.
 type Scenario struct {
 	Purpose []string // the comment at the top
-	Fleet   sim.Fleet
+	Fleet   Fleet
 	Seed    uint64
 	Seeds   int // how many seeds, from Seed on; expectations hold for their sum
 	Expect  []Expectation
@@ -48,7 +28,7 @@ type Expectation struct {
 func (e Expectation) String() string { return fmt.Sprintf("%s %s %d", e.What, e.Op, e.N) }
 
 // Met tells whether a tally is as expected, and what it is.
-func (e Expectation) Met(t *sim.Tally) (got int64, ok bool) {
+func (e Expectation) Met(t *Tally) (got int64, ok bool) {
 	got, _ = Count(t, e.What)
 	switch e.Op {
 	case "<":
@@ -61,16 +41,16 @@ func (e Expectation) Met(t *sim.Tally) (got int64, ok bool) {
 }
 
 // Count finds a count by its name.
-func Count(t *sim.Tally, what string) (int64, bool) {
+func Count(t *Tally, what string) (int64, bool) {
 	n, known := counts(t)[what]
 	return n, known
 }
 
 // counts are what a tally has, by the names that an expectation may use. A pair of schemes is named in any order.
-func counts(t *sim.Tally) map[string]int64 {
+func counts(t *Tally) map[string]int64 {
 	all := map[string]int64{"overlaps": t.Overlaps, "acquisitions": t.Acquisitions, "turns": t.Turns, "displaced": t.Displaced, "failovers": t.Failovers}
 	for h, n := range t.Hazards {
-		all[sim.Hazard(h).String()] = n
+		all[Hazard(h).String()] = n
 	}
 	for a, n := range t.Entered {
 		all[model.Scheme(a).String()+"-acquisitions"] = n
