@@ -200,7 +200,11 @@ func undone(failed map[string]bool, nodes []*fenceNode, all []fence.Plan, execut
 	if slices.ContainsFunc(all, func(p fence.Plan) bool { return p.Unsure }) {
 		unsure = ", or may be"
 	}
-	return failedError("what is done stands; run it again when they answer (SENTINEL RESET and CLUSTER FORGET are for replicas that are gone for good)", "%d of %d servers %s not be changed%s", len(failed), len(nodes), what, unsure)
+	hint := "what is done stands; see above what each of them says, mend it, and run it again"
+	if slices.ContainsFunc(nodes, func(n *fenceNode) bool { return n.Replica && n.gone != nil }) {
+		hint += " (SENTINEL RESET and CLUSTER FORGET are for replicas that are gone for good)"
+	}
+	return failedError(hint, "%d of %d servers %s not be changed%s", len(failed), len(nodes), what, unsure)
 }
 
 // stopped refuses a fence that would stop members of a namespace at stage legacy: they send SETNX and GETSET as old clients do. It also returns

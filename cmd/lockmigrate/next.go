@@ -47,13 +47,14 @@ type standing struct {
 	profileFile string
 	profile     *profile.Profile // nil: there is no such file
 	old         profile.OldClients
-	oldErr      error        // what the profile does not show
-	view        *stages.View // nil: there is no record
-	reserved    bool         // its keys are, and there is no record
-	deleted     int64        // the last epoch of one of this name that was deleted
-	refused     error        // why stage init could not create one
-	server      string       // the flags of the command line that name the server
-	others      string       // where there is no record: namespaces that there are
+	oldErr      error          // what the profile does not show
+	view        *stages.View   // nil: there is no record
+	reserved    bool           // its keys are, and there is no record
+	deleted     int64          // the last epoch of one of this name that was deleted
+	refused     error          // why stage init could not create one
+	server      string         // the flags of the command line that name the server
+	others      string         // where there is no record: namespaces that there are
+	known       *stages.Record // where there is no record: what is known of one that was lost
 	keys        *keysSeen
 	keysErr     error // why modern cannot be, by what stands on the keys
 	blockers    []stages.Blocker
@@ -128,6 +129,9 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 			s.deleted, _ = at.store.Deleted(ctx)
 		}
 		s.certificate = newestCertificate(stages.Record{Namespace: s.namespace})
+		if s.known, err = at.lost(ctx, s); err != nil {
+			return nil, err
+		}
 		if s.profile != nil && s.oldErr == nil && len(s.patterns()) > 0 {
 			to := *at
 			to.flags.match, to.flags.profile = s.patterns(), s.profileFile
@@ -153,29 +157,55 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 		}
 	}
 	if view.Record.Handover != nil {
-		s.certified(env.now(), stages.Both)
+		s.certified(env.now())
 		return s, nil
 	}
 	if s.keys, err = at.look(ctx, view.Record.Patterns); err != nil {
 		return nil, err
 	}
 	s.keysErr = s.keys.modernCan(view.Record.Patterns)
-	if s.certified(env.now(), stages.Bridge); view.Record.Stage == stages.Bridge {
-		s.unfinished(env.now(), view.Record)
-	}
+	s.certified(env.now())
+	s.unfinished(env.now(), view.Record)
 	return s, nil
 }
 
-// certified looks for the newest certificate at the stage that wants one, whether it supports the step, and whom it has seen if not.
-func (s *standing) certified(now time.Time, before stages.Stage) {
-	if s.certificate = newestCertificate(s.view.Record); s.view.Record.Stage != before || s.certificate == "" {
+// lost is what is known of a record that this server may have lost: by its reserved keys, or by a certificate. It is nil where nothing speaks of one.
+func (at *place) lost(ctx context.Context, s *standing) (*stages.Record, error) {
+	if s.certificate != "" && s.deleted == 0 {
+		c, err := verify.Load(s.certificate)
+		if err != nil || c.Evidence.OnlyMembers {
+			return nil, nil // what a handover moves between stands in no file
+		}
+		n := c.Evidence.Namespace
+		return &stages.Record{Patterns: n.Patterns, Longest: time.Duration(n.Longest * float64(time.Second)), Stage: stages.Bridge}, nil
+	}
+	if !s.reserved {
+		return nil, nil
+	}
+	all, err := at.store.List(ctx)
+	for _, one := range all {
+		if one.Name == s.namespace {
+			return &stages.Record{Patterns: one.Reserved}, err
+		}
+	}
+	return nil, err
+}
+
+// certified looks for the newest certificate where one counts, what it says of the record, and whom it has seen if it is no evidence.
+func (s *standing) certified(now time.Time) {
+	r := s.view.Record
+	if s.certificate = newestCertificate(r); s.certificate == "" || r.Stage == stages.Legacy || r.Stage == stages.Old {
 		return
 	}
-	_, s.certErr = restsOn(now, s.view.Record, before+1, stageFlags{evidence: s.certificate})
 	c, err := verify.Load(s.certificate)
+	if s.certErr = err; err != nil {
+		return
+	}
+	if _, s.certErr = shows(c, s.certificate, r, now); !errors.Is(s.certErr, verify.ErrVerdict) {
+		return
+	}
 	switch {
-	case err != nil || !errors.Is(s.certErr, verify.ErrVerdict):
-	case before == stages.Both:
+	case r.Handover != nil:
 		s.seen = c.Evidence.Unexplained
 	case c.Verdict == verify.Seen:
 		s.seen = c.Evidence.Seen

@@ -84,11 +84,14 @@ func (s *standing) step() step {
 		s.toModern(&on, show, living)
 	case s.keysErr != nil:
 		s.sweep(&on)
+	case s.evidence() == "":
+		on.blocked("inconclusive: an old client that is idle holds nothing, and nobody has shown that none is left: the step rests on %q, and only the keys and the members were looked at now. If you know it otherwise, lockmigrate stage delete is the end", r.Note)
+		s.toModern(&on, show, living)
 	case len(members) > 0:
-		on.is("The end", show, "the keys are migrated. Services may go from package compat to package modern when it suits them. The record has %s. Delete it when it has none", counted(int64(len(members)), "member"))
+		on.is("The end", show, "the keys are migrated, as far as somebody has looked: %s. The record has %s. Services may go from package compat to package modern when it suits them. Delete it when it has none", s.evidence(), counted(int64(len(members)), "member"))
 		on.Done = true
 	default:
-		on.is("The end", fmt.Sprintf("lockmigrate stage delete --namespace %s --execute", s.namespace), "the keys are migrated and no member follows the record. Delete it: there is no way back without it")
+		on.is("The end", fmt.Sprintf("lockmigrate stage delete --namespace %s --execute", s.namespace), "the keys are migrated, as far as somebody has looked: %s. No member follows the record. Delete it: there is no way back without it", s.evidence())
 		on.Done = true
 	}
 	if r.Handover != nil {
@@ -97,12 +100,28 @@ func (s *standing) step() step {
 	return on
 }
 
+// evidence says what has shown that no old client is left: what the step to modern rests on, or a certificate since; empty: nothing has.
+func (s *standing) evidence() string {
+	switch note := s.view.Record.Note; {
+	case strings.HasPrefix(note, byCertificate):
+		return note
+	case s.certErr == nil:
+		return s.certificate
+	}
+	return ""
+}
+
 // patterns are the keys that a record is to be about, nil where nobody has named them.
 func (s *standing) patterns() []string {
-	if len(s.match) == 0 && s.profile != nil {
+	switch {
+	case len(s.match) > 0:
+		return s.match
+	case s.profile != nil && len(s.profile.Match) > 0:
 		return stages.UnescapeAll(s.profile.Match)
+	case s.known != nil:
+		return s.known.Patterns
 	}
-	return s.match
+	return nil
 }
 
 // begin is what comes before there is a record.
@@ -123,10 +142,15 @@ func (s *standing) begin() step {
 	if len(match) == 0 {
 		match = []string{aPattern}
 	}
+	measured := s.profile != nil && s.oldErr == nil
+	if s.known != nil && s.refused == nil && !(measured && s.certificate == "") {
+		s.again(&on, match)
+		return on
+	}
 	length, do := "10m", "watch the traffic: which clients lock, in which dialect, for how long, and with which clock"
 	switch {
 	case s.profile == nil:
-	case s.oldErr == nil:
+	case measured:
 		create := fmt.Sprintf("lockmigrate stage init --namespace %s%s --profile %s", s.namespace, matchFlags(match), shellWord(s.profileFile))
 		if s.refused != nil {
 			on.blocked("%s", s.refused)
@@ -145,6 +169,23 @@ func (s *standing) begin() step {
 	on.is("step 0", fmt.Sprintf("lockmigrate observe%s --for %s --profile %s", matchFlags(match), length, shellWord(s.profileFile)), "%s", do)
 	on.Costs = []string{"MONITOR sends a copy of every command: it can halve a busy server's throughput while it runs; observe ends by itself above --max-load"}
 	return on
+}
+
+// again creates a record that was lost. What is not known of it is a hole, so that the command fails until somebody has thought.
+func (s *standing) again(on *step, match []string) {
+	clients := "--dialect NAME --shortest-lease HOW-LONG"
+	if s.profile != nil && s.oldErr == nil {
+		clients = "--profile " + shellWord(s.profileFile)
+	}
+	if s.known.Longest > 0 {
+		clients += " --longest-silence " + s.known.Longest.String()
+	}
+	stage := "STAGE"
+	if s.known.Stage == stages.Bridge { // both neighbours can be beside it
+		stage = "bridge"
+	}
+	on.is("step 1", fmt.Sprintf("lockmigrate stage init --namespace %s%s %s --stage %s --execute", s.namespace, matchFlags(match), clients, stage),
+		"create the record again as it was: docs/what-if.md says at which stage, and for how long to wait before. The services' options have the dialect and the shortest lease; who watches now sees only those old clients that are left")
 }
 
 // toModern is stage bridge: the old clients go, evidence that they have gone, what they left, the move.

@@ -117,6 +117,11 @@ func TestNext(t *testing.T) {
 		}
 		return &stages.View{Record: stages.Record{Namespace: "orders", Stage: stage, Epoch: 2, Patterns: []string{"lock.*"}, Dialect: "jedis-ms"}, Members: members}
 	}
+	certified := func(members ...stages.Member) *stages.View {
+		v := at(stages.Modern, members...)
+		v.Record.Note = "certificate: none seen in 90000 s"
+		return v
+	}
 	lives, unfit := stages.Member{ID: "a", Epoch: 2, Left: time.Second}, stages.Member{ID: "b", Left: time.Second, Misfit: "another dialect"}
 	clean := &keysSeen{complete: true}
 	held := &keysSeen{complete: true, keys: 1, legacy: []legacyKind{{form: "jedis-ms", held: true, n: 1, first: []legacyValue{{key: "lock.1", ends: time.Second, ttl: -1}}}}}
@@ -130,6 +135,7 @@ func TestNext(t *testing.T) {
 		}
 		return &verify.Saved{Options: verify.Options{Window: 26 * time.Hour}, Evidence: verify.Evidence{LookedSeconds: 3600}, Masters: []verify.MasterSaved{{Facts: m}}}
 	}
+	lost := &stages.Record{Patterns: []string{"lock.*"}, Longest: 25 * time.Hour, Stage: stages.Bridge}
 	for name, c := range map[string]struct {
 		s       standing
 		command string
@@ -150,8 +156,12 @@ func TestNext(t *testing.T) {
 			"lockmigrate stage advance --namespace orders --to bridge --wait --execute", "a is still on the previous epoch", false},
 		"measured, refused": {standing{profile: enough, refused: unsafeError("choose others", "keys of two namespaces")}, "lockmigrate stage init --namespace orders --match 'lock.*' --profile orders.profile.json",
 			"keys of two namespaces", false},
-		"measured, after a record was lost": {standing{profile: enough, certificate: "x.json"}, "lockmigrate stage init --namespace orders --match 'lock.*' --profile orders.profile.json --execute",
+		"measured, after a record was lost": {standing{profile: enough, certificate: "x.json", known: lost}, "lockmigrate stage init --namespace orders --match 'lock.*' --profile orders.profile.json --longest-silence 25h0m0s --stage bridge --execute",
 			"x.json is about a record of this name", false},
+		"a record was lost": {standing{certificate: "x.json", known: lost},
+			"lockmigrate stage init --namespace orders --match 'lock.*' --dialect NAME --shortest-lease HOW-LONG --longest-silence 25h0m0s --stage bridge --execute", "x.json is about a record of this name", false},
+		"a record was lost when nobody was left to watch": {standing{profile: thin, reserved: true, known: &stages.Record{Patterns: []string{"lock.*"}}},
+			"lockmigrate stage init --namespace orders --match 'lock.*' --dialect NAME --shortest-lease HOW-LONG --stage STAGE --execute", "its keys are reserved", false},
 		"measured on every key": {standing{profile: &profile.Profile{Version: profile.Version, Window: window, Clients: enough.Clients}}, "lockmigrate stage init --namespace orders --match 'PATTERN' --profile orders.profile.json --execute",
 			"nothing changes for anybody", false},
 		"bridge, a value without a TTL": {standing{view: at(stages.Bridge, lives), keys: endless}, "lockmigrate sweep --match 'lock.*' --tokens", "verify takes each for a lock that is held: lock.1", false},
@@ -192,10 +202,14 @@ func TestNext(t *testing.T) {
 			"lockmigrate sweep --match 'lock.*' --ghost-after 1m --execute", "nobody takes it over", false},
 		"bridge, certified": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json"},
 			"lockmigrate stage advance --namespace orders --to modern --certificate x.json --wait --execute", "forgotten legacy client", false},
-		"modern, ghosts":    {standing{view: at(stages.Modern, lives), keys: dead}, "lockmigrate sweep --match 'lock.*' --ghost-after 1m --execute", "dead old clients", false},
-		"modern, members":   {standing{view: at(stages.Modern, lives), keys: clean}, "lockmigrate stage --namespace orders", "The record has 1 member", true},
-		"modern, nobody":    {standing{view: at(stages.Modern), keys: clean}, "lockmigrate stage delete --namespace orders --execute", "no way back", true},
-		"keys not readable": {standing{view: at(stages.Bridge, lives), keys: &keysSeen{complete: true, unread: 3}, certificate: "x.json"}, "lockmigrate doctor --match 'lock.*'", "3 keys could not be read", false},
+		"modern, ghosts":  {standing{view: at(stages.Modern, lives), keys: dead}, "lockmigrate sweep --match 'lock.*' --ghost-after 1m --execute", "dead old clients", false},
+		"modern, members": {standing{view: certified(lives), keys: clean}, "lockmigrate stage --namespace orders", "certificate: none seen in 90000 s. The record has 1 member", true},
+		"modern, nobody":  {standing{view: certified(), keys: clean}, "lockmigrate stage delete --namespace orders --execute", "no way back", true},
+		"modern, by force": {standing{view: at(stages.Modern, lives), keys: clean}, "lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json",
+			"inconclusive: an old client that is idle holds nothing, and nobody has shown that none is left", false},
+		"modern, by force, proven later": {standing{view: at(stages.Modern, lives), keys: clean, certificate: "x.json"}, "lockmigrate stage --namespace orders", "x.json. The record has 1 member", true},
+		"modern, by force, nobody":       {standing{view: at(stages.Modern), keys: clean}, "lockmigrate stage --namespace orders", "no member lives", false},
+		"keys not readable":              {standing{view: at(stages.Bridge, lives), keys: &keysSeen{complete: true, unread: 3}, certificate: "x.json"}, "lockmigrate doctor --match 'lock.*'", "3 keys could not be read", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.s
@@ -288,6 +302,27 @@ func TestNextSaysWhatRefusesTheRecord(t *testing.T) {
 	s.Do("HSET", stages.RecordKey("others"), "stage", 2, "server", "another process") // stage delete waits after a restart
 	stdout, _ := o.runs(exitDone, "next", "--namespace", "others", "--json")
 	assert.Contains(t, stdout, "the server was restarted or replaced")
+}
+
+// TestNextWantsEvidence: at stage modern by force nobody has shown that no old client is left, and verify shows it there too. When the server has lost
+// the record, the certificate knows its keys.
+func TestNextWantsEvidence(t *testing.T) {
+	s := redistest.Real(t)
+	o := operator{t, s.URL()}
+	t.Chdir(t.TempDir())
+	o.bridges("orders", "lock:*")
+	working(t, s.Pool(), "orders", "lock:1")
+	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--force", "retired", "--wait", "--execute")
+	said := o.says(exitDone, "next", "--namespace", "orders")
+	assert.Contains(t, said, "in the way  inconclusive: ")
+	assert.Contains(t, said, "the step rests on \"forced: retired\"")
+	assert.NotContains(t, said, "\ndone ")
+	o.runs(exitDone, "verify", "--namespace", "orders", "--longest-silence", "1s", "--for", "1500ms", "--monitor", "--out", "orders.certificate.json")
+	said = o.says(exitDone, "next", "--namespace", "orders")
+	assert.Regexp(t, `\ndone .*orders\.certificate\.json`, said)
+	s.Do("FLUSHALL")
+	said = o.says(exitDone, "next", "--namespace", "orders")
+	assert.Contains(t, said, "stage init --namespace orders --match 'lock:*' --dialect NAME --shortest-lease HOW-LONG --stage bridge --execute")
 }
 
 // TestNewestCertificate: one of another epoch, or of another server's record, stands aside, whenever it ended.

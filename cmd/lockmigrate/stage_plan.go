@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"fmt"
+	"math"
 	"strings"
 	"time"
 
@@ -106,17 +107,32 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 	if err != nil {
 		return "", failedError(hint, "%w", err)
 	}
-	err = c.Supports(verify.Purpose{
+	note, err := shows(c, file, record, now)
+	if err != nil {
+		return "", unsafeError(hint, "%w", err)
+	}
+	return note, nil
+}
+
+// shows says what a certificate shows of a record as it stands, or why it supports no step. What was shown at the last stage stays shown.
+func shows(c verify.Certificate, file string, record stages.Record, now time.Time) (string, error) {
+	p := verify.Purpose{
 		Namespace: record.Namespace, Epoch: record.Epoch, Since: record.Since, Patterns: record.Patterns, Longest: record.Silence(),
 		Now: now, MaxAge: oldestCertificate, OnlyMembers: record.Handover != nil,
-	})
-	if err != nil {
-		return "", unsafeError(hint, "%s does not support the step: %w", file, err)
+	}
+	if record.Stage == stages.Modern {
+		p.MaxAge = math.MaxInt64
+	}
+	if err := c.Supports(p); err != nil {
+		return "", fmt.Errorf("%s does not support the step: %w", file, err)
 	}
 	longest := time.Duration(c.Evidence.LongestSeconds * float64(time.Second))
 	seen := "none seen"
 	if record.Handover != nil {
 		seen = "only members seen"
 	}
-	return fmt.Sprintf("certificate: %s in %.0f s until %s, longest silence said to be %v", seen, c.Evidence.LookedSeconds, c.Evidence.Ended.UTC().Format(time.RFC3339), longest), nil
+	return fmt.Sprintf("%s%s in %.0f s until %s, longest silence said to be %v", byCertificate, seen, c.Evidence.LookedSeconds, c.Evidence.Ended.UTC().Format(time.RFC3339), longest), nil
 }
+
+// byCertificate begins the note of a step that rests on a certificate.
+const byCertificate = "certificate: "
