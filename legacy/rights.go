@@ -2,7 +2,7 @@
 //
 // An ACL user needs these rights, for its locks' keys and the keys beside them. What is in brackets may be missing:
 // SECURITY.md says what is lost then. Every other right that is missing makes an operation fail, and the error names it.
-// `lockmigrate doctor` tries them. This text is made from internal/operate/rights, and a test compares it.
+// `lockmigrate doctor` tries them. This text is made from internal/operate/doctor/rights.txt, and a test compares it.
 //
 //   - legacy. Keys: KEY. Channels: none.
 //     Commands: setnx getset del get set pttl [persist] [type] [pexpire] eval evalsha.

@@ -12,7 +12,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 )
 
 func newDoctorCommand(env *environment) *cobra.Command {
@@ -23,7 +22,7 @@ func newDoctorCommand(env *environment) *cobra.Command {
 		Short: "Examine one deployment before a migration",
 		PreRunE: func(*cobra.Command, []string) error {
 			for _, name := range opts.Uses {
-				if _, ok := rights.Find(name); !ok {
+				if _, ok := doctor.FindUse(name); !ok {
 					return usageError(oneOf(useNames()), "--use cannot be %q", name)
 				}
 			}
@@ -65,7 +64,7 @@ func newDoctorCommand(env *environment) *cobra.Command {
 
 func useNames() []string {
 	var names []string
-	for _, u := range rights.Doctors() {
+	for _, u := range doctor.Uses() {
 		names = append(names, u.Name)
 	}
 	return names

@@ -16,8 +16,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 )
 
@@ -64,7 +64,7 @@ func commandLines(t *testing.T) map[string][]string {
 }
 
 // runFew runs a command as a user with the rights of a use, but one, and returns what the server refused.
-func runFew(t *testing.T, s *redistest.Server, use rights.Use, line []string, without *rights.Right) (code int, said string, refused []string) {
+func runFew(t *testing.T, s *redistest.Server, use doctor.Use, line []string, without *doctor.Right) (code int, said string, refused []string) {
 	t.Helper()
 	furnishRights(s)
 	if line[0] == "stage" {
@@ -94,7 +94,7 @@ func runFew(t *testing.T, s *redistest.Server, use rights.Use, line []string, wi
 
 // pageOf is what the page of serve says of itself after a second; where a right is needed and taken away, as soon as
 // the page names it, or after five.
-func pageOf(t *testing.T, ctx context.Context, url string, without *rights.Right) string {
+func pageOf(t *testing.T, ctx context.Context, url string, without *doctor.Right) string {
 	t.Helper()
 	end, err := endpoint.Parse(url, endpoint.TLSFiles{})
 	require.NoError(t, err)
@@ -126,9 +126,9 @@ func pageOf(t *testing.T, ctx context.Context, url string, without *rights.Right
 }
 
 // saysWhich tells that an output names a right.
-func saysWhich(said string, r rights.Right) bool {
+func saysWhich(said string, r doctor.Right) bool {
 	said = strings.ToLower(said)
-	if r.Kind != rights.Command {
+	if r.Kind != doctor.Command {
 		return strings.Contains(said, "key")
 	}
 	command, sub, _ := strings.Cut(r.Name, "|")
@@ -142,7 +142,7 @@ func TestLeastRightsOfCommands(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t, redistest.Redis)
 	lines := commandLines(t)
-	for _, use := range rights.Commands {
+	for _, use := range doctor.Commands {
 		t.Run(use.Name, func(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
@@ -152,7 +152,7 @@ func TestLeastRightsOfCommands(t *testing.T) {
 			require.Contains(t, []int{exitDone, exitUnsafe, exitInconclusive}, code, "%s\nrefused: %v", said, refused)
 			require.Empty(t, refused, "with all of them: %s", said)
 			for _, r := range use.Rights {
-				if line[0] == "demo" && !slices.Contains([]string{rights.Lock, rights.Queue, rights.Namespaces, "del", "eval", "hmset", "scan"}, r.Name) {
+				if line[0] == "demo" && !slices.Contains([]string{doctor.Lock, ":queue", doctor.Namespaces, "del", "eval", "hmset", "scan"}, r.Name) {
 					continue // TestLeastRights takes each of them away; a story takes seconds
 				}
 				code, said, refused := runFew(t, s, use, line, &r)

@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
+	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 )
 
 // leaveWithin bounds how long a command may take to clean up after an interrupt.
@@ -52,11 +52,11 @@ func withRights(cmd *cobra.Command, err error) error {
 	}
 	name := cmd.CommandPath()
 	if f := cmd.Flags().Lookup("execute"); f != nil && f.Changed {
-		if _, found := rights.Find(name + " --execute"); found {
+		if _, found := doctor.FindUse(name + " --execute"); found {
 			name += " --execute"
 		}
 	}
-	use, found := rights.Find(name)
+	use, found := doctor.FindUse(name)
 	if !found {
 		return err
 	}

@@ -8,13 +8,11 @@ import (
 	"strings"
 
 	"github.com/gomodule/redigo/redis"
-
-	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 )
 
 // topLevel is the command of a right, in capitals; empty for a key or a channel.
-func topLevel(r rights.Right) string {
-	if r.Kind != rights.Command {
+func topLevel(r Right) string {
+	if r.Kind != Command {
 		return ""
 	}
 	name, _, _ := strings.Cut(r.Name, "|")
@@ -50,7 +48,7 @@ func (p *patient) askFor(ctx context.Context, command string) bool {
 // commands looks for every command that the packages and the tools use.
 func commands(ctx context.Context, p *patient) (Verdict, string, string) {
 	all, needs := map[string]bool{}, map[string][]string{} // the commands; of each, the uses that cannot do without it
-	for _, use := range rights.Doctors() {
+	for _, use := range Uses() {
 		for _, r := range use.Rights {
 			if command := topLevel(r); command != "" {
 				if all[command] = true; r.Without == "" {

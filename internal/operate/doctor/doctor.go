@@ -44,7 +44,7 @@ type Check struct {
 // Options of an examination.
 type Options struct {
 	Match string           // a glob of the lock keys; empty for all
-	Uses  []string         // the uses whose rights are tried, by their names in package rights; empty for DefaultUses
+	Uses  []string         // the uses whose rights are tried, by their names in rights.txt; empty for DefaultUses
 	User  string           // whose rights are tried; empty for the user of this connection
 	Now   func() time.Time // this host's clock; nil for the usual one
 

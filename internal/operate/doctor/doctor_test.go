@@ -16,7 +16,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 )
 
 // examine returns the checks by id.
@@ -104,10 +103,10 @@ func TestEachRightIsTried(t *testing.T) {
 	s := redistest.Real(t)
 	s.Do("SET", "lock:other", "x")
 	for _, name := range []string{"legacy", "legacy ServiceStack", "modern", "modern Yield", "redisson", "quorum", "compat Namespace bridge", "lockmigrate scan", "lockmigrate verify"} {
-		use, ok := rights.Find(name)
+		use, ok := doctor.FindUse(name)
 		require.True(t, ok)
 		id := "rights-" + strings.ReplaceAll(name, " ", "-")
-		look := func(without *rights.Right, more ...string) doctor.Check {
+		look := func(without *doctor.Right, more ...string) doctor.Check {
 			s.Grant("joe", slices.Concat(use.Rules([]string{"lock:*"}, without), []string{"+info", "+scan", "+time"}, more)...)
 			return examine(t, s.URLOf("joe"), doctor.Options{Match: "lock:*", Uses: []string{name}})[id]
 		}
@@ -125,10 +124,10 @@ func TestEachRightIsTried(t *testing.T) {
 			}
 			assert.Equal(t, want, c.Verdict, "%s without %s %s: %s", name, r.Kind, r.Name, c.Found)
 			named := r.Name
-			if r.Kind == rights.Key {
-				named = rights.Patterns(r.Name, "lock:lockmigrate-doctor")[0]
+			if r.Kind == doctor.Key {
+				named = doctor.Patterns(r.Name, "lock:lockmigrate-doctor")[0]
 			}
-			if r.Name == rights.Namespace {
+			if r.Name == doctor.Namespace {
 				named = "lockmigrate:{lockmigrate-doctor}"
 			}
 			assert.Contains(t, c.Found, named, "%s without %s %s", name, r.Kind, r.Name)

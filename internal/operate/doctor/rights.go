@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 )
@@ -52,7 +51,7 @@ func (p *patient) lockName() string {
 
 // rightsOf asks about every right of a use, by the table that the documents and the tests share. A right that
 // could not be tried is no pass.
-func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, string, string) {
+func rightsOf(use Use) func(ctx context.Context, p *patient) (Verdict, string, string) {
 	return func(ctx context.Context, p *patient) (Verdict, string, string) {
 		var missing, lost, unknown, grant []string
 		open := false // a right that is needed was not told about
@@ -61,7 +60,7 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 				continue // without ACL there are no rules to look at
 			}
 			what := string(r.Kind) + " " + r.Name
-			if r.Kind == rights.Key {
+			if r.Kind == Key {
 				what = fmt.Sprintf("key %q", keyOf(r.Name, p.lockName()))
 			}
 			switch p.allows(ctx, use, r) {
@@ -70,7 +69,7 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 				unknown = append(unknown, what)
 				open = open || r.Without == ""
 			case denied:
-				grant = append(grant, rights.Use{Rights: []rights.Right{r}}.Rules([]string{cmp.Or(p.opts.Match, "*")}, nil)[3:]...)
+				grant = append(grant, Use{Rights: []Right{r}}.Rules([]string{cmp.Or(p.opts.Match, "*")}, nil)[3:]...)
 				if r.Without == "" {
 					missing = append(missing, what)
 				} else {
@@ -106,11 +105,11 @@ func rightsOf(use rights.Use) func(ctx context.Context, p *patient) (Verdict, st
 // keyOf is the key of a role beside a lock.
 func keyOf(role, lock string) string {
 	switch role {
-	case rights.Lock:
+	case Lock:
 		return lock
-	case rights.Namespaces:
+	case Namespaces:
 		return role
-	case rights.Namespace:
+	case Namespace:
 		return "lockmigrate:{lockmigrate-doctor}:stage"
 	}
 	return protocol.Beside(lock, role)
@@ -126,7 +125,7 @@ const (
 )
 
 // allows asks ACL DRYRUN. A server without ACL allows what it has, and so does a rule that leaves nothing out. Nothing ever runs.
-func (p *patient) allows(ctx context.Context, use rights.Use, r rights.Right) answer {
+func (p *patient) allows(ctx context.Context, use Use, r Right) answer {
 	if command := topLevel(r); command != "" && !p.exists(ctx, command) {
 		return denied // renamed away, or not there: as good as refused
 	}
@@ -140,9 +139,9 @@ func (p *patient) allows(ctx context.Context, use rights.Use, r rights.Right) an
 		return allowed
 	case err != nil:
 		return untold
-	case r.Kind == rights.Command && strings.Contains(reply, "access"): // the other part of the trial is refused: its key
+	case r.Kind == Command && strings.Contains(reply, "access"): // the other part of the trial is refused: its key
 		return allowed
-	case r.Kind != rights.Command && strings.Contains(reply, "to run"):
+	case r.Kind != Command && strings.Contains(reply, "to run"):
 		return untold
 	}
 	return denied
@@ -165,16 +164,16 @@ func (p *patient) unlimited(ctx context.Context, user string) bool {
 }
 
 // trial is a command that needs the right: it is asked about, and never run.
-func (p *patient) trial(use rights.Use, r rights.Right) []any {
+func (p *patient) trial(use Use, r Right) []any {
 	key := p.lockName()
 	switch r.Kind {
-	case rights.Channel:
+	case Channel:
 		channel := strings.ReplaceAll(r.Name, "*", "lockmigrate-doctor")
-		if r.Name == rights.Invalidate || !use.Has("publish") {
+		if r.Name == invalidate || !use.Has("publish") {
 			return []any{"SUBSCRIBE", channel}
 		}
 		return []any{"PUBLISH", channel, "x"}
-	case rights.Key:
+	case Key:
 		switch {
 		case use.Has("eval"):
 			return []any{"EVAL", "return 1", "1", keyOf(r.Name, key)}

@@ -10,7 +10,6 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
 	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
@@ -40,7 +39,7 @@ func checks(o Options) []check {
 		{"databases", "commandstats and MONITOR count all databases together: evidence about one is evidence about all", databases},
 	}
 	for _, name := range o.uses() {
-		use, ok := rights.Find(name)
+		use, ok := FindUse(name)
 		if ok {
 			list = append(list, check{"rights-" + strings.ReplaceAll(name, " ", "-"), "a right that is missing shows when a lock is taken, waited for or given back; the keys beside the lock's need rights too", rightsOf(use)})
 		}

@@ -15,7 +15,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
+	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -128,7 +128,7 @@ func TestLeastRights(t *testing.T) {
 		b := newBed(t, stage, "jedis-ms")
 		for i, name := range []string{"own", "service"} {
 			args := []any{"SETUSER", name, "on", ">" + name}
-			for _, rule := range rights.Sidecars[i].Rules([]string{"lock:*"}, nil) {
+			for _, rule := range doctor.Sidecars[i].Rules([]string{"lock:*"}, nil) {
 				args = append(args, rule)
 			}
 			b.redis.Do("ACL", args...)

@@ -12,16 +12,16 @@ import (
 	"github.com/stretchr/testify/assert"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
+	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // used are the commands that the packages and the tools use, by the table of rights.
 func used() (names []string) {
-	for _, list := range [][]rights.Use{rights.Packages, rights.Commands} {
+	for _, list := range [][]doctor.Use{doctor.Packages, doctor.Commands} {
 		for _, use := range list {
 			for _, r := range use.Rights {
-				if name, _, _ := strings.Cut(strings.ToUpper(r.Name), "|"); r.Kind == rights.Command && !slices.Contains(names, name) {
+				if name, _, _ := strings.Cut(strings.ToUpper(r.Name), "|"); r.Kind == doctor.Command && !slices.Contains(names, name) {
 					names = append(names, name)
 				}
 			}
@@ -33,7 +33,7 @@ func used() (names []string) {
 
 // frees are the commands that a release needs and an acquisition does not.
 func frees(command string) bool {
-	for _, use := range rights.Packages {
+	for _, use := range doctor.Packages {
 		for _, r := range use.Rights {
 			if r.Frees && strings.EqualFold(r.Name, command) {
 				return true

@@ -1,4 +1,4 @@
-package rights_test
+package doctor_test
 
 import (
 	"context"

@@ -1,4 +1,4 @@
-package rights
+package doctor
 
 import (
 	"fmt"
@@ -7,13 +7,10 @@ import (
 )
 
 // Topologies are what a topology needs besides the use of a lock package.
-var Topologies = []Use{
-	use("cluster", "cluster|slots"),
-	use("sentinel", "?role"),
-}
+var Topologies = table["topologies"]
 
-// all are the uses in the order of the table.
-func all() []Use { return slices.Concat(Packages, Topologies, Commands, Sidecars) }
+// inOrder are the uses in the order of the table of SECURITY.md.
+func inOrder() []Use { return slices.Concat(Packages, Topologies, Commands, Sidecars) }
 
 // names lists the rights of a kind, those that a use can do without in brackets.
 func (u Use) names(kind Kind) string {
@@ -46,13 +43,13 @@ func (u Use) names(kind Kind) string {
 func Markdown() string {
 	var b strings.Builder
 	b.WriteString("| use | as the row | keys | channels | commands |\n|---|---|---|---|---|\n")
-	for i, u := range all() {
+	for i, u := range inOrder() {
 		name := u.Name
 		if at := i - len(Packages); at >= 0 && at < len(Topologies) {
 			name = "in addition, over package " + name
 		}
 		var base Use
-		for _, o := range all()[:i] {
+		for _, o := range inOrder()[:i] {
 			if strings.Fields(o.Name)[0] == strings.Fields(u.Name)[0] && len(o.Rights) > max(len(base.Rights), 4) && u.includes(o.Rights) {
 				base = o
 			}
@@ -80,7 +77,7 @@ func (u Use) includes(rights []Right) bool {
 func Losses() string {
 	var order []string
 	names, seen := map[string][]string{}, map[string]bool{}
-	for _, u := range all() {
+	for _, u := range inOrder() {
 		for _, r := range u.Rights {
 			if r.Without == "" || seen[r.Name] {
 				continue
@@ -104,7 +101,7 @@ func PackageDoc(pkg string) string {
 	b.WriteString("// # Least rights\n//\n")
 	b.WriteString("// An ACL user needs these rights, for its locks' keys and the keys beside them. What is in brackets may be missing:\n")
 	b.WriteString("// SECURITY.md says what is lost then. Every other right that is missing makes an operation fail, and the error names it.\n")
-	b.WriteString("// `lockmigrate doctor` tries them. This text is made from internal/operate/rights, and a test compares it.\n")
+	b.WriteString("// `lockmigrate doctor` tries them. This text is made from internal/operate/doctor/rights.txt, and a test compares it.\n")
 	for _, u := range slices.Concat(Packages, Topologies) {
 		if first, _, _ := strings.Cut(u.Name, " "); first == pkg {
 			fmt.Fprintf(&b, "//\n//   - %s. Keys: %s. Channels: %s.\n//     Commands: %s.\n", u.Name, u.names(Key), u.names(Channel), u.names(Command))

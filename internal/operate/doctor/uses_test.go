@@ -1,4 +1,4 @@
-package rights_test
+package doctor_test
 
 import (
 	"context"
@@ -21,7 +21,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/operate/rights"
+	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 	"github.com/lockmigrate/lockmigrate/pool/sentinel"
@@ -48,7 +48,7 @@ func servers(t *testing.T, use string) []*redistest.Server {
 
 // try runs a scenario as a user with exactly these rights, but one. It returns the keys that are left and what
 // the server refused.
-func try(t *testing.T, all []*redistest.Server, use rights.Use, without *rights.Right) (left, refused []string, err error) {
+func try(t *testing.T, all []*redistest.Server, use doctor.Use, without *doctor.Right) (left, refused []string, err error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 	defer cancel()
@@ -64,7 +64,7 @@ func try(t *testing.T, all []*redistest.Server, use rights.Use, without *rights.
 	}
 	s := all[0]
 	err = scenarios[use.Name].play(&stand{ctx: ctx, pool: pools[0], pools: pools, admin: s.Do,
-		queue: slices.ContainsFunc(use.Rights, func(r rights.Right) bool { return r.Name == ":queue" })})
+		queue: slices.ContainsFunc(use.Rights, func(r doctor.Right) bool { return r.Name == ":queue" })})
 	if s.Do("TYPE", key) == "string" && s.Value(key) == dead { // what the scenario put there itself
 		s.Do("DEL", key)
 	}
@@ -84,16 +84,16 @@ func try(t *testing.T, all []*redistest.Server, use rights.Use, without *rights.
 var taken = regexp.MustCompile(`^(lock:a|\{lock:a\}:(guard|queue|line))$`)
 
 // names tells that an error names a right.
-func names(err error, r rights.Right) bool {
+func names(err error, r doctor.Right) bool {
 	text := strings.ToLower(err.Error())
 	switch r.Kind {
-	case rights.Command:
+	case doctor.Command:
 		command, sub, _ := strings.Cut(r.Name, "|")
 		return regexp.MustCompile(`\b`+regexp.QuoteMeta(command)+`\b`).MatchString(text) && strings.Contains(text, sub)
-	case rights.Channel:
+	case doctor.Channel:
 		return strings.Contains(text, strings.TrimSuffix(r.Name, "*"))
 	}
-	for _, p := range rights.Patterns(r.Name, key) {
+	for _, p := range doctor.Patterns(r.Name, key) {
 		if strings.Contains(text, `"`+p+`"`) || strings.Contains(text, strings.TrimSuffix(strings.ReplaceAll(p, "*}:*", ""), ":*")) {
 			return true
 		}
@@ -118,7 +118,7 @@ func ends(s *redistest.Server, key string) bool {
 // go on where the table says what is lost; and leave no lock behind.
 func TestLeastRights(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
-	for _, use := range rights.Packages {
+	for _, use := range doctor.Packages {
 		t.Run(use.Name, func(t *testing.T) {
 			t.Parallel()
 			all := servers(t, use.Name)
@@ -153,12 +153,12 @@ var update = flag.Bool("update", false, "write the documents instead of comparin
 func TestDocuments(t *testing.T) {
 	root := filepath.Join("..", "..", "..")
 	for _, pkg := range []string{"legacy", "modern", "modern/redisson", "modern/quorum", "compat", "pool/cluster", "pool/sentinel"} {
-		want, err := format.Source([]byte(rights.PackageDoc(filepath.Base(pkg))))
+		want, err := format.Source([]byte(doctor.PackageDoc(filepath.Base(pkg))))
 		require.NoError(t, err)
 		redistest.Document(t, filepath.Join(root, pkg, "rights.go"), string(want), *update)
 	}
-	redistest.Section(t, filepath.Join(root, "SECURITY.md"), "rights", "internal/operate/rights",
-		rights.Markdown()+"\nWithout a right in brackets:\n\n"+rights.Losses(), *update)
+	redistest.Section(t, filepath.Join(root, "SECURITY.md"), "rights", "internal/operate/doctor/rights.txt",
+		doctor.Markdown()+"\nWithout a right in brackets:\n\n"+doctor.Losses(), *update)
 }
 
 // TestSidecarsPage: the lines of docs/sidecar.md grant the service and its sidecar what the table says, which package sidecar's TestLeastRights runs.
@@ -167,9 +167,9 @@ func TestSidecarsPage(t *testing.T) {
 	require.NoError(t, err)
 	lines := regexp.MustCompile(`(?m)^    ACL SETUSER (billing|sidecar) .*$`).FindAllString(string(text), -1)
 	require.Len(t, lines, 2)
-	for i, use := range []rights.Use{rights.Sidecars[1], rights.Sidecars[0]} {
+	for i, use := range []doctor.Use{doctor.Sidecars[1], doctor.Sidecars[0]} {
 		for _, r := range use.Rights {
-			if r.Kind == rights.Command && r.Name != "select" { // the lines are about database 0
+			if r.Kind == doctor.Command && r.Name != "select" { // the lines are about database 0
 				assert.Contains(t, strings.Fields(lines[i]), "+"+r.Name, use.Name)
 			}
 		}
@@ -178,23 +178,23 @@ func TestSidecarsPage(t *testing.T) {
 
 // TestEveryRoleHasAPattern wants the pattern of every role to match the key that the locks use.
 func TestEveryRoleHasAPattern(t *testing.T) {
-	for _, list := range [][]rights.Use{rights.Packages, rights.Commands} {
+	for _, list := range [][]doctor.Use{doctor.Packages, doctor.Commands} {
 		for _, u := range list {
 			for _, r := range u.Rights {
-				if r.Kind == rights.Key {
-					assert.NotEmpty(t, rights.Patterns(r.Name, "lock:*"), r.Name)
+				if r.Kind == doctor.Key {
+					assert.NotEmpty(t, doctor.Patterns(r.Name, "lock:*"), r.Name)
 				}
 			}
 		}
 	}
-	assert.Equal(t, []string{"{lock:*}:queue", "lock:*:queue:"}, rights.Patterns(rights.Queue, "lock:*"))
-	assert.Equal(t, []string{"{7}lock:*:queue:"}, rights.Patterns(rights.Queue, "{7}lock:*"))
+	assert.Equal(t, []string{"{lock:*}:queue", "lock:*:queue:"}, doctor.Patterns(":queue", "lock:*"))
+	assert.Equal(t, []string{"{7}lock:*:queue:"}, doctor.Patterns(":queue", "{7}lock:*"))
 }
 
 // grant makes a user with the rights of modern and of a topology, but one.
-func grant(all []*redistest.Server, topology rights.Use, without *rights.Right) {
-	base, _ := rights.Find("modern")
-	base.Rights = append(append([]rights.Right{}, base.Rights...), topology.Rights...)
+func grant(all []*redistest.Server, topology doctor.Use, without *doctor.Right) {
+	base, _ := doctor.FindUse("modern")
+	base.Rights = append(append([]doctor.Right{}, base.Rights...), topology.Rights...)
 	for _, s := range all {
 		s.Grant("few", base.Rules([]string{"lock:*"}, without)...)
 		s.Do("ACL", "LOG", "RESET")
@@ -210,12 +210,12 @@ func dialFew(ctx context.Context, addr string) (redis.Conn, error) {
 func TestLeastRightsOfTopologies(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	c, g := redistest.NewCluster(t, 3, 0), redistest.NewSentinels(t, 1, 1)
-	for _, topology := range rights.Topologies {
+	for _, topology := range doctor.Topologies {
 		all := c.Masters
 		if topology.Name == "sentinel" {
 			all = g.Servers
 		}
-		tries := []*rights.Right{nil}
+		tries := []*doctor.Right{nil}
 		for _, r := range topology.Rights {
 			tries = append(tries, &r)
 		}
