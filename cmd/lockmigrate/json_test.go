@@ -23,7 +23,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
-	"github.com/lockmigrate/lockmigrate/internal/operate/sweep"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
@@ -149,7 +148,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		}},
 		{"stage history", []func() error{runs("stage", "history", "--namespace", "orders")}},
 		{"stage delete", []func() error{runs("stage", "delete", "--namespace", "orders", "--execute")}},
-		{"sweep", []func() error{func() error { return printSweepEntry(env, full[sweep.Entry]()) }, func() error { return printSweepSummary(env, full[sweep.Summary](), true) }}},
+		{"sweep", []func() error{func() error { return printSweepEntry(env, full[census.SweepEntry]()) }, func() error { return printSweepSummary(env, full[census.Swept](), true) }}},
 		{"verify", []func() error{func() error { return printCertificate(env, full[verify.Certificate]()) }}},
 		{"version", []func() error{document(full[versionInfo]())}},
 	} {

@@ -11,12 +11,12 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/sweep"
 )
 
 func newSweepCommand(env *environment) *cobra.Command {
-	var opts sweep.Options
+	var opts census.SweepOptions
 	var journal string
 	cmd := &cobra.Command{
 		Use:     "sweep [flags]",
@@ -35,7 +35,7 @@ func newSweepCommand(env *environment) *cobra.Command {
 	return cmd
 }
 
-func checkSweepOptions(o sweep.Options) error {
+func checkSweepOptions(o census.SweepOptions) error {
 	switch {
 	case o.Execute && len(o.Match) == 0:
 		return usageError("say which keys are locks with --match PATTERN", "--execute without --match would judge keys by their form alone")
@@ -47,42 +47,42 @@ func checkSweepOptions(o sweep.Options) error {
 	return nil
 }
 
-func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opts sweep.Options, file string) error {
+func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opts census.SweepOptions, file string) error {
 	if opts.Execute {
 		kept, err := openJournal(file)
 		if err != nil {
 			return err
 		}
 		defer kept.close()
-		opts.Journal = func(e sweep.Entry) error { return kept.write(e) }
+		opts.Journal = func(e census.SweepEntry) error { return kept.write(e) }
 		env.note("the journal is %s", quoted(file))
 	}
 	opts.Now = env.now
 	status := env.status()
-	opts.Emit = func(e sweep.Entry) error {
+	opts.Emit = func(e census.SweepEntry) error {
 		if env.isTerminal(env.stdout) {
 			status.Clear()
 		}
 		return printSweepEntry(env, e)
 	}
-	opts.Progress = func(p sweep.Progress) {
+	opts.Progress = func(p census.SweepProgress) {
 		status.Update("sweep: %.0f%%, %s, %s changed%s", 100*max(0, p.Done), counted(p.Scanned, "key"), thousands(p.Changed), timeLeft(p.Elapsed, int(1000*p.Done), 1000))
 	}
-	summary, err := sweep.New(end, opts).Run(ctx)
+	summary, err := census.Sweep(ctx, end, opts)
 	status.Clear()
 	if err == nil || summary.Scanned > 0 {
 		if printErr := printSweepSummary(env, summary, len(opts.Match) > 0); printErr != nil {
 			return printErr
 		}
 	}
-	var apart *sweep.ClockError
+	var apart *census.ClockError
 	if errors.As(err, &apart) {
 		return unsafeError("set the clocks by NTP, or run sweep on a host whose clock is right", "%w", err)
 	}
 	if err != nil && summary.Scanned > 0 && !errors.Is(err, context.Canceled) {
 		return failedError("run it again: what is cleared is no candidate any more", "after %d keys: %w", summary.Scanned, err)
 	}
-	if n := summary.ByResult[sweep.Refused]; err == nil && n > 0 {
+	if n := summary.ByResult[census.Refused]; err == nil && n > 0 {
 		return failedError("see the reason below each key, and run it again", "the server refused %d of %s", n, counted(summary.Candidates, "change"))
 	}
 	if err == nil && summary.Unread > 0 {
@@ -91,13 +91,13 @@ func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 	return err
 }
 
-func printSweepEntry(env *environment, e sweep.Entry) error {
+func printSweepEntry(env *environment, e census.SweepEntry) error {
 	return env.print(e, func(b *strings.Builder) {
 		what := string(e.Action)
 		switch {
-		case e.Result == sweep.Left:
+		case e.Result == census.Left:
 			what = "-"
-		case e.Action == sweep.Expire:
+		case e.Action == census.Expire:
 			what = "expire in " + short(time.Duration(e.TTLMS)*time.Millisecond)
 		}
 		why := "no TTL"
@@ -111,7 +111,7 @@ func printSweepEntry(env *environment, e sweep.Entry) error {
 	})
 }
 
-func printSweepSummary(env *environment, s sweep.Summary, chosen bool) error {
+func printSweepSummary(env *environment, s census.Swept, chosen bool) error {
 	return env.print(map[string]any{"summary": s}, func(b *strings.Builder) {
 		fmt.Fprintf(b, "%s in %.1f s, %s%s\n", counted(s.Scanned, "key"), s.Seconds, counted(s.Candidates, "candidate"), listed(s.ByFormat))
 		switch {

@@ -1,4 +1,4 @@
-package sweep_test
+package census_test
 
 import (
 	"bytes"
@@ -15,13 +15,12 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/sweep"
 )
 
 // BenchmarkUnderLoad lets redis-benchmark read from a server of 1,000,000 keys, a hundredth of them ghosts, and
 // takes the census, or sweeps, until it is done; redis-benchmark itself says what latency its clients had:
 //
-//	LOCKMIGRATE_SUITES=redis go test ./internal/operate/sweep -run - -bench UnderLoad -benchtime 1x
+//	LOCKMIGRATE_SUITES=redis go test ./internal/operate/census -run - -bench UnderLoad -benchtime 1x
 //
 // p99-ms beside that of the run called alone is what the tool adds; keys/s counts the keys that its pattern
 // chooses. "flat out" is 50 clients that ask as fast as they can, so that the server is saturated before the tool
@@ -38,7 +37,7 @@ func BenchmarkUnderLoad(b *testing.B) {
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(b, err)
 
-	ignore := func(sweep.Entry) error { return nil }
+	ignore := func(census.SweepEntry) error { return nil }
 	scan := func(rate int) func(ctx context.Context) (int64, error) {
 		return func(ctx context.Context) (int64, error) {
 			c := census.New(census.Options{Confidence: census.Medium, GhostAfter: time.Hour, Rate: rate, Emit: func(*census.Row) error { return nil }})
@@ -57,11 +56,11 @@ func BenchmarkUnderLoad(b *testing.B) {
 		{"alone", nil},
 		{"scan", scan(0)}, {"scan at 50,000 keys a second", scan(50_000)},
 		{"sweep, dry", func(ctx context.Context) (int64, error) {
-			summary, err := sweep.New(end, sweep.Options{Match: []string{"lock:*"}, GhostAfter: time.Hour, Rate: 100, Emit: ignore}).Run(ctx)
+			summary, err := census.Sweep(ctx, end, census.SweepOptions{Match: []string{"lock:*"}, GhostAfter: time.Hour, Rate: 100, Emit: ignore})
 			return summary.Scanned, err
 		}},
 		{"sweep that removes 100 ghosts a second", func(ctx context.Context) (int64, error) {
-			summary, err := sweep.New(end, sweep.Options{Match: []string{"lock:*"}, GhostAfter: time.Hour, Rate: 100, Execute: true, Emit: ignore, Journal: ignore}).Run(ctx)
+			summary, err := census.Sweep(ctx, end, census.SweepOptions{Match: []string{"lock:*"}, GhostAfter: time.Hour, Rate: 100, Execute: true, Emit: ignore, Journal: ignore})
 			return summary.Scanned, err
 		}},
 	}

@@ -1,4 +1,4 @@
-package sweep_test
+package census_test
 
 import (
 	"context"
@@ -12,8 +12,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/sweep"
 )
 
 // furnish puts ghosts, live locks and keys of others on a server.
@@ -33,32 +33,32 @@ func furnish(s *redistest.Server) {
 }
 
 // chosen are the entries of what was swept, or is to be.
-func chosen(all map[string]sweep.Entry) map[string]sweep.Entry {
-	out := map[string]sweep.Entry{}
+func chosen(all map[string]census.SweepEntry) map[string]census.SweepEntry {
+	out := map[string]census.SweepEntry{}
 	for key, e := range all {
-		if e.Result != sweep.Left {
+		if e.Result != census.Left {
 			out[key] = e
 		}
 	}
 	return out
 }
 
-func run(t *testing.T, s *redistest.Server, o sweep.Options) (sweep.Summary, map[string]sweep.Entry) {
+func run(t *testing.T, s *redistest.Server, o census.SweepOptions) (census.Swept, map[string]census.SweepEntry) {
 	t.Helper()
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	entries := map[string]sweep.Entry{}
+	entries := map[string]census.SweepEntry{}
 	o.Match = []string{"lock:*"}
 	if o.GhostAfter == 0 {
 		o.GhostAfter = time.Hour
 	}
-	o.Emit = func(e sweep.Entry) error { entries[string(append([]byte(nil), keyOf(e)...))] = e; return nil }
-	summary, err := sweep.New(end, o).Run(context.Background())
+	o.Emit = func(e census.SweepEntry) error { entries[string(append([]byte(nil), keyOf(e)...))] = e; return nil }
+	summary, err := census.Sweep(context.Background(), end, o)
 	require.NoError(t, err)
 	return summary, entries
 }
 
-func keyOf(e sweep.Entry) []byte {
+func keyOf(e census.SweepEntry) []byte {
 	if e.KeyBytes != nil {
 		return e.KeyBytes
 	}
@@ -72,40 +72,40 @@ func TestProgressWithinAPage(t *testing.T) {
 		s.Do("SET", fmt.Sprint("lock:", i), "1700000000123")
 	}
 	told := map[int64]bool{}
-	run(t, s, sweep.Options{Execute: true, Journal: func(sweep.Entry) error { return nil }, Progress: func(p sweep.Progress) { told[p.Changed] = true }})
+	run(t, s, census.SweepOptions{Execute: true, Journal: func(census.SweepEntry) error { return nil }, Progress: func(p census.SweepProgress) { told[p.Changed] = true }})
 	assert.Len(t, told, 21, "from none to all")
 }
 
 func TestSweep(t *testing.T) {
 	s := redistest.Real(t)
 	furnish(s)
-	summary, found := run(t, s, sweep.Options{Tokens: true})
+	summary, found := run(t, s, census.SweepOptions{Tokens: true})
 	assert.Len(t, chosen(found), 4)
-	assert.EqualValues(t, 4, summary.ByResult[sweep.Planned])
+	assert.EqualValues(t, 4, summary.ByResult[census.Planned])
 	assert.EqualValues(t, 11, s.Do("DBSIZE"), "dry")
 	for key, why := range map[string]string{"lock:expired": "--ghost-after", "lock:settings": "application", "lock:attempts": "application", "lock:flag": "application"} {
-		assert.Equal(t, sweep.Left, found[key].Result, key)
+		assert.Equal(t, census.Left, found[key].Result, key)
 		assert.Contains(t, found[key].Note, why, key)
 	}
 
-	var journal []sweep.Result
-	summary, found = run(t, s, sweep.Options{Execute: true, Journal: func(e sweep.Entry) error { journal = append(journal, e.Result); return nil }})
-	assert.EqualValues(t, 3, summary.ByResult[sweep.Done], summary)
-	assert.Equal(t, sweep.Remove, found["lock:ghost"].Action)
-	assert.Equal(t, sweep.Remove, found["lock:\xff\x00ghost"].Action)
-	assert.Equal(t, sweep.Expire, found["lock:redisson"].Action)
+	var journal []census.Result
+	summary, found = run(t, s, census.SweepOptions{Execute: true, Journal: func(e census.SweepEntry) error { journal = append(journal, e.Result); return nil }})
+	assert.EqualValues(t, 3, summary.ByResult[census.Done], summary)
+	assert.Equal(t, census.Remove, found["lock:ghost"].Action)
+	assert.Equal(t, census.Remove, found["lock:\xff\x00ghost"].Action)
+	assert.Equal(t, census.Expire, found["lock:redisson"].Action)
 	assert.EqualValues(t, 0, s.Do("EXISTS", "lock:ghost", "lock:\xff\x00ghost"))
 	assert.Greater(t, s.Do("PTTL", "lock:redisson"), int64(3_000_000))
 	assert.EqualValues(t, 5, s.Do("EXISTS", "lock:live", "lock:expired", "lock:token", "lock:modern", "other:login"))
 	assert.EqualValues(t, -1, s.Do("PTTL", "lock:token"), "tokens are left alone unless asked for")
 
-	const before, after = sweep.Planned, sweep.Done
-	assert.Equal(t, []sweep.Result{before, after, before, after, before, after}, journal, "a line before and one after each change")
+	const before, after = census.Planned, census.Done
+	assert.Equal(t, []census.Result{before, after, before, after, before, after}, journal, "a line before and one after each change")
 
-	summary, _ = run(t, s, sweep.Options{Execute: true, Journal: func(sweep.Entry) error { return nil }})
+	summary, _ = run(t, s, census.SweepOptions{Execute: true, Journal: func(census.SweepEntry) error { return nil }})
 	assert.Zero(t, summary.Candidates, "a second run finds nothing")
-	_, found = run(t, s, sweep.Options{Execute: true, Tokens: true, TTL: time.Minute, Journal: func(sweep.Entry) error { return nil }})
-	assert.Equal(t, sweep.Done, found["lock:token"].Result)
+	_, found = run(t, s, census.SweepOptions{Execute: true, Tokens: true, TTL: time.Minute, Journal: func(census.SweepEntry) error { return nil }})
+	assert.Equal(t, census.Done, found["lock:token"].Result)
 	assert.Greater(t, s.Do("PTTL", "lock:token"), int64(50_000))
 	for _, key := range []string{"lock:settings", "lock:attempts", "lock:flag"} {
 		assert.EqualValues(t, -1, s.Do("PTTL", key), "%s is the application's", key)
@@ -128,17 +128,17 @@ func TestAWrongClockSweepsNothing(t *testing.T) {
 		s.Do("SET", "lock:live", fmt.Sprint(time.Now().Add(c.host+30*time.Second).UnixMilli())) // live by the host
 		for _, execute := range []bool{false, true} {
 			told := 0
-			_, err := sweep.New(end, sweep.Options{
-				Match: []string{"lock:*"}, GhostAfter: time.Minute, Execute: execute, Journal: func(sweep.Entry) error { return nil },
+			_, err := census.Sweep(context.Background(), end, census.SweepOptions{
+				Match: []string{"lock:*"}, GhostAfter: time.Minute, Execute: execute, Journal: func(census.SweepEntry) error { return nil },
 				Now: func() time.Time { return time.Now().Add(c.host) },
-				Emit: func(e sweep.Entry) error {
-					if e.Result != sweep.Left {
+				Emit: func(e census.SweepEntry) error {
+					if e.Result != census.Left {
 						told++
 					}
 					return nil
 				},
-			}).Run(context.Background())
-			var apart *sweep.ClockError
+			})
+			var apart *census.ClockError
 			assert.Equal(t, c.refused, errors.As(err, &apart), "%+v: %v", c, err)
 			assert.EqualValues(t, 1, s.Do("EXISTS", "lock:live"), "%+v", c)
 			assert.Zero(t, told, "%+v", c)
@@ -153,9 +153,9 @@ func TestOverByBothClocks(t *testing.T) {
 	s.Step(50 * time.Second)
 	s.Do("SET", "lock:a", fmt.Sprint(time.Now().Add(-20*time.Second).UnixMilli())) // 70 s ago by the server
 	s.Do("SET", "lock:b", fmt.Sprint(time.Now().Add(-time.Hour).UnixMilli()))
-	_, found := run(t, s.Server, sweep.Options{GhostAfter: time.Minute, Execute: true, Journal: func(sweep.Entry) error { return nil }})
-	assert.Equal(t, sweep.Left, found["lock:a"].Result)
-	assert.Equal(t, sweep.Done, found["lock:b"].Result)
+	_, found := run(t, s.Server, census.SweepOptions{GhostAfter: time.Minute, Execute: true, Journal: func(census.SweepEntry) error { return nil }})
+	assert.Equal(t, census.Left, found["lock:a"].Result)
+	assert.Equal(t, census.Done, found["lock:b"].Result)
 	assert.EqualValues(t, 1, s.Do("EXISTS", "lock:a"))
 }
 
@@ -165,10 +165,10 @@ func TestUncertainHashes(t *testing.T) {
 	s.Do("HSET", "lock:settings", "retries", "3")
 	s.Do("HSET", "lock:reentrant", "7f9c24e8-3b12-4fef-91e0-5b7e6c1d2a30", "1")
 	s.Do("SET", "lock:bridge", "7000000000000000001")
-	_, found := run(t, s, sweep.Options{Execute: true, Journal: func(sweep.Entry) error { return nil }})
+	_, found := run(t, s, census.SweepOptions{Execute: true, Journal: func(census.SweepEntry) error { return nil }})
 	assert.Empty(t, chosen(found))
 	assert.Len(t, found, 3)
-	_, found = run(t, s, sweep.Options{Execute: true, Tokens: true, Journal: func(sweep.Entry) error { return nil }})
+	_, found = run(t, s, census.SweepOptions{Execute: true, Tokens: true, Journal: func(census.SweepEntry) error { return nil }})
 	assert.Len(t, chosen(found), 2)
 	assert.EqualValues(t, -1, s.Do("PTTL", "lock:settings"))
 	assert.Greater(t, s.Do("PTTL", "lock:bridge"), int64(0))
@@ -180,8 +180,8 @@ func TestAClientComesInBetween(t *testing.T) {
 	s := redistest.Real(t)
 	furnish(s)
 	taken := fmt.Sprint(time.Now().Add(time.Minute).UnixMilli())
-	_, found := run(t, s, sweep.Options{Execute: true, Tokens: true, Journal: func(e sweep.Entry) error {
-		if e.Result != sweep.Planned {
+	_, found := run(t, s, census.SweepOptions{Execute: true, Tokens: true, Journal: func(e census.SweepEntry) error {
+		if e.Result != census.Planned {
 			return nil
 		}
 		if e.Key == "lock:redisson" {
@@ -193,7 +193,7 @@ func TestAClientComesInBetween(t *testing.T) {
 	}})
 	assert.Len(t, chosen(found), 4)
 	for key, e := range chosen(found) {
-		assert.Equal(t, sweep.Changed, e.Result, key)
+		assert.Equal(t, census.Changed, e.Result, key)
 		if key != "lock:redisson" {
 			assert.Equal(t, taken, s.Value(key))
 		}
@@ -207,7 +207,7 @@ func TestJournalFirst(t *testing.T) {
 	furnish(s)
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	_, err = sweep.New(end, sweep.Options{Match: []string{"lock:*"}, GhostAfter: time.Hour, Execute: true, Journal: func(sweep.Entry) error { return os.ErrClosed }}).Run(context.Background())
+	_, err = census.Sweep(context.Background(), end, census.SweepOptions{Match: []string{"lock:*"}, GhostAfter: time.Hour, Execute: true, Journal: func(census.SweepEntry) error { return os.ErrClosed }})
 	assert.ErrorIs(t, err, os.ErrClosed)
 	assert.EqualValues(t, 11, s.Do("DBSIZE"))
 }
@@ -234,7 +234,7 @@ func TestARefusalOfEachKeyIsNoEmptySweep(t *testing.T) {
 	})
 	end, err := endpoint.Parse(link.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)
-	summary, err := sweep.New(end, sweep.Options{Match: []string{"lock:*"}, GhostAfter: time.Hour}).Run(t.Context())
+	summary, err := census.Sweep(t.Context(), end, census.SweepOptions{Match: []string{"lock:*"}, GhostAfter: time.Hour})
 	s.Do("SCRIPT", "KILL")
 	<-ended
 	require.ErrorContains(t, err, "a script is keeping the server busy")
