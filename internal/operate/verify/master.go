@@ -117,9 +117,10 @@ func (m *master) begin(ctx context.Context) error {
 	if r.stats[canary].Calls < 1 {
 		m.breaks("INFO does not count our own ECHO: this server has no commandstats")
 	}
-	m.first, m.ruled = m.last, m.excludedNow(ctx)
 	m.awaitParked(ctx)
-	if m.facts.Moves = m.moves(ctx); m.facts.Moves == "" {
+	if m.first.text != "" { // of a run that this one follows
+		m.slotsStayed(ctx)
+	} else if m.first, m.ruled, m.facts.Moves = m.last, m.excludedNow(ctx), m.moves(ctx); m.facts.Moves == "" {
 		m.q.warn(m.addr + ": " + movesUnknown)
 	}
 	if major := majorOf(r.version); major == 6 {
@@ -195,7 +196,6 @@ func (m *master) look(ctx context.Context) error {
 	m.looks = append(m.looks, look{mark: mark, at: now.at, stats: now.stats, tap: m.tap, clients: clients})
 	m.last = now
 	m.settle(false)
-	m.warnUnwatched()
 	m.poll(ctx)
 	m.hear()
 	m.name(ctx)
@@ -329,8 +329,11 @@ func (m *master) follow(ctx context.Context) {
 		if o.Whole && m.tap == nil {
 			m.open(ctx)
 		}
-		if m.look(ctx) == nil && begun { // the next one covers the time of one that failed
-			m.save(ctx)
+		if m.look(ctx) == nil { // the next one covers the time of one that failed
+			m.warnUnwatched()
+			if begun {
+				m.save(ctx)
+			}
 		}
 		m.q.tell()
 		next := time.Now().Add(o.Look)
@@ -357,9 +360,7 @@ func (m *master) finish(ctx context.Context) {
 	if err := m.look(ctx); err != nil && !errors.Is(err, context.Canceled) {
 		m.breaks("it could not be read at the end: " + endOf(err))
 	}
-	if now := m.moves(ctx); now != m.facts.Moves {
-		m.breaks(fmt.Sprintf("slots may have moved, to a node that was not looked at: CLUSTER INFO and the counters told %q at the start and %q at the end", m.facts.Moves, now))
-	}
+	m.slotsStayed(ctx)
 	switch clients, err := m.parked(ctx, false); {
 	case err != nil:
 		m.breaks("it is not known whether it holds commands back: grant +client|list: " + endOf(err))
@@ -369,6 +370,19 @@ func (m *master) finish(ctx context.Context) {
 	m.awaitLast(ctx)
 	m.closeTap("")
 	m.settle(true)
-	m.facts.Commands = m.tallied()
-	m.facts.Ruled = unchanged(m.ruled, ruled, m.first, m.last)
+	m.facts = m.soFar(unchanged(m.ruled, ruled, m.first, m.last))
+}
+
+// slotsStayed breaks the counters where slots may have moved since the start.
+func (m *master) slotsStayed(ctx context.Context) {
+	if now := m.moves(ctx); now != m.facts.Moves {
+		m.breaks(fmt.Sprintf("slots may have moved, to a node that was not looked at: CLUSTER INFO and the counters told %q at the start and %q since", m.facts.Moves, now))
+	}
+}
+
+// soFar are the facts with the commands that are accounted for, and those of them that the rules exclude.
+func (m *master) soFar(ruled []string) Master {
+	facts := m.facts
+	facts.Commands, facts.Ruled = m.tallied(), ruled
+	return facts
 }

@@ -3,7 +3,6 @@ package verify
 import (
 	"context"
 	"encoding/json"
-	"fmt"
 	"io"
 	"maps"
 	"slices"
@@ -30,10 +29,9 @@ type Saved struct {
 // MasterSaved is one master at a moment at which all that MONITOR had shown was accounted for.
 type MasterSaved struct {
 	At      time.Time        `json:"at"`
-	Facts   Master           `json:"facts"`
+	Facts   Master           `json:"facts"` // Ruled is of the start
 	First   string           `json:"first"` // INFO, at the start
 	Last    string           `json:"last"`
-	Ruled   []string         `json:"ruled,omitempty"`
 	Log     map[string]int64 `json:"log,omitempty"`
 	Clients []Client         `json:"clients,omitempty"`
 	Others  []Client         `json:"unexplained,omitempty"`
@@ -62,12 +60,17 @@ func (s Saved) Known() Evidence {
 	return e
 }
 
-// Lost are the obligations that this run cannot discharge any more, whatever comes.
-func (s Saved) Lost() (why []string) {
+// Lost are the obligations that the run cannot discharge any more: it begins again where it goes on.
+func (s Saved) Lost() []string {
 	e := s.Known()
+	return e.lost()
+}
+
+// lost are the obligations that a run with this evidence cannot discharge any more, whatever comes.
+func (e *Evidence) lost() (why []string) {
 	for _, d := range duties {
 		if slices.Contains([]string{"counters", "commands", "denials"}, d.id) {
-			if yes, evidence := d.asks(&e); !yes {
+			if yes, evidence := d.asks(e); !yes {
 				why = append(why, evidence)
 			}
 		}
@@ -89,10 +92,9 @@ func (m *master) save(ctx context.Context) {
 		return
 	}
 	m.savedAt = time.Now()
-	m.facts.Commands = m.tallied()
-	state := MasterSaved{At: m.looks[0].at, First: m.first.text, Last: m.last.text, Ruled: m.ruled, Log: maps.Clone(m.log.Totals)}
+	state := MasterSaved{At: m.looks[0].at, First: m.first.text, Last: m.last.text, Log: maps.Clone(m.log.Totals)}
 	state.Clients, state.Others = m.found()
-	state.Facts = m.facts
+	state.Facts = m.soFar(m.ruled)
 	q.telling.Lock()
 	defer q.telling.Unlock()
 	q.states[m] = state
@@ -124,102 +126,60 @@ func (q *inquiry) sameNamespace() error {
 	return nil
 }
 
-// resume goes on where the run stood that this one follows. Where the counters do not show that nothing ran in between, the window begins
-// again. What was seen stays seen.
-func (q *inquiry) resume(ctx context.Context) {
+// resume goes on where the run stood that this one follows. The gap between them is one more interval between two looks, without MONITOR. Where
+// the run can come to nothing any more, or the gap costs it an obligation, the window begins again. What was seen stays seen.
+func (q *inquiry) resume(ctx context.Context, addrs []string) error {
 	s := q.opts.Resume
 	if s == nil {
-		return
+		return q.open(ctx, addrs, nil)
 	}
 	known := s.Known()
 	sees(&q.facts.Seen, known.Seen...)
 	sees(&q.facts.Unexplained, known.Unexplained...)
 	q.touched(append(known.Matched, q.matched()...)...)
-	if len(s.Masters) == 0 {
-		return
-	}
-	gap := Gap{From: s.Masters[0].At.UTC(), To: time.Now().UTC()}
 	was := map[string]*MasterSaved{}
-	for i := range s.Masters {
-		was[s.Masters[i].Facts.Addr] = &s.Masters[i]
-		if s.Masters[i].At.Before(gap.From) {
-			gap.From = s.Masters[i].At.UTC()
+	for i, m := range s.Masters {
+		was[m.Facts.Addr] = &s.Masters[i]
+	}
+	lost := s.Lost()
+	if !slices.Equal(slices.Sorted(maps.Keys(was)), slices.Sorted(slices.Values(addrs))) {
+		lost = append(lost, "the masters are others")
+	}
+	if len(lost) == 0 {
+		if err := q.open(ctx, addrs, was); err != nil {
+			return err
 		}
-	}
-	if len(was) != len(q.masters) {
-		gap.Restarted = "the masters are others"
-	}
-	for _, m := range q.masters {
-		switch before := was[m.addr]; {
-		case gap.Restarted != "":
-		case before == nil:
-			gap.Restarted = "the masters are others"
-		default:
-			if why := m.ranSince(before); why != "" {
-				gap.Restarted = m.addr + ": " + why
-			}
+		e := Evidence{}
+		for _, m := range q.masters {
+			m.awaitLast(ctx)
+			e.Masters = append(e.Masters, m.soFar(unchanged(m.ruled, m.excludedNow(ctx), m.first, m.last)))
 		}
+		lost = e.lost()
 	}
-	q.facts.Gaps = append(slices.Clone(s.Evidence.Gaps), gap)
-	if gap.Restarted != "" {
-		q.warn("the window begins again: " + gap.Restarted)
-		return
+	q.facts.Gaps = append(slices.Clone(s.Evidence.Gaps), Gap{From: s.At.UTC(), To: time.Now().UTC(), Restarted: strings.Join(lost, "; ")})
+	if len(lost) > 0 {
+		q.warn("the window begins again: " + strings.Join(lost, "; "))
+		q.found() // what was denied in the gap
+		q.close()
+		return q.open(ctx, addrs, nil)
 	}
 	q.base, q.facts.Started = seconds(s.Evidence.LookedSeconds), s.Evidence.Started
 	q.before, q.whyBefore = s.Before, s.Why
 	if q.before == nil {
 		q.before = map[string]value{}
 	}
-	for _, m := range q.masters {
-		m.follows(ctx, was[m.addr])
-	}
+	return nil
 }
 
-// ranSince tells why the counters do not show that nothing ran since a master's state, empty if they do.
-func (m *master) ranSince(s *MasterSaved) string {
-	was := readInfo(s.Last)
-	if why := broken(was, m.last); why != "" {
-		return why
-	}
-	ruled := unchanged(s.Ruled, m.ruled, readInfo(s.First), m.last)
-	var ran []string
-	for _, name := range slices.Sorted(maps.Keys(m.last.stats)) {
-		if n := m.last.stats[name].Calls - was.stats[name].Calls; n > 0 && m.mayWrite(name) && !slices.Contains(ruled, name) {
-			ran = append(ran, fmt.Sprintf("%d %s", n, strings.ToUpper(name)))
-		}
-	}
-	if len(ran) == 0 {
-		return ""
-	}
-	return strings.Join(ran, ", ") + " ran while nobody looked"
-}
-
-// follows makes the gap one more interval between two looks, without MONITOR.
-func (m *master) follows(ctx context.Context, s *MasterSaved) {
-	was, now := readInfo(s.Last), m.facts
-	m.facts = s.Facts
+// follows lets the next look be one after that of a state.
+func (m *master) follows(s *MasterSaved) {
+	now := m.facts
+	m.facts, m.ruled = s.Facts, s.Facts.Ruled
+	m.facts.Writes, m.facts.TableWhy, m.facts.Named, m.facts.NamedWhy = now.Writes, now.TableWhy, now.Named, now.NamedWhy
 	for _, c := range s.Facts.Commands {
 		*m.ran(c.Name) = c
 	}
-	m.facts.Writes = min(m.facts.Writes, now.Writes)
-	m.facts.Looks += now.Looks
-	m.facts.Canary += max(0, m.last.stats[canary].Calls-was.stats[canary].Calls)
-	redirected, others := refused(was, m.last)
-	m.facts.Redirected += redirected
-	m.facts.Refused += others
-	m.facts.CountsDenied = m.facts.CountsDenied && now.CountsDenied
-	m.facts.Named = m.facts.Named && now.Named
-	m.facts.LogRead = m.facts.LogRead && now.LogRead
-	m.facts.Refuses = strings.Join(slices.DeleteFunc([]string{m.facts.Refuses, now.Refuses}, func(s string) bool { return s == "" }), "; ")
-	if now.Partial != "" {
-		m.facts.Partial = now.Partial
-	}
-	for _, why := range now.Breaks {
-		m.breaks(why)
-	}
-	m.looks = append([]look{{at: was.at, stats: was.stats}}, m.looks...)
-	m.first, m.ruled = readInfo(s.First), s.Ruled
-	m.seen += s.Facts.Unexplained
+	m.first, m.last = readInfo(s.First), readInfo(s.Last)
+	m.looks = []look{{at: s.At, stats: m.last.stats}}
 	m.log.Totals = s.Log
-	m.poll(ctx) // what was denied in the gap
 }

@@ -106,27 +106,49 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 	if err != nil {
 		return Certificate{}, err
 	}
-	defer func() {
-		for _, m := range q.masters {
-			m.closeTap("")
-			_ = m.conn.Close()
-		}
-	}()
+	defer q.close()
+	if err := q.resume(ctx, addrs); err != nil {
+		return Certificate{}, err
+	}
+	q.watch(ctx, addrs)
+	return Certify(q.facts), nil
+}
+
+// open takes the first look at each master, of some as one after a state of another run.
+func (q *inquiry) open(ctx context.Context, addrs []string, states map[string]*MasterSaved) error {
 	for _, addr := range addrs {
 		m, err := newMaster(ctx, q, addr)
 		if err != nil {
-			return Certificate{}, err
+			return err
 		}
 		q.masters = append(q.masters, m)
+		if s := states[addr]; s != nil {
+			m.follows(s)
+		}
 	}
 	for _, m := range q.masters {
 		if err := m.begin(ctx); err != nil {
-			return Certificate{}, err
+			return err
 		}
 	}
-	q.resume(ctx)
-	q.watch(ctx, addrs)
-	return Certify(q.facts), nil
+	return nil
+}
+
+func (q *inquiry) close() {
+	for _, m := range q.masters {
+		m.closeTap("")
+		_ = m.conn.Close()
+	}
+	q.masters = nil
+}
+
+// found takes in whom the masters have seen.
+func (q *inquiry) found() {
+	for _, m := range q.masters {
+		legacy, others := m.found()
+		sees(&q.facts.Seen, legacy...)
+		sees(&q.facts.Unexplained, others...)
+	}
 }
 
 // watch looks until the window is over, and then for the last time.
@@ -171,11 +193,9 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	if q.opts.OnlyMembers {
 		q.lastClaims(last)
 	}
+	q.found()
 	for _, m := range q.masters {
-		legacy, others := m.found()
 		q.facts.Masters = append(q.facts.Masters, m.facts)
-		sees(&q.facts.Seen, legacy...)
-		sees(&q.facts.Unexplained, others...)
 	}
 	q.facts.Matched = q.matched()
 	if q.facts.Finished {
