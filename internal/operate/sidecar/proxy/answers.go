@@ -23,26 +23,15 @@ func (c *conn) copyReplies() {
 		c.tell()
 	}()
 	var b buffer
-	from, to, counted := c.fromUp, newSink(c.down), 0 // b[:counted] is counted, and the rest of b may be a NOSCRIPT
+	counted := 0 // b[:counted] is counted, and the rest of b may be a NOSCRIPT
 	if unsent := c.unsent; len(unsent) > 0 {
 		if c.unsent = nil; !c.reply(unsent) {
 			return
 		}
 	}
-	quick := func() bool {
-		if c.late() {
-			return false
-		}
-		if counted = c.count(&b, counted, false); counted < b.n {
-			return !c.refused
-		}
-		b.drop(to.try(b.bytes()))
-		counted = b.n
-		return b.n == 0 && c.replies.body < splicedFrom
-	}
 	var err error
 	for err == nil {
-		err = from.read(&b, quick)
+		err = c.toUp.read(&b)
 		if c.late() {
 			c.endBy(notTheClient)
 			reset(c.up)
@@ -57,8 +46,7 @@ func (c *conn) copyReplies() {
 				return
 			}
 		}
-		counted = c.count(&b, counted, true)
-		if from = c.fromUp; counted < b.n && err == nil {
+		if counted = c.count(&b, counted); counted < b.n && err == nil {
 			continue
 		}
 		if counted = 0; b.n > 0 {
@@ -91,7 +79,7 @@ func (c *conn) copyReplies() {
 
 // reply writes to the client.
 func (c *conn) reply(b []byte) bool {
-	_, err := c.down.Write(b)
+	_, err := c.toDown.Write(b)
 	if err != nil { // the client is gone
 		c.endBy(theClient)
 		reset(c.up)
@@ -101,23 +89,23 @@ func (c *conn) reply(b []byte) bool {
 }
 
 // count counts the replies in b from a place on, and takes a refusal out of b whose request goes again. It stops where the beginning of one stands
-// at the end of b, and before one that may have to go elsewhere, unless it may wait for that.
-func (c *conn) count(b *buffer, from int, waits bool) (counted int) {
+// at the end of b.
+func (c *conn) count(b *buffer, from int) (counted int) {
 	ended := int64(0)
-	c.refused = false
 	for counted = from; counted < b.n; {
 		rest := b.bytes()[counted:]
 		if script := c.called.Load(); script != nil && rest[0] != '>' && c.replies.between() {
 			end := bytes.IndexByte(rest, '\n')
 			n := min(len(rest), len(noScript))
 			missing, refused := script.text != nil && bytes.Equal(rest[:n], noScript[:n]), c.server.opts.Follow != nil && rest[0] == '-'
-			if c.refused = refused && end >= 0 && !waits; c.refused || end < 0 && (missing || refused) {
-				break
-			}
 			switch {
+			case end < 0 && (missing || refused):
+				c.answered.Add(ended)
+				c.tell()
+				return counted
 			case missing:
 				c.again = bytes.Replace(c.again, script.digest, script.text, 1)
-				_, _ = c.up.Write(c.again)
+				_, _ = c.toUp.Write(c.again)
 			case refused && c.follow(string(rest[1:end])):
 			default:
 				c.called.Store(nil)
@@ -160,24 +148,24 @@ func (c *conn) follow(refusal string) bool {
 	if !elsewhere {
 		time.Sleep(5 * time.Millisecond)
 	}
-	_, err := c.up.Write(c.again)
+	_, err := c.toUp.Write(c.again)
 	return err == nil
 }
 
 // introduce tells a node what the client has said to the one before.
 func (c *conn) introduce(up net.Conn) error {
 	_ = up.SetReadDeadline(time.Now().Add(followFor))
-	in, err := source{conn: up}, error(nil) // read as TLS is, for a moment
+	server, err := newPeer(up), error(nil)
 	for _, name := range said {
 		request := c.client.Said[name]
 		if request == nil {
 			continue
 		}
-		_, err = up.Write(request)
+		_, err = server.Write(request)
 		var b buffer
 		var r replies
 		for ended := false; err == nil && !ended; b.n = 0 {
-			if err = in.read(&b, nil); err == nil {
+			if err = server.read(&b); err == nil {
 				_, ended = r.next(b.bytes())
 			}
 		}

@@ -3,6 +3,8 @@ package proxy
 import (
 	"net"
 	"sync"
+
+	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
 // bufferSize is what one read takes at most: as much as Redis reads at once. It has room for a pipeline, and for most values.
@@ -57,30 +59,38 @@ func (f *buffer) free() {
 	}
 }
 
-// idleSize is what a read waits with where waiting needs memory.
+// idleSize is how much memory a read waits with.
 const idleSize = 512
 
-// encrypted reads a connection that must be given memory to wait with: a little, and more while much comes.
-type encrypted struct {
+// peer reads and writes a connection. A read waits with a little memory, and takes more at once while much comes.
+type peer struct {
+	net.Conn
 	little []byte
-	much   bool // the last read filled what it was given
+	much   bool  // the last read filled what it was given
+	over   error // it has ended in a loop
 }
 
-func (e *encrypted) read(conn net.Conn, to *buffer) error {
-	if e.much || to.n > 0 {
-		n, err := conn.Read(to.room())
+func newPeer(conn net.Conn) *peer { return &peer{Conn: rawconn.Quiet(conn)} }
+
+// read appends what comes to a buffer.
+func (p *peer) read(to *buffer) error {
+	if p.over != nil {
+		return p.over
+	}
+	if p.much || to.n > 0 {
+		n, err := p.Read(to.room())
 		to.n += n
-		e.much = n >= idleSize
+		p.much = n >= idleSize
 		return err
 	}
 	to.rest()
-	if e.little == nil {
-		e.little = make([]byte, idleSize)
+	if p.little == nil {
+		p.little = make([]byte, idleSize)
 	}
-	n, err := conn.Read(e.little)
+	n, err := p.Read(p.little)
 	if n > 0 {
-		to.n = copy(to.room(), e.little[:n])
+		to.n = copy(to.room(), p.little[:n])
 	}
-	e.much = n == idleSize
+	p.much = n == idleSize
 	return err
 }

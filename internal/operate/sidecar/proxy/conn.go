@@ -27,6 +27,8 @@ type conn struct {
 	client   Client
 	rewriter Rewriter
 	down, up net.Conn // towards the client, towards the server
+	toDown   *peer    // what reads and writes them
+	toUp     *peer
 	framer   framer
 	in       buffer
 	out      []byte // what goes up, when it is not what came
@@ -34,8 +36,6 @@ type conn struct {
 	taken    int    // bytes of in that are done with when it is gone
 	holding  bool   // the Rewriter holds the first request of in
 	apart    bool   // that request waits until all before it are answered
-	fromDown *source
-	fromUp   *source
 	ended    atomic.Bool
 	endedBy  atomic.Int32 // the first of the sides below; 0 while it lasts
 	began    time.Time
@@ -45,14 +45,13 @@ type conn struct {
 	answered atomic.Int64
 	called   atomic.Pointer[Script] // of the request that may have to go again, until its reply begins: nothing is sent before
 	again    []byte                 // that request
-	refused  bool                   // its refusal has come, and is to be followed
 	since    time.Time              // when it was sent
 	bound    atomic.Pointer[bound]  // of requests that may not be answered later
 	waits    atomic.Bool            // requests waits for a change, which news tells
 	news     chan struct{}
 
 	// A loop serves the connection while it can: no goroutine has it then, and it has no net.Conn.
-	mu      sync.Mutex // of down, up and their sources, from connect on
+	mu      sync.Mutex // of down, up and their peers, from connect on
 	cut     bool       // it is to end; with mu
 	loop    *loop
 	looped  atomic.Bool // it is in the loop; changes with the loop's mutex

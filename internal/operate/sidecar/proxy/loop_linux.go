@@ -131,7 +131,7 @@ func (c *conn) unpark() {
 func (s *Server) park(c *conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cut || len(s.loops) == 0 || c.fromDown.raw == nil || c.fromUp.raw == nil {
+	if c.cut || len(s.loops) == 0 {
 		return false
 	}
 	down, up := descriptor(c.down), descriptor(c.up)
@@ -140,7 +140,7 @@ func (s *Server) park(c *conn) bool {
 		return false
 	}
 	_, _ = c.down.Close(), c.up.Close() // the connections live on in the other descriptors
-	c.down, c.up, c.fromDown, c.fromUp = nil, nil, nil, nil
+	c.down, c.up, c.toDown, c.toUp = nil, nil, nil, nil
 	c.sockets = [2]int{down, up}
 	l := s.loops[c.client.ID%int64(len(s.loops))]
 	c.loop = l
@@ -159,11 +159,14 @@ func (s *Server) park(c *conn) bool {
 	return true
 }
 
-// descriptor returns another descriptor of a socket.
+// descriptor returns another descriptor of a socket; -1 where a connection is more than that, as with TLS.
 func descriptor(conn net.Conn) (other int) {
 	other = -1
-	raw, err := conn.(syscall.Conn).SyscallConn()
-	if err == nil {
+	socket, plain := conn.(syscall.Conn)
+	if !plain {
+		return other
+	}
+	if raw, err := socket.SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { other, _ = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
 	}
 	return other
@@ -196,8 +199,8 @@ func (c *conn) unloop() error {
 		return failed
 	}
 	c.down, c.up = both[0], both[1]
-	c.fromDown, c.fromUp = newSource(c.down), newSource(c.up)
-	c.fromDown.err, c.fromUp.err = c.over[0], c.over[1]
+	c.toDown, c.toUp = newPeer(c.down), newPeer(c.up)
+	c.toDown.over, c.toUp.over = c.over[0], c.over[1]
 	if c.cut {
 		_, _ = c.down.Close(), c.up.Close()
 	}
@@ -249,7 +252,7 @@ func (c *conn) fromServer(b *buffer) bool {
 	if c.over[1] = receive(c.sockets[1], b); c.over[1] != nil {
 		return false
 	}
-	c.count(b, 0, false)
+	c.count(b, 0)
 	all := b.bytes()
 	b.n = 0
 	if n := send(c.sockets[0], all); n < len(all) {

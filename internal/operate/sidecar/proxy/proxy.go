@@ -220,7 +220,6 @@ func (s *Server) shut(why string) {
 	s.over, s.open = why, false
 	for _, d := range s.doors {
 		if d.listener != nil {
-			noMore(d.listener)
 			lastCall(d.listener)
 		}
 	}
@@ -426,10 +425,10 @@ func (c *conn) setDown(down net.Conn) {
 func (c *conn) setUp(up net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.fromUp == nil {
-		c.fromDown = newSource(c.down)
+	if c.toUp == nil {
+		c.toDown = newPeer(c.down)
 	}
-	c.up, c.fromUp = up, newSource(up)
+	c.up, c.toUp = up, newPeer(up)
 	if c.cut {
 		_ = socket(up).Close()
 	}

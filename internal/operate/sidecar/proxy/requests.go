@@ -13,30 +13,16 @@ import (
 
 // requests passes on what the client sends until it ends. An error cuts the connection.
 func (c *conn) requests() error {
-	from, to := c.fromDown, newSink(c.up)
-	framed, failed := c.framed, c.failed // what was read has been looked at
-	full := false                        // the server takes nothing more
-	c.framed, c.failed = false, nil
-	quick := func() bool {
-		if framed = !full && !c.server.leaving.Load() && c.settled(); !framed {
-			return false
-		}
-		if failed = c.frame(); failed == nil {
-			if to.conn != c.up {
-				to = newSink(c.up)
-			}
-			c.sent(to.try(c.send))
-		}
-		return failed == nil && len(c.send) == 0 && !c.framer.broken && !c.holding && !c.apart && !c.splices()
-	}
-	for {
+	framed := c.framed // the loop has looked at what was read
+	full := false      // the server takes nothing more
+	for c.framed = false; ; framed = false {
 		if !full && c.server.leaving.Load() {
 			full = c.leave()
 		}
 		c.resume() // readOn may have taken its sign away
 		var err error
-		if !framed { // by the loop
-			err = c.wait(from, quick)
+		if !framed {
+			err = c.wait()
 		}
 		if c.rested.Load() {
 			if errors.Is(err, os.ErrDeadlineExceeded) && !full && c.idle() {
@@ -52,7 +38,7 @@ func (c *conn) requests() error {
 		}
 		if full {
 			c.in.n = 0
-		} else if failed = c.pass(framed, failed); errors.Is(failed, errCut) {
+		} else if failed := c.pass(framed); errors.Is(failed, errCut) {
 			c.endBy(notTheClient)
 			reset(c.up)
 			reset(c.down)
@@ -60,7 +46,6 @@ func (c *conn) requests() error {
 		} else if failed != nil || c.framer.broken {
 			full, c.in.n = true, 0
 		}
-		framed = false
 		switch {
 		case err == nil:
 			continue
@@ -72,7 +57,7 @@ func (c *conn) requests() error {
 			return nil
 		}
 		if c.in.n > 0 { // half a request, which the server will not execute
-			_, _ = c.up.Write(c.in.bytes())
+			_, _ = c.toUp.Write(c.in.bytes())
 			c.in.n = 0
 		}
 		c.in.rest()
@@ -82,9 +67,9 @@ func (c *conn) requests() error {
 }
 
 // wait reads more. When a request is held, it also ends when the hold is over.
-func (c *conn) wait(from *source, quick func() bool) error {
+func (c *conn) wait() error {
 	if !c.holding {
-		return from.read(&c.in, quick)
+		return c.toDown.read(&c.in)
 	}
 	c.stays.Store(true)
 	defer c.stays.Store(false)
@@ -98,7 +83,7 @@ func (c *conn) wait(from *source, quick func() bool) error {
 		case <-over:
 		}
 	}()
-	err := from.read(&c.in, nil)
+	err := c.toDown.read(&c.in)
 	close(over)
 	<-watching
 	c.readOn()
@@ -132,13 +117,13 @@ func (c *conn) leave() bool {
 }
 
 // pass sends what of c.in can go, unless it has been framed before, and keeps the rest.
-func (c *conn) pass(framed bool, err error) error {
-	for {
-		if !framed {
+func (c *conn) pass(framed bool) (err error) {
+	for ; ; framed = false {
+		if err = c.failed; !framed {
 			err = c.frame()
 		}
 		if err == nil && len(c.send) > 0 {
-			_, err = c.up.Write(c.send)
+			_, err = c.toUp.Write(c.send)
 			c.sent(len(c.send))
 		}
 		if err != nil || !c.apart && !c.asks {
@@ -150,7 +135,6 @@ func (c *conn) pass(framed bool, err error) error {
 		if c.ended.Load() {
 			return net.ErrClosed
 		}
-		framed = false
 	}
 	if err == nil && c.splices() {
 		err = c.spliceWord()

@@ -229,13 +229,13 @@ func TestAPushBeforeAMissingScript(t *testing.T) {
 			n, _ := server.Read(b)
 			sent <- string(b[:n])
 		}()
-		c := &conn{server: &Server{}, up: up, again: (&Client{Alone: true}).AppendCall([]byte("*3\r\n"), counting), news: make(chan struct{}, 1)}
+		c := &conn{server: &Server{}, toUp: newPeer(up), again: (&Client{Alone: true}).AppendCall([]byte("*3\r\n"), counting), news: make(chan struct{}, 1)}
 		c.called.Store(counting)
 		var b buffer
 		got, held := "", 0
 		for _, piece := range []string{stream[:cut], stream[cut:]} {
 			b.n += copy(b.room(), piece)
-			if held = c.count(&b, held, true); held == b.n {
+			if held = c.count(&b, held); held == b.n {
 				got += string(b.bytes())
 				b.n, held = 0, 0
 			}
