@@ -23,6 +23,17 @@ func NameOf(text string) string {
 	return names()[strings.ToLower(text)] // a digest may be in capitals
 }
 
+// Of returns the script that NameOf names, nil for none.
+func Of(text string) *Script {
+	name := NameOf(text)
+	for _, s := range all {
+		if s.Name == name {
+			return s
+		}
+	}
+	return nil
+}
+
 var around = sync.OnceValue(func() string { before, _, _ := strings.Cut(SidecarRun.Bare(), ownBody); return before })
 
 // names are of every script's text and digest, with and without comments. Few programs ask: it is made for the first one.

@@ -142,7 +142,10 @@ func (p *play) open(ctx context.Context, a *actor, args map[string]string) (stri
 		offset, _ = time.ParseDuration(args["ahead"])
 	}
 	pool := dials(a.link)
-	fence := time.Duration(0)
+	fence, ttl := time.Duration(0), ttl
+	if args["ttl"] != "" {
+		ttl, _ = time.ParseDuration(args["ttl"])
+	}
 	if args["fence"] != "" {
 		fence = time.Minute
 	}

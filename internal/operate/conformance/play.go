@@ -82,7 +82,7 @@ func (p *play) run(ctx context.Context) (failed *step, seen string, err error) {
 		return nil, "", err
 	}
 	p.servers = []*server{master}
-	if p.operator, err = link.Start(master.addr, true); err != nil {
+	if p.operator, err = link.Start(master.socket, true); err != nil {
 		return nil, "", err
 	}
 	for i := range p.c.steps {
@@ -226,17 +226,12 @@ func (a *actor) acquire(ctx context.Context, args []string) string {
 func (a *actor) note(words []string) {
 	c := call{name: words[0], words: words, at: time.Now()}
 	if (words[0] == "EVALSHA" || words[0] == "EVAL") && len(words) > 2 {
-		file := scripts.NameOf(words[1])
-		c.name = strings.TrimSuffix(file, ".lua")
+		c.name = strings.TrimSuffix(scripts.NameOf(words[1]), ".lua")
 		n, _ := strconv.Atoi(words[2])
-		for _, s := range scripts.All() {
-			if s.Name == file && len(words) >= 3+n {
-				c.named = s.Read(words[3+n:])
-				for i, key := range s.Keys {
-					if i < n {
-						c.named[key.Name] = words[3+i]
-					}
-				}
+		if s := scripts.Of(words[1]); s != nil && len(words) >= 3+n {
+			c.named = s.Read(words[3+n:])
+			for i, key := range s.Keys[:min(n, len(s.Keys))] {
+				c.named[key.Name] = words[3+i]
 			}
 		}
 	}

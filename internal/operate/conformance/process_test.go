@@ -8,7 +8,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 )
 
@@ -29,16 +28,6 @@ func TestWhatIsNoDriver(t *testing.T) {
 			require.ErrorContains(t, err, why, script)
 		}
 	}
-}
-
-// Between the look for a free port and the start another server may take it: what answers then is not ours, and holds other cases' keys.
-func TestAnotherServerOnThePortIsNotOurs(t *testing.T) {
-	redistest.Need(t, redistest.Redis)
-	other := redistest.Real(t, "--dbfilename", "theirs.rdb")
-	s := &server{addr: other.Addr, name: "ours.rdb", ended: make(chan struct{})}
-	assert.ErrorContains(t, s.answers(context.Background()), "another server")
-	s.name = "theirs.rdb"
-	assert.NoError(t, s.answers(context.Background()))
 }
 
 // grants gives its lock to whoever asks; it was lost before it was given, or lasts.

@@ -2,13 +2,9 @@ package conformance
 
 import (
 	"context"
-	"crypto/sha1" // EVALSHA's own digest, not a protection
-	"encoding/hex"
 	"fmt"
-	"math/rand/v2"
-	"net"
-	"os"
 	"os/exec"
+	"path/filepath"
 	"slices"
 	"time"
 
@@ -19,48 +15,32 @@ import (
 
 // server is a redis-server of one case.
 type server struct {
-	addr  string
-	name  string // of its file, by which it is told from one that has taken the port
-	cmd   *exec.Cmd
-	said  tail
-	ended chan struct{}
+	socket string // its path: a port could be another's
+	cmd    *exec.Cmd
+	said   tail
+	ended  chan struct{}
 }
 
 // start starts a server with nothing in it, and waits until it answers.
 func (p *play) start(ctx context.Context, args ...string) (*server, error) {
-	var err error
-	for range 5 { // the port may be taken between the look and the start
-		s := &server{ended: make(chan struct{}), name: fmt.Sprintf("conformance-%d-%d.rdb", os.Getpid(), number.Add(1))}
-		if s.addr, err = freeAddr(); err != nil {
-			return nil, err
-		}
-		_, port, _ := net.SplitHostPort(s.addr)
-		s.cmd = exec.Command(p.Server, append([]string{"--port", port, "--bind", "127.0.0.1", "--save", "", "--appendonly", "no", "--repl-diskless-sync-delay", "0", "--dbfilename", s.name, "--dir", p.dir}, args...)...)
-		s.cmd.Stdout, s.cmd.Stderr = &s.said, &s.said
-		ownGroup(s.cmd)
-		if err = s.cmd.Start(); err != nil {
-			return nil, fmt.Errorf("%w: start %s: %w", errNotTried, p.Server, err)
-		}
-		go func() { _ = s.cmd.Wait(); close(s.ended) }()
-		if err = s.answers(ctx); err == nil {
+	s := &server{socket: filepath.Join(p.dir, fmt.Sprint(number.Add(1))), ended: make(chan struct{})}
+	s.cmd = exec.Command(p.Server, append([]string{"--port", "0", "--unixsocket", s.socket, "--save", "", "--appendonly", "no",
+		"--repl-diskless-sync-delay", "0", "--dbfilename", filepath.Base(s.socket) + ".rdb", "--dir", p.dir}, args...)...)
+	s.cmd.Stdout, s.cmd.Stderr = &s.said, &s.said
+	ownGroup(s.cmd)
+	if err := s.cmd.Start(); err != nil {
+		return nil, fmt.Errorf("%w: start %s: %w", errNotTried, p.Server, err)
+	}
+	go func() { _ = s.cmd.Wait(); close(s.ended) }()
+	for end := time.Now().Add(10 * time.Second); ; time.Sleep(5 * time.Millisecond) { // of another process there is nothing to be notified by
+		_, err := s.do(ctx, "PING")
+		if err == nil {
 			return s, nil
 		}
-		s.kill()
-		err = fmt.Errorf("%w: redis-server: %w: %s", errNotTried, err, s.said.String())
-	}
-	return nil, err
-}
-
-func (s *server) answers(ctx context.Context) error {
-	for end := time.Now().Add(10 * time.Second); ; {
-		names, err := redis.Strings(s.do(ctx, "CONFIG", "GET", "dbfilename"))
-		if err == nil && (len(names) < 2 || names[1] != s.name) {
-			return fmt.Errorf("another server has the port of %s", s.addr)
+		if time.Now().After(end) || ctx.Err() != nil || s.gone() {
+			s.kill()
+			return nil, fmt.Errorf("%w: redis-server: %w: %s", errNotTried, err, s.said.String())
 		}
-		if err == nil || time.Now().After(end) || ctx.Err() != nil || s.gone() {
-			return err
-		}
-		time.Sleep(5 * time.Millisecond) // of another process there is nothing to be notified by
 	}
 }
 
@@ -80,25 +60,18 @@ func (s *server) kill() {
 	<-s.ended
 }
 
+func (s *server) dial(ctx context.Context) (redis.Conn, error) {
+	return redis.DialContext(ctx, "unix", s.socket)
+}
+
 // do runs a command on a connection of its own.
 func (s *server) do(ctx context.Context, command string, args ...any) (any, error) {
-	conn, err := redis.DialContext(ctx, "tcp", s.addr)
+	conn, err := s.dial(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
 	return redis.DoContext(conn, ctx, command, args...)
-}
-
-// freeAddr is an address below those that the system gives to outgoing connections.
-func freeAddr() (string, error) {
-	for range 100 {
-		addr := fmt.Sprintf("127.0.0.1:%d", 20_000+rand.IntN(10_000))
-		if l, err := net.Listen("tcp", addr); err == nil {
-			return addr, l.Close()
-		}
-	}
-	return "", fmt.Errorf("%w: no free port", errNotTried)
 }
 
 // setClock moves the server's wall clock, as TIME and scripts read it, to so far from ours. What an actor sends is changed on its way: TIME becomes a
@@ -122,14 +95,8 @@ func (p *play) setClock(offset time.Duration) {
 			words[last] = before + words[last]
 			return words
 		case words[0] == "EVALSHA" && len(words) > 1:
-			for _, s := range scripts.All() {
-				for _, text := range []string{s.Source, s.Bare()} {
-					if digest(text) == words[1] {
-						words = slices.Clone(words)
-						words[1] = digest(before + text)
-						return words
-					}
-				}
+			if s := scripts.Of(words[1]); s != nil {
+				return append([]string{"EVAL", before + s.Source}, words[2:]...)
 			}
 		}
 		return words
@@ -140,5 +107,3 @@ func (p *play) setClock(offset time.Duration) {
 	}
 	p.rewrite = rewrite
 }
-
-func digest(text string) string { sum := sha1.Sum([]byte(text)); return hex.EncodeToString(sum[:]) }

@@ -49,13 +49,13 @@ func (p *play) do(ctx context.Context, verb string, args []string) (seen string,
 		}
 		return seen, err
 	case "replica":
-		s, err := p.start(ctx, "--slaveof", "127.0.0.1", strings.TrimPrefix(p.servers[0].addr, "127.0.0.1:"))
+		s, err := p.start(ctx, "--slaveof", "127.0.0.1", strings.TrimPrefix(p.operator.Addr, "127.0.0.1:"))
 		if err == nil {
 			p.servers = append(p.servers, s)
 		}
 		return seen, err
 	case "synced": // the replica has what was written until now
-		conn, err := redis.DialContext(ctx, "tcp", p.servers[0].addr)
+		conn, err := p.servers[0].dial(ctx)
 		if err != nil {
 			return "", err
 		}
@@ -89,7 +89,7 @@ func (p *play) act(ctx context.Context, verb, who string, args []string) (seen s
 	a := p.actors[who]
 	if a == nil && verb == "open" {
 		a = &actor{name: who, locks: map[string]fleet.Held{}, answer: make(chan string, 1)}
-		if a.link, err = link.Start(p.servers[0].addr, true); err != nil {
+		if a.link, err = link.Start(p.servers[0].socket, true); err != nil {
 			return "", err
 		}
 		a.link.Before(a.note)
@@ -176,6 +176,8 @@ func (p *play) act(ctx context.Context, verb, who string, args []string) (seen s
 			}
 		}
 		return "never sent", nil
+	case "times": // how often a script was sent
+		return strconv.Itoa(len(slices.DeleteFunc(a.sent(), func(c call) bool { return c.name != args[0] }))), nil
 	case "strange": // scripts that are not of the protocol; other commands that name a key
 		for _, c := range a.sent() {
 			if c.name == "" {
@@ -265,7 +267,7 @@ func (p *play) replace(s *server) {
 		links = append(links, a.link)
 	}
 	for _, l := range links {
-		l.Retarget(s.addr)
+		l.Retarget(s.socket)
 		l.Cut()
 	}
 }

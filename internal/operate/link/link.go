@@ -2,14 +2,15 @@
 package link
 
 import (
-	"bufio"
 	"fmt"
-	"io"
 	"net"
-	"strconv"
 	"strings"
 	"sync"
 	"time"
+
+	"github.com/gomodule/redigo/redis"
+
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // Link forwards bytes and knows nothing of Redis, but for one of commands: that sees every command before the server does.
@@ -35,7 +36,7 @@ type linkState struct {
 	rate        int           // bytes a second each way; 0 for no limit
 }
 
-// Start starts a link to an address. With commands it forwards whole commands, one at a time, and tells Before of each.
+// Start starts a link to HOST:PORT, or to a socket's path. With commands it forwards whole commands, one at a time, and tells Before of each.
 func Start(target string, commands bool) (*Link, error) {
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -123,7 +124,11 @@ func (l *Link) accept() {
 		l.mu.Lock()
 		target := l.target
 		l.mu.Unlock()
-		server, err := net.Dial("tcp", target)
+		network := "tcp"
+		if strings.Contains(target, "/") {
+			network = "unix"
+		}
+		server, err := net.Dial(network, target)
 		if err != nil {
 			_ = client.Close()
 			continue
@@ -208,68 +213,26 @@ func (l *Link) drop(conns ...net.Conn) {
 // requests forwards whole commands, one at a time.
 func (l *Link) requests(client, server net.Conn) {
 	defer l.drop(client, server)
-	in := bufio.NewReader(client)
+	in := redis.NewConn(client, 0, 0)
 	for {
-		raw, words, err := readCommand(in)
-		if err != nil {
+		words, err := redis.Strings(in.Receive()) // to redigo a request is an array like another
+		if err != nil || len(words) == 0 {
 			return
 		}
+		words[0] = strings.ToUpper(words[0])
 		l.mu.Lock()
 		before, rewrite := l.before, l.rewrite
 		l.mu.Unlock()
-		if len(words) > 0 {
-			words[0] = strings.ToUpper(words[0])
-		}
-		if before != nil && len(words) > 0 {
+		if before != nil {
 			before(words)
 		}
-		if rewrite != nil && len(words) > 0 {
+		if rewrite != nil {
 			words = rewrite(words)
-			raw = fmt.Appendf(nil, "*%d\r\n", len(words))
-			for _, w := range words {
-				raw = fmt.Appendf(raw, "$%d\r\n%s\r\n", len(w), w)
-			}
 		}
+		raw := wire.Append(nil, words...)
 		l.pass(len(raw), true)
 		if _, err := server.Write(raw); err != nil {
 			return
 		}
 	}
-}
-
-const longest = 512 << 20 // of a word, for Redis too
-
-// readCommand reads one RESP array of bulk strings, and keeps its bytes.
-func readCommand(in *bufio.Reader) (raw []byte, words []string, err error) {
-	number := func(prefix byte) (int, error) {
-		line, err := in.ReadBytes('\n')
-		raw = append(raw, line...)
-		if err != nil {
-			return 0, err
-		}
-		if line[0] != prefix {
-			return 0, fmt.Errorf("not a RESP command: %q", line)
-		}
-		return strconv.Atoi(strings.TrimSpace(string(line[1:])))
-	}
-	n, err := number('*')
-	for range n {
-		if err != nil {
-			break
-		}
-		var length int
-		if length, err = number('$'); err == nil && (length < 0 || length > longest) {
-			err = fmt.Errorf("not a RESP command: a word of %d bytes", length)
-		}
-		if err != nil {
-			break
-		}
-		word := make([]byte, length+2)
-		if _, err = io.ReadFull(in, word); err != nil {
-			break
-		}
-		raw = append(raw, word...)
-		words = append(words, string(word[:length]))
-	}
-	return raw, words, err
 }

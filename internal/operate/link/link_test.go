@@ -15,7 +15,7 @@ func TestWhatIsNoCommand(t *testing.T) {
 	l, err := link.Start(listens(t), true)
 	require.NoError(t, err)
 	t.Cleanup(l.Close)
-	for _, sent := range []string{"PING\r\n", "*1\r\n$-5\r\n", "*1\r\n$99999999999\r\nx", "*x\r\n", "*1\r\n:4\r\n"} {
+	for _, sent := range []string{"PING\r\n", "*1\r\n$-5\r\n", "*x\r\n", "*1\r\n:4\r\n"} {
 		c, err := net.Dial("tcp", l.Addr)
 		require.NoError(t, err)
 		_, err = c.Write([]byte(sent))

@@ -124,13 +124,11 @@ func (w *wrong) rewrite(words []string) []string {
 	if command := strings.ToUpper(words[0]); command != "EVALSHA" && command != "EVAL" {
 		return words
 	}
-	name := scripts.NameOf(words[1])
-	i := slices.IndexFunc(scripts.All(), func(s *scripts.Script) bool { return s.Name == name })
-	if i < 0 {
+	s, words := scripts.Of(words[1]), slices.Clone(words)
+	if s == nil {
 		return words
 	}
-	s, words := scripts.All()[i], slices.Clone(words)
-	if body := w.scripts[strings.TrimSuffix(name, ".lua")]; body != "" {
+	if body := w.scripts[strings.TrimSuffix(s.Name, ".lua")]; body != "" {
 		words[0], words[1] = "EVAL", inPlaceOf(s, body)
 	}
 	if w.words != nil {
