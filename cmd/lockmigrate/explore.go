@@ -70,9 +70,7 @@ func runExplore(ctx context.Context, env *environment, wanted []string) error {
 	var done atomic.Int64
 	sim.Each(ctx, len(claims), func(_ *sim.World, i int) { // the searches know nothing of each other: their findings are the same in any order
 		status.Update("explore %s %d of %d claims: %s", bar(float64(done.Load())/float64(len(claims))), done.Load(), len(claims), claims[i].ID)
-		began := env.now()
-		found[i] = explore.Check(ctx, claims[i], explore.DefaultStates)
-		found[i].Took = env.now().Sub(began)
+		found[i] = explore.Finding{Claim: claims[i], Outcome: explore.Search(ctx, claims[i].Model, explore.DefaultStates)}
 		done.Add(1)
 	})
 	if err := ctx.Err(); err != nil {
@@ -80,10 +78,15 @@ func runExplore(ctx context.Context, env *environment, wanted []string) error {
 	}
 	wall := env.now().Sub(start)
 	status.Clear()
-	if err := env.print(findingsJSON(found), func(b *strings.Builder) { exploreText(b, env, found, len(wanted) > 0, wall) }); err != nil {
+	if err := env.print(findingsJSON{found}, func(b *strings.Builder) { exploreText(b, env, found, len(wanted) > 0, wall) }); err != nil {
 		return err
 	}
 	return judgeFindings(found)
+}
+
+// findingsJSON is what explore prints as JSON.
+type findingsJSON struct {
+	Claims []explore.Finding `json:"claims"`
 }
 
 func judgeFindings(found []explore.Finding) error {
@@ -100,12 +103,14 @@ func judgeFindings(found []explore.Finding) error {
 	return nil
 }
 
-// exploreText is the summary, or the claims one by one; then what broke that should not, and the count.
+// exploreText is the claims one by one, if they were chosen, and their sums; then what broke that should not, and the count.
 func exploreText(b *strings.Builder, env *environment, found []explore.Finding, chosen bool, wall time.Duration) {
 	if chosen {
-		b.WriteString(claimTable(env, found) + "\n" + legend(found))
-	} else {
-		b.WriteString(summary(env, found))
+		b.WriteString(claimTable(env, found) + "\n")
+	}
+	b.WriteString(summary(env, found))
+	if !chosen {
+		b.WriteString("\nall claims:        lockmigrate explore --claim '*'\none, with its run: lockmigrate explore --claim LLL-clobber\n")
 	}
 	states := 0
 	for i := range found {
@@ -118,16 +123,7 @@ func exploreText(b *strings.Builder, env *environment, found []explore.Finding, 
 	fmt.Fprintf(b, "\n%s, %s states, %.1fs (%s states a second)\n", counted(int64(len(found)), "claim"), thousands(int64(states)), wall.Seconds(), thousands(perSecond(int64(states), wall)))
 }
 
-// letters are the kinds of client in a claim, in the order of a migration.
-var letters = []struct{ letter, means string }{
-	{"L", "an old client: SETNX and GETSET of an expiry"},
-	{"S", "an old client behind a sidecar"},
-	{"B", "a Go client at stage bridge"},
-	{"M", "a Go client with a token lock, as at stage modern"},
-	{"H", "a member of a handover from one token lock to another"},
-}
-
-// summary counts the verdicts.
+// summary counts the verdicts, and says what they mean.
 func summary(env *environment, found []explore.Finding) string {
 	proven, broken, wrong := 0, 0, 0
 	for i := range found {
@@ -148,30 +144,13 @@ func summary(env *environment, found []explore.Finding) string {
 	return fmt.Sprintf(`proven               %s: all interleavings of a few clients were run, and none breaks the claim
 broken, as expected  %d: the claim leaves out what the lock needs, or the old scheme does
 otherwise            %s: not what is known of the claim, or not searched to the end
-
-all claims:        lockmigrate explore --claim '*'
-one, with its run: lockmigrate explore --claim LLL-clobber
 `, ink.Good(fmt.Sprint(proven)), broken, otherwise)
-}
-
-// legend says what the verdicts mean, and the letters that are in these claims.
-func legend(found []explore.Finding) string {
-	var b strings.Builder
-	for _, l := range letters {
-		if slices.ContainsFunc(found, func(f explore.Finding) bool { return strings.Contains(f.Clients, l.letter) }) {
-			fmt.Fprintf(&b, "%s                    %s\n", l.letter, l.means)
-		}
-	}
-	b.WriteString(`proven               all interleavings of these few clients were run, and none breaks the claim;
-broken, as expected  the claim leaves out what the lock needs, or the old scheme does
-`)
-	return b.String()
 }
 
 // claimTable has a row for each claim.
 func claimTable(env *environment, found []explore.Finding) string {
 	ink := env.ink()
-	t := newTable("VERDICT|wrap", "CLAIM", "CLIENTS", "UNDER WHAT|wrap", "STATES|right spare", "DEPTH|right spare", "COMMANDS|right spare")
+	t := newTable("VERDICT|wrap", "CLAIM", "CLIENTS|wrap", "UNDER WHAT|wrap", "STATES|right spare", "DEPTH|right spare", "COMMANDS|right spare")
 	for i := range found {
 		f := &found[i]
 		commands := ""
@@ -212,20 +191,4 @@ func counterexample(f *explore.Finding) string {
 		fmt.Fprintf(&b, "    %s\n", line)
 	}
 	return b.String()
-}
-
-// claimJSON is one claim in JSON.
-type claimJSON struct {
-	*explore.Finding
-	Complete        bool  `json:"complete"`
-	StatesPerSecond int64 `json:"states_per_second"`
-}
-
-func findingsJSON(found []explore.Finding) any {
-	claims := make([]claimJSON, len(found))
-	for i := range found {
-		f := &found[i]
-		claims[i] = claimJSON{f, f.Verdict != explore.Incomplete, perSecond(int64(f.States), f.Took)}
-	}
-	return map[string]any{"claims": claims}
 }

@@ -24,7 +24,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -106,7 +105,6 @@ func TestKeysOfEveryJSON(t *testing.T) {
 	row := full[census.Row]()
 	row.Key = []byte("\xff")
 	fleet := sim.Scenario{Fleet: full[sim.Fleet]()}
-	claim := explore.Finding{Claim: explore.Claims()[0]}
 	grid := sim.StandardGrid()
 	outcome := sim.Outcome{Cell: grid.Cells()[0]}
 	outcome.Broken, outcome.Hazards[0] = 1, 1
@@ -124,7 +122,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		}, func() error {
 			return printChecks(env, doctor.Findings{{ID: "version"}}, false)
 		}}},
-		{"explore", []func() error{document(findingsJSON([]explore.Finding{claim}))}},
+		{"explore", []func() error{document(full[findingsJSON]())}},
 		{"fence", []func() error{func() error { return printPlans(env, full[[]fence.Plan](), []string{"any"}, refused, false) }}},
 		{"forecast", []func() error{document(full[*forecast.Forecast]())}},
 		{"next", []func() error{func() error { return (&standing{keys: &keysSeen{}}).print(env, full[step]()) }}},

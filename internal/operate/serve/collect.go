@@ -6,7 +6,6 @@ import (
 	"errors"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
@@ -31,10 +30,9 @@ type Options struct {
 
 // Collector keeps a state up to date.
 type Collector struct {
-	end        *endpoint.Endpoint
-	opts       Options
-	board      *board
-	monitoring atomic.Bool
+	end   *endpoint.Endpoint
+	opts  Options
+	board *board
 }
 
 // NewCollector returns a collector that has not begun.
@@ -90,7 +88,6 @@ var watched = []string{"setnx", "getset", "set", "get", "del", "eval", "evalsha"
 // counters reads commandstats of every master. One that cannot be read takes nothing away from the others, nor from its own count.
 func (c *Collector) counters(ctx context.Context) {
 	last := map[string]map[string]float64{}
-	at := time.Now()
 	c.every(ctx, c.opts.Look, func(ctx context.Context) {
 		masters, err := c.end.Masters(ctx)
 		for _, addr := range masters {
@@ -104,14 +101,8 @@ func (c *Collector) counters(ctx context.Context) {
 			}
 			last[addr] = now
 		}
-		if ctx.Err() != nil {
-			return
-		}
-		c.board.change(func(s *State) { s.uncounted = err })
-		now := time.Now()
-		if seconds := now.Sub(at).Seconds(); err == nil && len(last) > 0 && seconds > 0.1 {
-			c.board.point(now, seconds, c.monitoring.Load())
-			at = now
+		if ctx.Err() == nil {
+			c.board.change(func(s *State) { s.uncounted = err })
 		}
 	})
 }
@@ -174,8 +165,6 @@ func (c *Collector) burst(ctx context.Context) (holes []string, err error) {
 	if err != nil {
 		return nil, err
 	}
-	c.monitoring.Store(true)
-	defer c.monitoring.Store(false)
 	c.setMonitor("on")
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
@@ -204,36 +193,18 @@ func (c *Collector) follow(masters *observe.Masters, ended <-chan error) (err er
 	return err
 }
 
-// census looks at the keys.
+// census counts the locks on the keys.
 func (c *Collector) census(ctx context.Context) {
-	locks := Locks{At: time.Now().UTC(), ByFormat: map[string]int64{}, ByState: map[string]int64{}, Ghosts: []Ghost{}}
-	opts := census.Options{Match: c.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Rate: 50_000, Emit: func(r *census.Row) error {
-		if r.State == census.Ghost && len(locks.Ghosts) < 50 {
-			g := Ghost{Key: string(r.Key), Format: string(r.Format), Note: r.Note}
-			if r.HasExpiry {
-				at := r.Expires.Time()
-				g.ExpiredAt = &at
-			}
-			locks.Ghosts = append(locks.Ghosts, g)
-		}
-		return nil
-	}}
-	taken := census.New(opts)
+	at := time.Now().UTC()
+	counts := func(*census.Row) error { return nil }
+	taken := census.New(census.Options{Match: c.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Rate: 50_000, Emit: counts})
 	if err := taken.All(ctx, c.end); err != nil { // the last one stays, with its time
 		if ctx.Err() == nil {
 			c.board.change(func(s *State) { s.Locks.Error = err.Error() })
 		}
 		return
 	}
-	sum := taken.Summary()
-	locks.Scanned, locks.Unread, locks.Lacks = sum.Scanned, sum.Unread, sum.Lacks
-	for f, n := range sum.ByFormat {
-		locks.ByFormat[string(f)] = n
-	}
-	for st, n := range sum.ByState {
-		locks.ByState[string(st)] = n
-	}
-	c.board.change(func(s *State) { s.Locks = locks })
+	c.board.change(func(s *State) { s.Locks = Locks{At: at, Summary: taken.Summary()} })
 }
 
 // namespace reads the stage and the members. What cannot be read is not shown: it may have changed.
@@ -248,20 +219,6 @@ func (c *Collector) namespace(ctx context.Context, store *stages.Store) {
 		}
 		return
 	}
-	var behind []stages.Blocker
-	for _, m := range view.Members {
-		switch b := (stages.Blocker{Member: m.ID, Wait: -1, Stage: m.Stage, Left: m.Left, Misfit: m.Misfit}); {
-		case m.Left < 0:
-			b.Why, b.Wait = "silent", m.Left+m.Longest+stages.Slack
-			behind = append(behind, b)
-		case m.Misfit != "":
-			b.Why = "misfit"
-			behind = append(behind, b)
-		case m.Epoch < view.Record.Epoch:
-			b.Why = "behind"
-			behind = append(behind, b)
-		}
-	}
-	n := view.Document(behind)
+	n := view.Document(nil)
 	c.board.change(func(s *State) { s.Namespace, s.unshown = &n, nil })
 }

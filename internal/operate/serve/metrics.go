@@ -2,78 +2,54 @@ package serve
 
 import (
 	"cmp"
-	"io"
 	"math"
+	"net/http"
 	"strings"
 
 	"github.com/prometheus/client_golang/prometheus"
-	"github.com/prometheus/common/expfmt"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// WriteMetrics writes a state in Prometheus' text format.
-func WriteMetrics(w io.Writer, s State) error {
+// metrics serves a state to Prometheus.
+func metrics(state func() State) http.Handler {
 	registry := prometheus.NewRegistry()
-	registry.MustRegister(collector{s})
-	all, err := registry.Gather()
-	if err != nil {
-		return err
-	}
-	for _, family := range all {
-		if _, err := expfmt.MetricFamilyToText(w, family); err != nil {
-			return err
-		}
-	}
-	return nil
+	registry.MustRegister(collector(state))
+	return promhttp.HandlerFor(registry, promhttp.HandlerOpts{})
 }
 
 // collector makes metrics of a state.
-type collector struct{ State }
+type collector func() State
 
 // Describe implements prometheus.Collector. Which metrics there are depends on what was looked at.
 func (collector) Describe(chan<- *prometheus.Desc) {}
 
-// family is a metric's name, what it means, and its labels.
-type family struct {
-	to   chan<- prometheus.Metric
-	kind prometheus.ValueType
-	desc *prometheus.Desc
-}
-
-func (f family) is(value float64, labels ...string) {
-	for i := range labels {
-		labels[i] = strings.ToValidUTF8(labels[i], "\uFFFD")
-	}
-	f.to <- prometheus.MustNewConstMetric(f.desc, f.kind, value, labels...)
-}
-
-// each is a sample for each entry of a map, whose keys are values of the last label.
-func each[N int | int64 | float64](f family, all map[string]N, labels ...string) {
-	for key, n := range all {
-		f.is(float64(n), append(labels[:len(labels):len(labels)], key)...)
-	}
-}
-
 // Collect implements prometheus.Collector.
-func (c collector) Collect(to chan<- prometheus.Metric) {
-	gauge := func(name, help string, labels ...string) family {
-		return family{to, prometheus.GaugeValue, prometheus.NewDesc(name, help, labels, nil)}
-	}
-	counter := func(name, help string, labels ...string) family {
-		return family{to, prometheus.CounterValue, prometheus.NewDesc(name, help, labels, nil)}
-	}
-	gauge("lockmigrate_up", "1 while every master can be read, and the namespace if there is one.").is(one(c.Error == ""))
-	each(counter("lockmigrate_commands_total", "Calls of commands since the page began, by the server's own counters; denied: SETNX and GETSET that it refused, from Redis 6.2 on.", "command"), c.Totals)
-	gauge("lockmigrate_monitor_running", "1 while MONITOR runs on every master.").is(one(c.Monitor == "on"))
-	counter("lockmigrate_monitor_seconds_total", "For how long MONITOR ran. Acquisitions, hazards and overlaps are counted only then.").is(c.Monitored)
-	if c.Monitored > 0 { // else nobody has looked: a zero would say that there were none
-		each(counter("lockmigrate_acquired_total", "Acquisitions seen by MONITOR, by kind of client.", "kind"), c.Acquired)
-		if c.Quiet != nil {
-			gauge("lockmigrate_quiet_seconds", "How long MONITOR has run since it saw the last acquisition: nobody has acquired for that long.").is(*c.Quiet)
+func (state collector) Collect(to chan<- prometheus.Metric) {
+	c := state()
+	var is send = func(name, help string, value float64, labels ...string) {
+		kind := prometheus.GaugeValue
+		if strings.HasSuffix(name, "_total") {
+			kind = prometheus.CounterValue
 		}
-		each(counter("lockmigrate_hazards_total", "Hazards that happened while MONITOR ran.", "hazard"), c.Hazards)
-		counter("lockmigrate_overlaps_total", "Times that two held one lock while MONITOR ran.").is(float64(c.Overlaps))
+		named := prometheus.Labels{}
+		for i := 0; i < len(labels); i += 2 {
+			named[labels[i]] = strings.ToValidUTF8(labels[i+1], "\uFFFD")
+		}
+		to <- prometheus.MustNewConstMetric(prometheus.NewDesc("lockmigrate_"+name, help, nil, named), kind, value)
+	}
+	is("up", "1 while every master can be read, and the namespace if there is one.", one(c.Error == ""))
+	each(is, "commands_total", "Calls of commands since the page began, by the server's own counters; denied: SETNX and GETSET that it refused, from Redis 6.2 on.", "command", c.Totals)
+	is("monitor_running", "1 while MONITOR runs on every master.", one(c.Monitor == "on"))
+	is("monitor_seconds_total", "For how long MONITOR ran. Acquisitions, hazards and overlaps are counted only then.", c.Monitored)
+	if c.Monitored > 0 { // else nobody has looked: a zero would say that there were none
+		each(is, "acquired_total", "Acquisitions seen by MONITOR, by kind of client.", "kind", c.Acquired)
+		if c.Quiet != nil {
+			is("quiet_seconds", "How long MONITOR has run since it saw the last acquisition: nobody has acquired for that long.", *c.Quiet)
+		}
+		each(is, "hazards_total", "Hazards that happened while MONITOR ran.", "hazard", c.Hazards)
+		is("overlaps_total", "Times that two held one lock while MONITOR ran.", float64(c.Overlaps))
 	}
 	skews := map[[2]string]float64{} // by host and dialect: ports would make a new series with every connection
 	for _, c := range c.Clients {
@@ -81,24 +57,22 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 			skews[id] = farther(skews[id], *c.SkewMS/1000)
 		}
 	}
-	skew := gauge("lockmigrate_client_skew_seconds", "A host's clock less the server's; of several clients the one that is farthest off.", "host", "dialect")
 	for id, seconds := range skews {
-		skew.is(seconds, id[0], id[1])
+		is("client_skew_seconds", "A host's clock less the server's; of several clients the one that is farthest off.", seconds, "host", id[0], "dialect", id[1])
 	}
 	if !c.Locks.At.IsZero() { // there was a census
-		each(gauge("lockmigrate_locks", "Lock keys at the last census, by state.", "state"), c.Locks.ByState)
-		gauge("lockmigrate_keys_unread", "Keys that the last census could not read.").is(float64(c.Locks.Unread))
-		gauge("lockmigrate_census_timestamp_seconds", "When the last census was, by this host's clock.").is(float64(c.Locks.At.Unix()))
+		each(is, "locks", "Lock keys at the last census, by state.", "state", c.Locks.ByState)
+		is("keys_unread", "Keys that the last census could not read.", float64(c.Locks.Unread))
+		is("census_timestamp_seconds", "When the last census was, by this host's clock.", float64(c.Locks.At.Unix()))
 	}
 	n := c.Namespace
 	if n == nil {
 		return
 	}
-	stage := gauge("lockmigrate_stage", "1 for the namespace's stage, 0 for the others.", "namespace", "stage")
 	for s := stages.Legacy; stages.Valid(s); s++ {
-		stage.is(one(s.String() == n.Stage), n.Namespace, s.String())
+		is("stage", "1 for the namespace's stage, 0 for the others.", one(s.String() == n.Stage), "namespace", n.Namespace, "stage", s.String())
 	}
-	gauge("lockmigrate_epoch", "The namespace's epoch.", "namespace").is(float64(n.Epoch), n.Namespace)
+	is("epoch", "The namespace's epoch.", float64(n.Epoch), "namespace", n.Namespace)
 	var silent, behind int
 	counts, seen, clocks := map[string]int{}, map[string]float64{}, map[string]float64{}
 	for _, member := range n.Members {
@@ -111,11 +85,21 @@ func (c collector) Collect(to chan<- prometheus.Metric) {
 		seen[member.Host] = max(seen[member.Host], float64(member.Seen)/1000)
 		clocks[member.Host] = farther(clocks[member.Host], float64(member.Skew)/1000)
 	}
-	each(gauge("lockmigrate_members", "Members by the stage that they run.", "namespace", "stage"), counts, n.Namespace)
-	gauge("lockmigrate_members_silent", "Members that have not reported within their lease.", "namespace").is(float64(silent), n.Namespace)
-	gauge("lockmigrate_members_behind", "Members that live and do not run the namespace's epoch.", "namespace").is(float64(behind), n.Namespace)
-	each(gauge("lockmigrate_member_seen_seconds", "Time since the last report of a member, the longest of each host.", "namespace", "host"), seen, n.Namespace)
-	each(gauge("lockmigrate_member_skew_seconds", "A member's clock less the server's, the largest of each host.", "namespace", "host"), clocks, n.Namespace)
+	each(is, "members", "Members by the stage that they run.", "stage", counts, "namespace", n.Namespace)
+	is("members_silent", "Members that have not reported within their lease.", float64(silent), "namespace", n.Namespace)
+	is("members_behind", "Members that live and do not run the namespace's epoch.", float64(behind), "namespace", n.Namespace)
+	each(is, "member_seen_seconds", "Time since the last report of a member, the longest of each host.", "host", seen, "namespace", n.Namespace)
+	each(is, "member_skew_seconds", "A member's clock less the server's, the largest of each host.", "host", clocks, "namespace", n.Namespace)
+}
+
+// send sends a sample. The labels are names, each before its value.
+type send func(name, help string, value float64, labels ...string)
+
+// each sends a sample for each entry of a map, whose keys are values of a label.
+func each[K ~string, N int | int64 | float64](is send, name, help, label string, all map[K]N, labels ...string) {
+	for key, n := range all {
+		is(name, help, float64(n), append([]string{label, string(key)}, labels...)...)
+	}
 }
 
 func one(yes bool) float64 {

@@ -6,6 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,6 +18,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
@@ -32,10 +34,10 @@ const hostile = "lock:<img src=x onerror=\"document.title='pwned'\">\u202e"
 func example() serve.State {
 	now := time.Date(2026, 11, 20, 12, 0, 0, 0, time.UTC)
 	f := func(x float64) *float64 { return &x }
-	s := serve.State{
+	return serve.State{
 		Now: now, Server: "redis://example:6379/0", Monitor: "on",
 		Namespace: &stages.Document{Namespace: "orders", Stage: "bridge", Epoch: 7, Since: now.Add(-time.Hour),
-			BlockedBy: []stages.BlockerDocument{{Member: "b-2", Why: "behind", Text: "b-2 is still on the previous epoch"}}, Members: []stages.MemberDocument{
+			Members: []stages.MemberDocument{
 				{ID: "b-1", Info: stages.Info{Host: "app\"\\\n-1", Build: stages.Build{Program: "example.com/billing", Version: "v1.2.3"}}, Epoch: 7, Stage: "bridge", Seen: 420, Skew: -3},
 				{ID: "b-2", Info: stages.Info{Host: "app2"}, Epoch: 6, Stage: "legacy", Seen: 900}}},
 		Totals:   map[string]float64{"setnx": 1200, "getset": 3},
@@ -44,16 +46,8 @@ func example() serve.State {
 			{Addr: "10.0.0.1:4000", Host: "10.0.0.1", Name: "billing\"\\\n-7", Kind: observe.Legacy, Dialect: "jedis-ms", Lease: profile.Lease{LeaseMS: 30000}, PollMS: 100, SkewMS: f(-5000), SkewErrorMS: f(2), Acquired: 900, Keys: []string{hostile}},
 			{Addr: "10.0.0.2:4000", Kind: observe.Bridge, Dialect: "lockmigrate", Acquired: 100, Keys: []string{"lock:#"}}},
 		Events: []observe.EventRow{{At: now, Hazard: "stale-delete", Key: hostile, By: &observe.Who{Addr: "10.0.0.1:4000"}, Victim: &observe.Who{Addr: "10.0.0.2:4000"}, Note: "it had lost the key"}},
-		Locks:  serve.Locks{At: now, Scanned: 1000, ByFormat: map[string]int64{"expiry-ms": 3}, ByState: map[string]int64{"ghost": 1, "held": 2}, Ghosts: []serve.Ghost{{Key: hostile, Format: "expiry-ms", ExpiredAt: &now}}},
+		Locks:  serve.Locks{At: now, Summary: census.Summary{Scanned: 1000, ByFormat: map[census.Format]int64{"expiry-ms": 3}, ByState: map[census.State]int64{"ghost": 1, "held": 2}}},
 	}
-	for i := range 60 {
-		p := serve.Point{At: now.Add(time.Duration(i-60) * 2 * time.Second), Commands: map[string]float64{"setnx": float64(20 + i%7), "evalsha": float64(i)}}
-		if i%20 > 4 {
-			p.Kinds = map[string]float64{"legacy": float64(15 + i%5), "bridge": float64(i) / 2}
-		}
-		s.Series = append(s.Series, p)
-	}
-	return s
 }
 
 // start runs the page until the test ends.
@@ -163,6 +157,10 @@ func TestBrowser(t *testing.T) {
 			for _, want := range []string{"orders", "b-2 is still on the previous epoch", "jedis-ms", "-5.00 s ±2.0 ms", "stale-delete", "live ", "billing@v1.2.3", "nobody has acquired for 75 s", "UTC", `\u202e`} {
 				assert.Contains(t, saw.Text, want)
 			}
+			var moment struct{ Commands, Kinds map[string]float64 }
+			require.NoError(t, b.Eval(`(remember({ now: "2026-11-20T12:00:10Z", totals: { setnx: 1240, getset: 3 }, acquired: { legacy: 920, bridge: 100 }, monitored_seconds: 97.5 }), moments.at(-1))`, &moment))
+			assert.Equal(t, map[string]float64{"setnx": 4, "getset": 0}, moment.Commands, "a second, since the page was opened")
+			assert.Equal(t, map[string]float64{"legacy": 2, "bridge": 0}, moment.Kinds)
 			assert.Zero(t, saw.Images, "a key is text")
 			assert.Equal(t, "lockmigrate", saw.Title)
 			assert.Equal(t, 2, saw.Charts)
@@ -186,7 +184,7 @@ func TestCollector(t *testing.T) {
 		_, _ = conn.Do("SETNX", "lock:a", fmt.Sprint(time.Now().Add(30*time.Second).UnixMilli()+1))
 		_, _ = conn.Do("DEL", "lock:a")
 		state := c.State()
-		return state.Acquired["legacy"] > 3 && state.Locks.ByState["ghost"] == 1 && len(state.Series) > 3 && state.Totals["setnx"] > 3 && len(state.Clients) == 1 && state.Monitor == "on"
+		return state.Acquired["legacy"] > 3 && state.Locks.ByState["ghost"] == 1 && state.Totals["setnx"] > 3 && len(state.Clients) == 1 && state.Monitor == "on"
 	}, 15*time.Second, 20*time.Millisecond)
 	state := c.State()
 	assert.Empty(t, state.Error)
@@ -240,7 +238,10 @@ func TestCountsWhileAMasterIsDown(t *testing.T) {
 	c, _ := collect(t, cluster.URL(), serve.Options{})
 	counted := func(n float64) {
 		t.Helper()
-		redistest.Await(t, fmt.Sprint(n, " calls"), 10*time.Second, func() bool { return c.State().Totals["setnx"] == n })
+		redistest.Await(t, fmt.Sprint(n, " calls"), 10*time.Second, func() bool {
+			calls, read := c.State().Totals["setnx"]
+			return read && calls == n
+		})
 	}
 	setnx := func(s *redistest.Server, times int) {
 		for range times { // to the node that has the slot
@@ -248,7 +249,6 @@ func TestCountsWhileAMasterIsDown(t *testing.T) {
 		}
 	}
 	counted(0)
-	redistest.Await(t, "a point", 10*time.Second, func() bool { return len(c.State().Series) > 0 })
 	setnx(there, 2)
 	setnx(back, 3)
 	counted(5)
@@ -298,9 +298,9 @@ func TestMetricsSayWhatWasLookedAt(t *testing.T) {
 		redistest.Await(t, "the page", 20*time.Second, func() bool { return until(c.State()) })
 		state := c.State()
 		stop()
-		var b strings.Builder
-		require.NoError(t, serve.WriteMetrics(&b, state))
-		return b.String(), state
+		answer := httptest.NewRecorder()
+		serve.Handler(func() serve.State { return state }, "", []string{"localhost"}).ServeHTTP(answer, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", nil))
+		return answer.Body.String(), state
 	}
 	looked := func(st serve.State) bool { return !st.Locks.At.IsZero() }
 	text, _ := metrics(s.URL(), 0, looked)

@@ -38,10 +38,7 @@ func Handler(state func() State, token string, hosts []string) http.Handler {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(state())
 	})
-	mux.HandleFunc("GET /metrics", func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", "text/plain; version=0.0.4; charset=utf-8")
-		_ = WriteMetrics(w, state())
-	})
+	mux.Handle("GET /metrics", metrics(state))
 	return guarded(mux, token, hosts)
 }
 

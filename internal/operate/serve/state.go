@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -19,8 +20,8 @@ type State struct {
 	Server    string             `json:"server"`
 	Error     string             `json:"error,omitempty"` // what keeps the page from being up to date
 	Monitor   string             `json:"monitor"`         // on, off, waiting, or why it stopped
-	Namespace *stages.Document   `json:"namespace"`       // blocked_by are the members that do not follow the record
-	Totals    map[string]float64 `json:"totals"`          // calls since the page began, by command
+	Namespace *stages.Document   `json:"namespace"`
+	Totals    map[string]float64 `json:"totals"` // calls since the page began, by command
 	Acquired  map[string]int64   `json:"acquired"`
 	Hazards   map[string]int64   `json:"hazards"`
 	Overlaps  int64              `json:"overlaps"`
@@ -30,7 +31,6 @@ type State struct {
 	Clients   []observe.Row      `json:"clients"`
 	Events    []observe.EventRow `json:"events"` // the newest first
 	Locks     Locks              `json:"locks"`
-	Series    []Point            `json:"series"`
 
 	uncounted, unshown error // what keeps the counters, and the namespace, from being read
 }
@@ -49,52 +49,28 @@ const mostRefusals = 20
 
 // Locks is the last census; a zero At is none yet.
 type Locks struct {
-	At       time.Time        `json:"at"`
-	Error    string           `json:"error,omitempty"` // why there is no newer one
-	Scanned  int64            `json:"scanned"`
-	Unread   int64            `json:"unread"` // keys that this user may not read
-	Lacks    []string         `json:"lacks"`  // what the census did without, as the server said it
-	ByFormat map[string]int64 `json:"by_format"`
-	ByState  map[string]int64 `json:"by_state"`
-	Ghosts   []Ghost          `json:"ghosts"` // the first of them
-}
-
-// Ghost is a lock that nobody holds and nothing will remove.
-type Ghost struct {
-	Key       string     `json:"key"`
-	Format    string     `json:"format"`
-	ExpiredAt *time.Time `json:"expired_at,omitempty"`
-	Note      string     `json:"note,omitempty"`
-}
-
-// Point is one moment of the traffic: calls and acquisitions in a second.
-type Point struct {
-	At       time.Time          `json:"at"`
-	Commands map[string]float64 `json:"commands"`
-	Kinds    map[string]float64 `json:"kinds"` // acquisitions; null while MONITOR is off
+	At    time.Time `json:"at"`
+	Error string    `json:"error,omitempty"` // why there is no newer one
+	census.Summary
 }
 
 const (
-	maxPoints = 900 // half an hour at one in two seconds
 	maxEvents = 200
 	maxRows   = 200
 )
 
 // board is the state under a lock.
 type board struct {
-	mu       sync.Mutex
-	state    State
-	acquired map[string]int64         // at the last point
-	totals   map[string]float64       // at the last point
-	last     time.Time                // the last acquisition came in
-	clients  map[string][]observe.Row // by address: clients of one host that do different things have a row each
+	mu      sync.Mutex
+	state   State
+	last    time.Time                // the last acquisition came in
+	clients map[string][]observe.Row // by address: clients of one host that do different things have a row each
 }
 
 func newBoard(server string) *board {
 	return &board{
-		state: State{Server: server, Monitor: "off", Totals: map[string]float64{}, Acquired: map[string]int64{}, Hazards: map[string]int64{},
-			Locks: Locks{ByFormat: map[string]int64{}, ByState: map[string]int64{}}},
-		acquired: map[string]int64{}, clients: map[string][]observe.Row{},
+		state:   State{Server: server, Monitor: "off", Totals: map[string]float64{}, Acquired: map[string]int64{}, Hazards: map[string]int64{}},
+		clients: map[string][]observe.Row{},
 	}
 }
 
@@ -109,7 +85,6 @@ func (b *board) read() State {
 	}
 	s.Totals, s.Acquired, s.Hazards = maps.Clone(s.Totals), maps.Clone(s.Acquired), maps.Clone(s.Hazards)
 	s.Events = append([]observe.EventRow{}, s.Events...)
-	s.Series = append([]Point{}, s.Series...)
 	s.Clients = []observe.Row{}
 	for _, id := range slices.Sorted(maps.Keys(b.clients)) {
 		s.Clients = append(s.Clients, b.clients[id]...)
@@ -189,26 +164,5 @@ func (b *board) count(before, now map[string]float64) {
 	}
 	for name, n := range now {
 		b.state.Totals[name] += n - before[name]
-	}
-}
-
-// point adds a moment to the series: what was counted since the last.
-func (b *board) point(now time.Time, seconds float64, monitoring bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	p := Point{At: now.UTC(), Commands: map[string]float64{}}
-	for name, n := range b.state.Totals {
-		p.Commands[name] = (n - b.totals[name]) / seconds
-	}
-	if monitoring {
-		p.Kinds = map[string]float64{}
-		for kind, n := range b.state.Acquired {
-			p.Kinds[kind] = float64(n-b.acquired[kind]) / seconds
-		}
-	}
-	b.acquired, b.totals = maps.Clone(b.state.Acquired), maps.Clone(b.state.Totals)
-	b.state.Series = append(b.state.Series, p)
-	if over := len(b.state.Series) - maxPoints; over > 0 {
-		b.state.Series = b.state.Series[over:]
 	}
 }

@@ -294,12 +294,7 @@ func (a *actor) append(b []byte) []byte {
 		b = appendCommand(b, &a.stray)
 	}
 	if a.heard {
-		b = append(b, byte(a.reply.Kind))
-		b = binary.AppendVarint(b, a.reply.Int)
-		b = binary.AppendVarint(b, a.reply.Int2)
-		b = binary.AppendVarint(b, a.reply.Int3)
-		b = append(b, a.reply.Text...)
-		b = append(b, 0)
+		b = append(appendReply(b, &a.reply), 0)
 	}
 	for _, letter := range a.mail {
 		b = append(b, byte(letter.Kind))
@@ -310,6 +305,14 @@ func (a *actor) append(b []byte) []byte {
 		b = a.hand.append(b)
 	}
 	return a.session.AppendState(b)
+}
+
+func appendReply(b []byte, r *protocol.Reply) []byte {
+	b = append(b, byte(r.Kind))
+	for _, n := range [...]int64{r.Int, r.Int2, r.Int3, r.Int4} {
+		b = binary.AppendVarint(b, n)
+	}
+	return append(b, r.Text...)
 }
 
 // appendCommand writes what tells a command from others of this model: what a client may say differently from one

@@ -5,8 +5,38 @@ import (
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
+
+// Verdict is what a search says of a claim.
+type Verdict string
+
+const (
+	Exclusive  Verdict = "exclusive"  // no interleaving within the bounds violates it
+	Violated   Verdict = "violated"   // a counterexample was found
+	Incomplete Verdict = "incomplete" // neither, within the limits
+)
+
+// Claim is a statement about a small model, and what is known about it.
+type Claim struct {
+	ID          string  `json:"id"`
+	Clients     string  `json:"clients"` // their kinds, as claims.txt has them
+	Assumptions string  `json:"assumptions"`
+	Expected    Verdict `json:"expected"`
+	// Within bounds the server commands of the shortest counterexample; 0 does not.
+	Within int    `json:"-"`
+	Model  *Model `json:"-"`
+}
+
+// Finding is a claim with what the search found.
+type Finding struct {
+	Claim
+	Outcome
+}
+
+// AsExpected tells that the verdict, and the length of the counterexample, are the expected ones.
+func (f *Finding) AsExpected() bool {
+	return f.Verdict == f.Expected && (f.Within == 0 || f.Ran <= f.Within)
+}
 
 //go:embed claims.txt
 var claimsText string
@@ -48,22 +78,7 @@ func claimOf(text string) Claim {
 		}
 	}
 	for i := range c.Model.Clients {
-		c.Clients = strings.TrimSpace(c.Clients + " " + c.Model.Clients[i].letter())
+		c.Clients = strings.TrimSpace(c.Clients + " " + c.Model.Clients[i].Kind)
 	}
 	return c
-}
-
-// letter names what a client is: L legacy, B bridge, M modern, S behind a sidecar, H in a handover.
-func (c *Client) letter() string {
-	switch {
-	case c.New != nil:
-		return "H"
-	case c.Scheme == model.GoLegacy:
-		return "L"
-	case c.Behind != "":
-		return "S"
-	case c.Grace < 0: // it takes nothing over
-		return "M"
-	}
-	return strings.ToUpper(c.Scheme.String()[:1])
 }

@@ -45,7 +45,7 @@ func TestClaims(t *testing.T) {
 		seen[c.ID] = true
 		t.Run(c.ID, func(t *testing.T) {
 			parallel(t)
-			f := Check(context.Background(), c, searchLimit)
+			f := Finding{c, Search(context.Background(), c.Model, searchLimit)}
 			if f.Verdict == Incomplete && searchLimit < DefaultStates {
 				t.Skipf("left out: more than %d states; `make test` proves it (LOCKMIGRATE_SUITES=proofs)", searchLimit)
 			}
@@ -71,11 +71,10 @@ func TestAClaimStandsAlone(t *testing.T) {
 
 func TestSearchStopsAtItsLimit(t *testing.T) {
 	c := Claims()[0]
-	f := Check(context.Background(), c, 1000)
-	require.Equal(t, Incomplete, f.Verdict)
+	require.Equal(t, Incomplete, Search(context.Background(), c.Model, 1000).Verdict)
 	cancelled, cancel := context.WithCancel(context.Background())
 	cancel()
-	require.Equal(t, Incomplete, Check(cancelled, c, DefaultStates).Verdict)
+	require.Equal(t, Incomplete, Search(cancelled, c.Model, DefaultStates).Verdict)
 }
 
 // BenchmarkStates searches a claim of three clients to its end: distinct states a second.
@@ -97,7 +96,7 @@ func TestExpiredKeysStayGone(t *testing.T) {
 	expired := tables.server(&held, 7)
 	require.Equal(t, expired, tables.server(&server{}, 5))
 	get := tables.command(&protocol.Command{Op: protocol.Get, Key: key})
-	require.Equal(t, protocol.Nil, tables.replies[tables.executed(expired, get, 0, 0, 0, 5).reply].Kind)
+	require.Equal(t, protocol.Nil, tables.replies.all[tables.executed(expired, get, 0, 0, 0, 5).reply].Kind)
 }
 
 // TestCommandsAreToldApart: a number stands for all that a client may say differently from one time to the next.
@@ -112,6 +111,17 @@ func TestCommandsAreToldApart(t *testing.T) {
 	} {
 		id := tables.command(&c)
 		require.False(t, seen[id], "%+v", c)
+		seen[id] = true
+	}
+}
+
+// TestRepliesAreToldApart: what is on its way to a client is a part of its state, with each of its numbers.
+func TestRepliesAreToldApart(t *testing.T) {
+	tables := newTables(world("ticks=10\nx bridge"))
+	seen := map[uint32]bool{}
+	for _, r := range []protocol.Reply{{}, {Int: 1}, {Int2: 1}, {Int3: 1}, {Int4: 1}, {Text: "x"}, {Kind: protocol.Text}} {
+		id := tables.actor(0, &actor{session: model.NewSession(0, &tables.model.Clients[0].Member), heard: true, reply: r})
+		require.False(t, seen[id], "%+v", r)
 		seen[id] = true
 	}
 }
@@ -145,7 +155,7 @@ func TestHandoverClaimsReach(t *testing.T) {
 		for n := range s.nodes {
 			record := stageNames[s.nodes[n].over&3]
 			for i := range m.Clients {
-				a := s.tables.actors[i][s.nodes[n].actors[i]]
+				a := s.tables.actors[i].all[s.nodes[n].actors[i]]
 				h := &a.hand
 				switch {
 				case h.doing == holdsIt && int(s.nodes[n].tick) < m.insideHand(&m.Clients[i], a):
@@ -223,7 +233,7 @@ func TestShareIsMet(t *testing.T) {
 	for i := range s.nodes {
 		n := &s.nodes[i]
 		now := m.serverClock(Ticks(n.tick))
-		pause, ok := s.tables.servers[n.server].store.Look(now, protocol.ShareKey(key))
+		pause, ok := s.tables.servers.all[n.server].store.Look(now, protocol.ShareKey(key))
 		if until, _ := strconv.ParseInt(pause.Value, 10, 64); ok && until > int64(now)/1e6 && s.inside(n, 0) {
 			met++
 		}

@@ -67,9 +67,10 @@ type Model struct {
 // Client is one client and what it may do.
 type Client struct {
 	model.Member
-	Ahead Ticks // its wall clock against the server's
-	Turns int   // how often it may want the lock
-	From  Ticks // it does not want it before
+	Kind  string // its scheme; handover is a member of one, with two locks
+	Ahead Ticks  // its wall clock against the server's
+	Turns int    // how often it may want the lock
+	From  Ticks  // it does not want it before
 
 	Delay      Ticks                 // the longest time between computing a command and its running
 	DelayOf    map[protocol.Op]Ticks // ... of single commands

@@ -118,14 +118,14 @@ func (s *search) expand(at int) {
 		if f.latest >= 0 && int(f.latest) <= tick {
 			mayPass = false
 		}
-		s.acts = m.can(&m.Clients[i], t.actors[i][n.actors[i]], tick, s.acts[:0])
+		s.acts = m.can(&m.Clients[i], t.actors[i].all[n.actors[i]], tick, s.acts[:0])
 		for _, what := range s.acts {
 			if what == begins && !s.mayBegin(&n, i) {
 				continue
 			}
 			s.step(at, n, i, what)
 		}
-		if n.spent&0xf < uint8(m.Silences) && (f.command != 0 || t.actors[i][n.actors[i]].pending) {
+		if n.spent&0xf < uint8(m.Silences) && (f.command != 0 || t.actors[i].all[n.actors[i]].pending) {
 			next := n
 			next.spent++
 			next.actors[i] = t.moved(i, n.actors[i], givesUp, 0, tick)
@@ -187,7 +187,7 @@ func (s *search) execute(n node, from origin, command uint32) {
 // enter visits a successor, after judging it.
 func (s *search) enter(before, next node, from origin) {
 	i := int(from.client)
-	if s.fenceFalls(&before, &next, i) || s.model.Property.Tolerate == 0 && s.violates(&next) || s.remains(&next) || s.tables.endless[next.server] {
+	if s.fenceFalls(&before, &next, i) || s.model.Property.Tolerate == 0 && s.violates(&next) || s.remains(&next) || s.tables.servers.all[next.server].endless {
 		s.blame()
 	}
 	if s.model.Property.Tolerate > 0 {
@@ -256,7 +256,7 @@ func (s *search) remains(n *node) bool {
 	for i := range s.model.Clients {
 		c := &s.model.Clients[i]
 		last := c.NotAfter.Add(c.Lease)
-		if c.NotAfter != 0 && s.model.serverClock(Ticks(n.tick)) > last && s.tables.owners[n.server]>>i&1 == 1 {
+		if c.NotAfter != 0 && s.model.serverClock(Ticks(n.tick)) > last && s.tables.servers.all[n.server].owners>>i&1 == 1 {
 			return true
 		}
 	}
@@ -277,7 +277,7 @@ func (s *search) idles(n *node) bool {
 
 // failover lets the replica catch up, or take over.
 func (s *search) failover(at int, n node, tick Ticks) {
-	f := s.tables.servers[n.server].fork()
+	f := s.tables.servers.all[n.server].fork()
 	f.replica = slices.Clone(f.store.Entries())
 	next := n
 	next.server = s.tables.server(&f, tick)
@@ -285,7 +285,7 @@ func (s *search) failover(at int, n node, tick Ticks) {
 	if int(n.spent>>4&7) >= s.model.Failovers {
 		return
 	}
-	f = s.tables.servers[n.server].fork()
+	f = s.tables.servers.all[n.server].fork()
 	f.store.Restore(f.replica)
 	next = n
 	next.server = s.tables.server(&f, tick)

@@ -14,19 +14,11 @@ type tables struct {
 	scratch []byte
 	forked  actor // what moved works on
 
-	actors  [][]*actor // the local states of each client: one takes more than a kilobyte, and never moves
-	facts   [][]facts
-	actorID []map[string]uint32
-
-	servers  []server
-	serverID map[string]uint32
-	owners   []uint8 // of each server: a bit for each client whose token or bridge value stands on a key
-	endless  []bool  // of each server: a key beside the lock's has no TTL
-
-	commands  []protocol.Command
-	commandID map[string]uint32
-	replies   []protocol.Reply
-	replyID   map[protocol.Reply]uint32
+	actors   []numbered[*actor] // the local states of each client: one takes more than a kilobyte, and never moves
+	facts    [][]facts
+	servers  numbered[server]
+	commands numbered[protocol.Command]
+	replies  numbered[protocol.Reply]
 
 	moves  map[move]uint32   // a client's own steps, and its hearing of replies
 	effect map[cause]outcome // what a command does to the server
@@ -35,10 +27,32 @@ type tables struct {
 	mailings [][]post
 }
 
+// numbered are values with numbers, by the bytes that tell them apart.
+type numbered[T any] struct {
+	all []T
+	ids map[string]uint32
+}
+
+// number is the value's number, and whether it is a new one: then its value is to be added.
+func (n *numbered[T]) number(state []byte) (id uint32, fresh bool) {
+	id, known := n.ids[string(state)]
+	if known {
+		return id, false
+	}
+	if n.ids == nil {
+		n.ids = map[string]uint32{}
+	}
+	id = uint32(len(n.all))
+	n.ids[string(state)] = id
+	return id, true
+}
+
 // server is the server and its replica.
 type server struct {
 	store   model.Store
 	replica []model.Entry
+	owners  uint8 // a bit for each client whose token or bridge value stands on a key
+	endless bool  // a key beside the lock's has no TTL
 }
 
 // facts are what the search asks of a local state again and again.
@@ -79,30 +93,21 @@ type age struct {
 }
 
 func newTables(m *Model) *tables {
-	t := &tables{
-		model: m, actors: make([][]*actor, len(m.Clients)), facts: make([][]facts, len(m.Clients)),
-		actorID: make([]map[string]uint32, len(m.Clients)), serverID: map[string]uint32{},
-		commandID: map[string]uint32{}, replyID: map[protocol.Reply]uint32{},
-		moves: map[move]uint32{}, effect: map[cause]outcome{}, ages: map[age]uint32{},
-		mailings: [][]post{nil},
+	return &tables{
+		model: m, actors: make([]numbered[*actor], len(m.Clients)), facts: make([][]facts, len(m.Clients)),
+		moves: map[move]uint32{}, effect: map[cause]outcome{}, ages: map[age]uint32{}, mailings: [][]post{nil},
 	}
-	for i := range m.Clients {
-		t.actorID[i] = map[string]uint32{}
-	}
-	return t
 }
 
 // actor numbers a local state of the i-th client.
 func (t *tables) actor(i int, a *actor) uint32 {
 	t.scratch = a.append(t.scratch[:0])
-	if id, ok := t.actorID[i][string(t.scratch)]; ok {
-		return id
+	id, fresh := t.actors[i].number(t.scratch)
+	if fresh {
+		kept := *a
+		t.actors[i].all = append(t.actors[i].all, &kept)
+		t.facts[i] = append(t.facts[i], t.describe(i, a))
 	}
-	id := uint32(len(t.actors[i]))
-	kept := *a
-	t.actors[i] = append(t.actors[i], &kept)
-	t.actorID[i][string(t.scratch)] = id
-	t.facts[i] = append(t.facts[i], t.describe(i, a))
 	return id
 }
 
@@ -131,22 +136,19 @@ func (t *tables) describe(i int, a *actor) facts {
 
 func (t *tables) command(c *protocol.Command) uint32 {
 	t.scratch = appendCommand(t.scratch[:0], c)
-	if id, ok := t.commandID[string(t.scratch)]; ok {
-		return id
+	id, fresh := t.commands.number(t.scratch)
+	if fresh {
+		t.commands.all = append(t.commands.all, *c)
 	}
-	id := uint32(len(t.commands))
-	t.commandID[string(t.scratch)] = id
-	t.commands = append(t.commands, *c)
 	return id
 }
 
 func (t *tables) reply(r protocol.Reply) uint32 {
-	if id, ok := t.replyID[r]; ok {
-		return id
+	t.scratch = appendReply(t.scratch[:0], &r)
+	id, fresh := t.replies.number(t.scratch)
+	if fresh {
+		t.replies.all = append(t.replies.all, r)
 	}
-	id := uint32(len(t.replies))
-	t.replyID[r] = id
-	t.replies = append(t.replies, r)
 	return id
 }
 
@@ -168,20 +170,18 @@ func (t *tables) server(s *server, tick Ticks) uint32 {
 			t.scratch = binary.AppendVarint(t.scratch, e.ExpireMS)
 		}
 	}
-	if id, ok := t.serverID[string(t.scratch)]; ok {
+	id, fresh := t.servers.number(t.scratch)
+	if !fresh {
 		return id
 	}
-	id := uint32(len(t.servers))
-	t.serverID[string(t.scratch)] = id
-	t.servers = append(t.servers, *s)
-	owners := uint8(0)
-	for _, e := range s.store.Entries() {
-		if id, ok := model.ClientOf(e.Value); ok {
-			owners |= 1 << id
+	kept := *s
+	kept.owners, kept.endless = 0, kept.store.Endless(t.model.Clients[0].Key) != ""
+	for _, e := range kept.store.Entries() {
+		if client, ok := model.ClientOf(e.Value); ok {
+			kept.owners |= 1 << client
 		}
 	}
-	t.owners = append(t.owners, owners)
-	t.endless = append(t.endless, s.store.Endless(t.model.Clients[0].Key) != "")
+	t.servers.all = append(t.servers.all, kept)
 	return id
 }
 
@@ -198,7 +198,7 @@ func (t *tables) aged(id uint32, tick Ticks) uint32 {
 	if next, ok := t.ages[key]; ok {
 		return next
 	}
-	next := t.server(&t.servers[id], tick)
+	next := t.server(&t.servers.all[id], tick)
 	t.ages[key] = next
 	return next
 }
@@ -210,8 +210,8 @@ func (t *tables) executed(id, command uint32, client int, turn uint32, heard uin
 	if o, ok := t.effect[key]; ok {
 		return o
 	}
-	s := t.servers[id].fork()
-	c := t.commands[command]
+	s := t.servers.all[id].fork()
+	c := t.commands.all[command]
 	asked := false
 	if t.model.Messages {
 		s.store.Listening = func(channel string) int { asked = true; return t.model.listeners(channel, heard) }
@@ -234,15 +234,15 @@ func (t *tables) moved(client int, id uint32, what act, reply uint32, tick Ticks
 	if next, ok := t.moves[key]; ok {
 		return next
 	}
-	t.forked = *t.actors[client][id] // a copy: the client forks here
+	t.forked = *t.actors[client].all[id] // a copy: the client forks here
 	a, c := &t.forked, &t.model.Clients[client]
 	switch what {
 	case runs:
-		t.model.receive(c, a, t.replies[reply], tick)
+		t.model.receive(c, a, t.replies.all[reply], tick)
 	case strays:
 		a.stray = protocol.Command{}
 	case posted:
-		a.post(t.replies[reply])
+		a.post(t.replies.all[reply])
 	case reports:
 		if c.New != nil {
 			t.model.reportsHand(c, a, uint8(reply>>2), uint8(reply&3), tick)

@@ -48,10 +48,10 @@ func (s *search) describe(before, at int) string {
 			command = f.stray
 		}
 		done := t.executed(was.server, command, int(from.client), f.turn, from.heard, Ticks(n.tick))
-		what = model.SayCommand(&t.commands[command]) + " -> " + model.SayReply(&t.replies[done.reply])
+		what = model.SayCommand(&t.commands.all[command]) + " -> " + model.SayReply(&t.replies.all[done.reply])
 	}
 	if from.act >= reads {
-		what += sayLetter(&t.actors[from.client][was.actors[from.client]].mail[from.act-reads])
+		what += sayLetter(&t.actors[from.client].all[was.actors[from.client]].mail[from.act-reads])
 	}
 	line := fmt.Sprintf("t%-2d %-6s %-46s", n.tick, who, what)
 	inside := " inside:"

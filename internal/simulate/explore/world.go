@@ -159,6 +159,7 @@ func (m *Model) stretch(n time.Duration) {
 // old= says, and its New a token lock on another key.
 func clientOf(words []string) Client {
 	c := Client{
+		Kind: words[1],
 		Member: model.Member{
 			Name: words[0], Dialect: protocol.JedisMS, Key: key, Owner: owner(words[0]),
 			Lease: ticks(3), Poll: ticks(1), Patience: time.Hour,

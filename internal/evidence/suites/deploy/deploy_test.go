@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"io"
+	"net/http"
+	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -22,6 +24,7 @@ import (
 	"go.yaml.in/yaml/v3"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -259,12 +262,12 @@ func exported(t *testing.T) families {
 	state := serve.State{
 		Monitored: 1, Quiet: &quiet, Overlaps: 1, Totals: map[string]float64{"denied": 1, "setnx": 1, "getset": 1}, Acquired: map[string]int64{"legacy": 1},
 		Hazards: map[string]int64{"clobber": 1}, Clients: []observe.Row{{Host: "h", Dialect: "jedis-ms", SkewMS: &skew}},
-		Locks:     serve.Locks{At: time.Now(), ByState: map[string]int64{"ghost": 1}},
+		Locks:     serve.Locks{At: time.Now(), Summary: census.Summary{ByState: map[census.State]int64{"ghost": 1}}},
 		Namespace: &stages.Document{Namespace: "orders", Stage: "bridge", Members: []stages.MemberDocument{{Info: stages.Info{Host: "h"}, Stage: "bridge"}}},
 	}
-	var page bytes.Buffer
-	require.NoError(t, serve.WriteMetrics(&page, state))
-	all.scraped(page.String())
+	page := httptest.NewRecorder()
+	serve.Handler(func() serve.State { return state }, "", []string{"localhost"}).ServeHTTP(page, httptest.NewRequest(http.MethodGet, "http://localhost/metrics", nil))
+	all.scraped(page.Body.String())
 	return all
 }
 

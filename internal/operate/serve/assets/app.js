@@ -45,6 +45,20 @@ function fill(id, heads, rows, empty) {
   table.append(thead, body);
 }
 
+// moments are those of the traffic while this page is open, half an hour at most; /metrics is for longer.
+const moments = [];
+let before = null;
+
+// remember adds a moment: calls and acquisitions in a second, since the last one. The server's counters are read each 2 s.
+function remember(s) {
+  const seconds = before ? (Date.parse(s.now) - Date.parse(before.now)) / 1000 : 0;
+  if (before && seconds < 4) return;
+  const each = (now, was) => Object.fromEntries(Object.entries(now).map(([k, n]) => [k, Math.max(0, n - (was[k] || 0)) / seconds]));
+  if (before) moments.push({ at: s.now, commands: each(s.totals, before.totals), kinds: s.monitored_seconds > before.monitored_seconds ? each(s.acquired, before.acquired) : null });
+  if (moments.length > 450) moments.shift();
+  before = s;
+}
+
 // chart draws what happened in a second over time; a moment without a value leaves a gap.
 function chart(id, points, names, value, color) {
   lockmigrateChart($(id), {
@@ -66,8 +80,10 @@ function stage(n) {
   const at = ["legacy", "bridge", "modern"].indexOf(n.stage);
   [...$("stages").children].forEach((li, i) => { li.className = i === at ? "now s" + i : ""; });
   $("since").textContent = `epoch ${n.epoch}, since ${localTime(n.since, true)}`;
-  $("blocked").hidden = !n.blocked_by.length;
-  $("blocked").textContent = shown(n.blocked_by.map((b) => b.text).join("; "));
+  const late = n.members.map((m) => m.lease_left_ms < 0 ? " is silent" : m.misfit ? " cannot run this namespace: " + m.misfit : m.epoch < n.epoch ? " is still on the previous epoch" : "")
+    .map((why, i) => why && n.members[i].id + why).filter((text) => text);
+  $("blocked").hidden = !late.length;
+  $("blocked").textContent = shown(late.join("; "));
   fill("members", [["member"], ["host"], ["build"], ["stage"], ["epoch", "num"], ["seen", "num"], ["skew", "num"]], n.members.map((m) => [
     el("td", m.id, "mono"), el("td", m.host), el("td", build(m.build), m.build ? "" : "dim"), el("td", m.lease_left_ms < 0 ? "silent" : m.stage, m.lease_left_ms < 0 ? "bad" : "kind " + m.stage),
     el("td", m.epoch, "num"), el("td", span(m.seen_ms_ago) + " ago", "num"), el("td", span(m.skew_ms), "num")]), "no member has reported");
@@ -111,7 +127,8 @@ function show(s) {
   $("fresh").textContent = s.error ? shown(s.error) : "live " + localTime(s.now);
   $("fresh").className = "pill " + (s.error ? "bad" : "good");
   stage(s.namespace);
-  const last = s.series.length ? s.series[s.series.length - 1].commands : null;
+  remember(s);
+  const last = moments.length ? moments[moments.length - 1].commands : null;
   $("t-legacy").textContent = last ? ((last.setnx || 0) + (last.getset || 0)).toFixed(1) : "–";
   $("t-overlaps").textContent = s.monitored_seconds ? s.overlaps : "–"; // without MONITOR nobody has looked
   $("t-overlaps").className = s.overlaps ? "bad" : s.monitored_seconds ? "good" : "";
@@ -124,9 +141,9 @@ function show(s) {
   $("t-hazards").textContent = s.monitored_seconds ? hazards : "–";
   $("t-hazards").className = hazards ? "bad" : s.monitored_seconds ? "good" : "";
   $("t-ghosts").textContent = s.locks.by_state ? (s.locks.by_state.ghost || 0) : "–";
-  chart("chart-commands", s.series, ["setnx", "getset", "set", "del", "evalsha"], (p, n) => p.commands[n],
+  chart("chart-commands", moments, ["setnx", "getset", "set", "del", "evalsha"], (p, n) => p.commands[n],
     (n) => ({ setnx: "legacy", getset: "redisson", set: "modern", del: "unknown", evalsha: "bridge" })[n]);
-  chart("chart-kinds", s.series, ["legacy", "member", "bridge", "sidecar", "modern", "redisson"], (p, n) => p.kinds ? (p.kinds[n] || 0) : null, (n) => n);
+  chart("chart-kinds", moments, ["legacy", "member", "bridge", "sidecar", "modern", "redisson"], (p, n) => p.kinds ? (p.kinds[n] || 0) : null, (n) => n);
   clients(s.clients);
   fill("events", [["at"], ["what"], ["key"], ["by"], ["against"], ["note"]], [...s.events].sort((a, b) => Date.parse(b.at) - Date.parse(a.at)).slice(0, 25).map((e) => [
     el("td", localTime(e.at)), el("td", e.hazard || e.what, "bad"), el("td", e.key, "mono"),
@@ -137,8 +154,6 @@ function show(s) {
   if (s.locks.unread) $("locks").textContent += `; ${s.locks.unread} keys could not be read`;
   for (const why of [...(s.locks.lacks || []), ...(s.refused || [])]) $("locks").textContent += `; ${why}`;
   if (s.locks.error) $("locks").textContent += `; the last look failed: ${s.locks.error}`;
-  fill("ghosts", [["ghost"], ["format"], ["expired"]], (s.locks.ghosts || []).map((g) => [
-    el("td", g.key, "mono"), el("td", g.format), el("td", g.expired_at ? localTime(g.expired_at, true) : g.note || "")]), "no ghosts");
 }
 
 async function tick() {
