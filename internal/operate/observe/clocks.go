@@ -39,7 +39,6 @@ func (o *Observer) hosts() []*host {
 	for _, c := range o.clients {
 		for family, u := range c.uses {
 			for direct, s := range u.leads {
-				c.clock.leads += s.n
 				one := &host{client: c, family: family, direct: direct, members: []*client{c}, leads: s}
 				if id := (alike{hostOf(c.addr), family, direct, s.of}); s.n >= enough {
 					out = append(out, one)
@@ -122,7 +121,6 @@ type lease struct {
 
 // clock is what is known of one client's.
 type clock struct {
-	leads       int64
 	known       bool
 	offset, off time.Duration // off is the error bar
 }
@@ -313,7 +311,7 @@ func offsets(fleet []*host, leases []lease) {
 		for _, m := range h.members {
 			// Of several families the one with the smallest error bar speaks.
 			if before := m.clock; !before.known || off < before.off || off == before.off && offset < before.offset {
-				m.clock = clock{before.leads, true, offset, off}
+				m.clock = clock{true, offset, off}
 			}
 		}
 	}

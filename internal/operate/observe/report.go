@@ -89,24 +89,18 @@ type Row struct {
 	Sidecar      string `json:"sidecar,omitempty"` // the name of the one that it is behind
 	profile.Lease
 	PollMS      float64  `json:"poll_ms,omitempty"`
-	PollSamples int64    `json:"poll_samples"`
 	SkewMS      *float64 `json:"skew_ms"`
 	SkewErrorMS *float64 `json:"skew_error_ms"`
-	Samples     int64    `json:"samples"`
 	Tries       int64    `json:"tries"`
 	Acquired    int64    `json:"acquired"`
 	Released    int64    `json:"released"`
 	HoldP50MS   float64  `json:"hold_p50_ms"`
-	HoldP95MS   float64  `json:"hold_p95_ms"`
 	WaitP50MS   float64  `json:"wait_p50_ms"`
-	WaitP95MS   float64  `json:"wait_p95_ms"`
 	Keys        []string `json:"keys"`
 	Databases   []int    `json:"databases"` // that these keys are in
 	// Sent counts the commands with which it tried to take locks: SETNX, GETSET, SET NX, SET GET, SET, SETEX.
 	Sent map[string]int64 `json:"sent"`
-	// The time from its GET of an expired value to the GETSET, or SET, with which it takes the lock over: the
-	// median and the longest, by the server's clock.
-	PauseP50MS float64 `json:"takeover_pause_p50_ms"`
+	// The longest time from its GET of an expired value to the GETSET, or SET, with which it takes the lock over, by the server's clock.
 	PauseMaxMS float64 `json:"takeover_pause_max_ms"`
 	Pauses     int64   `json:"takeover_pauses"`
 }

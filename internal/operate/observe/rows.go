@@ -167,15 +167,13 @@ func newRow(id group, members []*client) clientRow {
 			row.clock = c
 		}
 	}
-	held, waited := spread(hold...), spread(wait...)
-	row.HoldP50MS, row.HoldP95MS = held.At(0.5), held.At(0.95)
-	row.WaitP50MS, row.WaitP95MS = waited.At(0.5), waited.At(0.95)
+	row.HoldP50MS, row.WaitP50MS = spread(hold...).At(0.5), spread(wait...).At(0.5)
 	row.poll, row.pause = spread(poll...), spread(pause...)
-	row.Pauses, row.PauseP50MS, row.PauseMaxMS = row.pause.N, row.pause.At(0.5), row.pause.Most()
+	row.Pauses, row.PauseMaxMS = row.pause.N, row.pause.Most()
 	if row.poll.N > 0 {
 		// A sleep is often longer than asked for, never shorter; only a first command that was held up on its
 		// way makes an interval look shorter. So it is the low end, but not the lowest.
-		row.PollMS, row.PollSamples = math.Round(row.poll.At(0.3)), row.poll.N
+		row.PollMS = math.Round(row.poll.At(0.3))
 	}
 	slices.Sort(row.Databases)
 	row.Databases = slices.Compact(row.Databases)
@@ -236,7 +234,7 @@ func (l lease) measured() profile.Lease {
 // servers each is against the clock of its own one.
 func (r *clientRow) skew() {
 	own := r.clock.clock
-	r.SkewMS, r.SkewErrorMS, r.Samples = ref(round1(ms(own.offset))), ref(round1(ms(own.off))), own.leads
+	r.SkewMS, r.SkewErrorMS = ref(round1(ms(own.offset))), ref(round1(ms(own.off)))
 	for _, c := range r.members {
 		if other := c.clock; other.known {
 			*r.SkewErrorMS = max(*r.SkewErrorMS, round1(ms((other.offset-own.offset).Abs()-other.off)))

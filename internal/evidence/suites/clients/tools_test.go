@@ -81,8 +81,8 @@ func (c client) observes(t *testing.T, s *redistest.Server, h, other, ahead *hol
 	})
 	var skews []float64
 	for _, row := range report.Clients {
-		t.Logf("%s %s lease %v (%s) skew %v ±%v of %d, %d acquired", row.Kind, row.Dialect, row.LeaseMS, row.LeaseFrom,
-			value(row.SkewMS), value(row.SkewErrorMS), row.Samples, row.Acquired)
+		t.Logf("%s %s lease %v (%s) skew %v ±%v, %d acquired", row.Kind, row.Dialect, row.LeaseMS, row.LeaseFrom,
+			value(row.SkewMS), value(row.SkewErrorMS), row.Acquired)
 		assert.Equal(t, c.observe, row.Kind)
 		assert.Equal(t, c.dialect, row.Dialect)
 		// Alone on its key it was not seen to overwrite anybody: the names of its keys decide.
