@@ -236,8 +236,7 @@ func (o *Observer) sample(c *client, lk *lock, s form, at protocol.Instant, ttl 
 		u.leads[ttl > 0] = sum
 	}
 	sum.of = s.of
-	x := lead{s.expires.Sub(at) - ttl, at.Sub(c.before)}
-	sum.read(at, x.ahead)
+	x := lead{at, s.expires.Sub(at) - ttl, at.Sub(c.before)}
 	if by, jumped := sum.take(x, s.quantum); jumped {
 		o.stepped(c, lk.id, at, by)
 	}

@@ -1,7 +1,6 @@
 package observe
 
 import (
-	"math"
 	"slices"
 	"time"
 
@@ -22,14 +21,14 @@ type leads struct {
 	trip   time.Duration
 	jump   jump
 	former time.Duration // the largest lead before the last jump
-	// readings are the largest leads of one stretch of time after the other.
-	readings []reading
-	stretch  time.Duration
-	clock    bounds // of the offset, by what it did as a waiter
+	clock  bounds        // of the offset, by what it did as a waiter
 }
 
 // lead is one of them, and the time since the same connection's command before: no command was longer on its way.
-type lead struct{ ahead, since time.Duration }
+type lead struct {
+	at           protocol.Instant
+	ahead, since time.Duration
+}
 
 const (
 	topLeads  = 4
@@ -133,47 +132,4 @@ func (s *leads) below(lease time.Duration) (by time.Duration, varies bool) {
 		}
 	}
 	return by, varies || few > 1 && few*50 > len(all)
-}
-
-// reading is the largest sample, offset + lease + extra - delay, of a stretch of time, and the next.
-type reading struct {
-	from, at   protocol.Instant // of the stretch, and of the largest
-	most, next time.Duration
-	n          int64
-}
-
-const (
-	mostReadings = 32
-	firstStretch = 5 * time.Second
-)
-
-// read takes in a sample for the drift. When there are too many stretches each becomes twice as long.
-func (s *leads) read(at protocol.Instant, x time.Duration) {
-	if s.stretch == 0 {
-		s.stretch = firstStretch
-	}
-	s.readings = gathered(s.readings, reading{from: at, at: at, most: x, next: math.MinInt64, n: 1}, s.stretch)
-	if len(s.readings) <= mostReadings {
-		return
-	}
-	s.stretch *= 2
-	kept := s.readings[:0]
-	for _, r := range s.readings {
-		kept = gathered(kept, r, s.stretch)
-	}
-	s.readings = kept
-}
-
-// gathered puts a reading behind others, or joins it with the last where both are of one stretch.
-func gathered(all []reading, r reading, stretch time.Duration) []reading {
-	if len(all) == 0 || r.from.Sub(all[len(all)-1].from) >= stretch {
-		return append(all, r)
-	}
-	last := &all[len(all)-1]
-	last.next = max(min(last.most, r.most), last.next, r.next)
-	if r.most > last.most {
-		last.most, last.at = r.most, r.at
-	}
-	last.n += r.n
-	return all
 }

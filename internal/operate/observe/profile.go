@@ -168,12 +168,15 @@ func (all observers) shares(p *profile.Profile, index map[*client]int) {
 	}
 }
 
-// mostClock is how many readings of a clock are written down.
-const mostClock = 4
+// mostClock is how many readings of a clock are written down, shortestStretch how far they are apart at least.
+const (
+	mostClock       = 4
+	shortestStretch = 5 * time.Second
+)
 
-// readings are the clock of a row over time. What the row's skew rests on is the largest sample of all; each stretch of time
-// has a largest sample of its own, and the difference is the difference of the clock, but for delays.
-func (row *clientRow) readings() []profile.Reading {
+// readings are the clock of a row over time. What the row's skew rests on is the largest lead of all; each stretch of time
+// has a largest lead of its own, and the difference is the difference of the clock, but for delays.
+func (row *clientRow) readings() (out []profile.Reading) {
 	type kind struct {
 		family string
 		direct bool
@@ -196,36 +199,35 @@ func (row *clientRow) readings() []profile.Reading {
 			best = k
 		}
 	}
-	var all []reading
-	top, quantum, trip := time.Duration(math.MinInt64), time.Duration(0), time.Duration(0)
+	var kept []lead
+	top, quantum, trip := time.Duration(math.MinInt64), time.Duration(0), coarse
 	for _, s := range sums[best] {
-		all, quantum = append(all, s.readings...), max(quantum, s.quantum)
-		if s.n > 0 {
-			top = max(top, s.top[0])
-		}
-		if s.trip > 0 && (trip == 0 || s.trip < trip) {
-			trip = s.trip
-		}
-	}
-	if len(all) == 0 || top == math.MinInt64 {
-		return nil
-	}
-	if trip == 0 || trip > coarse {
-		trip = coarse
-	}
-	slices.SortFunc(all, func(a, b reading) int { return int(a.from - b.from) })
-	stretch := max(all[len(all)-1].from.Sub(all[0].from)/mostClock+1, firstStretch)
-	var merged []reading
-	for _, r := range all {
-		merged = gathered(merged, r, stretch)
-	}
-	var out []profile.Reading
-	for _, r := range merged {
-		if r.n < enough {
+		if s.n == 0 {
 			continue
 		}
-		out = append(out, profile.Reading{At: r.at.Time(), SkewMS: round1(*row.SkewMS + ms(r.most-top)), ErrorMS: round1(ms(trip/2+quantum/2+min(r.most-r.next, coarse)) + 0.05)})
+		kept, top, quantum = append(kept, s.kept...), max(top, s.top[0]), max(quantum, s.quantum)
+		if s.trip > 0 {
+			trip = min(trip, s.trip)
+		}
 	}
-	slices.SortFunc(out, func(a, b profile.Reading) int { return a.At.Compare(b.At) }) // stretches of several connections overlap
+	if len(kept) == 0 {
+		return nil
+	}
+	slices.SortFunc(kept, func(a, b lead) int { return cmp.Compare(a.at, b.at) })
+	stretch := max(kept[len(kept)-1].at.Sub(kept[0].at)/mostClock+1, shortestStretch)
+	for len(kept) > 0 {
+		n := 1
+		for n < len(kept) && kept[n].at.Sub(kept[0].at) < stretch {
+			n++
+		}
+		one := kept[:n]
+		kept = kept[n:]
+		if n < enough {
+			continue
+		}
+		slices.SortFunc(one, func(a, b lead) int { return cmp.Compare(b.ahead, a.ahead) })
+		most, next := one[0], one[1]
+		out = append(out, profile.Reading{At: most.at.Time(), SkewMS: round1(*row.SkewMS + ms(most.ahead-top)), ErrorMS: round1(ms(trip/2+quantum/2+min(most.ahead-next.ahead, coarse)) + 0.05)})
+	}
 	return out
 }
