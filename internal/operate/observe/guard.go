@@ -172,16 +172,15 @@ func (g *guard) cpu(ctx context.Context) (cpuReading, error) {
 	return cpuReading{time.Now(), used}, nil
 }
 
-// peers asks who is connected: clients, and nodes whose commands are none of a client here.
-func (g *guard) peers(ctx context.Context) (all map[string]Peer, nodes []string) {
+// peers asks which clients are connected; nodes are none.
+func (g *guard) peers(ctx context.Context) map[string]Peer {
 	list, err := endpoint.Clients(ctx, g.conn)
 	if err != nil {
-		return nil, nil
+		return nil
 	}
-	all = map[string]Peer{}
+	all := map[string]Peer{}
 	for _, f := range list {
 		if endpoint.IsNode(f) {
-			nodes = append(nodes, f["addr"])
 			continue
 		}
 		lib := f["lib-name"]
@@ -190,7 +189,7 @@ func (g *guard) peers(ctx context.Context) (all map[string]Peer, nodes []string)
 		}
 		all[f["addr"]] = Peer{Name: f["name"], User: f["user"], Lib: lib}
 	}
-	return all, nodes
+	return all
 }
 
 // costs fills in what the watch did cost the server, as far as that is known.

@@ -12,6 +12,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
 // Limits bound what a watch may cost the server.
@@ -52,7 +53,10 @@ type watch struct {
 	command traffic.Command
 	cost    Cost
 	unnamed map[string]bool // addresses that CLIENT LIST has not been asked about
-	givers  givers
+	cluster bool
+	slots   *topology.Table // of its cluster, nil where that is not known
+	givers  map[string]bool // nodes that give it a slot, by address
+	clients map[string]Peer // that CLIENT LIST has shown last: an address may have been another's before
 	err     error
 	broke   bool // the connection, before the window was over
 }
@@ -68,7 +72,7 @@ var errOver = errors.New("the window is over")
 // newWatch connects to one master and watches it until a limit is reached or ctx ends; wait tells.
 func newWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts Options, limits Limits) (*watch, error) {
 	limits.Load = cmp.Or(limits.Load, 0.9)
-	w := &watch{addr: addr, limits: limits, unnamed: map[string]bool{}, givers: givers{addr: addr, cluster: end.Kind == endpoint.Cluster}}
+	w := &watch{addr: addr, limits: limits, unnamed: map[string]bool{}, givers: map[string]bool{}, cluster: end.Kind == endpoint.Cluster}
 	var err error
 	if w.guard, err = newGuard(ctx, end, addr, limits); err != nil {
 		return nil, err
@@ -92,7 +96,7 @@ func newWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts Opt
 	}
 	ctx, w.cancel = context.WithCancelCause(ctx)
 	w.ctx = ctx
-	w.givers.owns(w.givers.ask(ctx, w.guard.conn))
+	w.slots = w.askSlots(ctx)
 	w.rename(ctx)
 	w.group.Go(func() { w.read(ctx) })
 	w.group.Go(func() { w.probe.run(ctx, end.DB) })
@@ -206,7 +210,9 @@ func (w *watch) next(ctx context.Context) error {
 	if !known && !c.InScript() && len(w.unnamed) < 10_000 {
 		w.unnamed[strings.Clone(c.Addr)] = true
 	}
-	if !w.givers.sent(c) {
+	if w.given(c) {
+		w.obs.Keys.Apply(c)
+	} else {
 		w.obs.Take(c)
 	}
 	return nil
@@ -228,14 +234,14 @@ func (w *watch) watchOver(ctx context.Context) {
 		case <-tick.C:
 		}
 		// The reader may be held up by the goroutine that prints its events: that must not hold up these looks.
-		strangers, soon := 0, n%4 == 0
-		table := w.givers.ask(ctx, w.guard.conn)
+		strangers := 0
+		table := w.askSlots(ctx)
 		if w.mu.TryLock() {
-			strangers, soon = len(w.unnamed), soon || w.givers.wonders
-			w.givers.owns(table)
+			strangers = len(w.unnamed)
+			w.slots = cmp.Or(table, w.slots)
 			w.mu.Unlock()
 		}
-		if strangers > 0 && soon {
+		if strangers > 0 && n%4 == 0 {
 			w.rename(ctx)
 		}
 	}
@@ -243,13 +249,16 @@ func (w *watch) watchOver(ctx context.Context) {
 
 // rename asks CLIENT LIST who is connected.
 func (w *watch) rename(ctx context.Context) {
-	peers, nodes := w.guard.peers(ctx)
+	peers := w.guard.peers(ctx)
 	if !w.mu.TryLock() {
 		return // the next time, then
 	}
 	defer w.mu.Unlock()
-	w.givers.know(peers, nodes)
+	if peers != nil {
+		w.clients = peers
+	}
 	for addr, p := range peers {
+		delete(w.givers, addr)
 		w.obs.Name(addr, p)
 	}
 	clear(w.unnamed)
