@@ -21,7 +21,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/conformance"
 	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
-	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
@@ -127,7 +126,6 @@ func TestKeysOfEveryJSON(t *testing.T) {
 		{"forecast", []func() error{document(full[*forecast.Forecast]())}},
 		{"next", []func() error{func() error { return (&standing{keys: &keysSeen{}}).print(env, full[step]()) }}},
 		{"observe", []func() error{document(full[findings]())}},
-		{"observe --follow", []func() error{func() error { follow(env, true)(full[observe.EventRow]()); return nil }}},
 		{"rehearse", []func() error{document(full[rehearsal]())}},
 		{"scan", []func() error{func() error { return errors.Join(scanned.row(&row), scanned.summary(full[census.Summary]())) }}},
 		{"scripts", []func() error{runs("scripts")}},

@@ -3,12 +3,10 @@ package main
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"io"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -23,7 +21,6 @@ type observeFlags struct {
 	opts    observe.Options
 	limits  observe.Limits
 	match   []string
-	follow  bool
 	profile string
 	from    string
 	pcap    string
@@ -40,7 +37,6 @@ func newObserveCommand(env *environment) *cobra.Command {
 	}
 	f := cmd.Flags()
 	f.DurationVar(&flags.limits.For, "for", 10*time.Second, "watch for this `DURATION`")
-	f.BoolVar(&flags.follow, "follow", false, "print every event as it happens")
 	f.StringVar(&flags.profile, "profile", "", "write the measured fleet to `FILE`, for forecast, next and stage init")
 	f.StringVar(&flags.from, "from", "", "read a recorded MONITOR `FILE` instead of a server (- for stdin)")
 	f.StringVar(&flags.pcap, "pcap", "", "read a capture `FILE` of tcpdump (pcap or pcapng) instead of a server (- for stdin); 7000=FILE where the server's port is not 6379")
@@ -82,7 +78,6 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	if err != nil {
 		return err
 	}
-	flags.opts.Emit = follow(env, flags.follow)
 	switch {
 	case len(flags.listen) > 0:
 		if err := flags.checkListening(); err != nil {
@@ -177,21 +172,4 @@ func (p *progress) Read(data []byte) (n int, err error) {
 	}
 	p.status.Update("observe: %.1f MiB read%s", float64(p.read)/(1<<20), rest)
 	return n, err
-}
-
-// follow prints events as they happen, if that is wanted. It is safe for concurrent use.
-func follow(env *environment, wanted bool) func(observe.EventRow) {
-	if !wanted {
-		return nil
-	}
-	var mu sync.Mutex
-	return func(e observe.EventRow) {
-		mu.Lock()
-		defer mu.Unlock()
-		if env.global.json {
-			_ = env.encode(map[string]any{"event": e})
-			return
-		}
-		fmt.Fprintln(env.stdout, eventLine(e))
-	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -23,9 +22,9 @@ type observeOutput struct {
 
 // whileRunning shows the live table until the observation has ended, or a countdown where the table has no place.
 func (o *observeOutput) whileRunning(seen interface{ Report() observe.Report }, ended <-chan error, window time.Duration) error {
-	live := o.env.isTerminal(o.env.stdout) && !o.env.global.json && !o.flags.follow
+	live := o.env.isTerminal(o.env.stdout) && !o.env.global.json
 	status := o.env.status()
-	if live || o.flags.follow && o.env.isTerminal(o.env.stdout) {
+	if live {
 		status = newStatusLine(nil, nil) // rows stream on the same screen
 	}
 	defer status.Clear()
@@ -106,9 +105,6 @@ func (o *observeOutput) final(f findings, err error) error {
 		}
 	}
 	if o.env.global.json {
-		if o.flags.follow {
-			return o.env.encode(map[string]any{"summary": f})
-		}
 		return o.env.encode(pretty{f})
 	}
 	r, cost := f.Report, f.Cost
@@ -319,12 +315,12 @@ func pauses(b *strings.Builder, r observe.Report) {
 // more says that a list goes on.
 func more(b *strings.Builder, n int, what string) {
 	if n > 0 {
-		fmt.Fprintf(b, "... and %s more %s: see --json or --follow\n", thousands(int64(n)), what)
+		fmt.Fprintf(b, "... and %s more %s: see --json\n", thousands(int64(n)), what)
 	}
 }
 
 func eventLine(e observe.EventRow) string {
-	line := fmt.Sprintf("%s  %-14s  %s by %s", clock(e.At), cmp.Or(e.Hazard, e.What), keyText(e.DB, e.Key), whoText(e.By))
+	line := fmt.Sprintf("%s  %-14s  %s by %s", clock(e.At), e.Hazard, keyText(e.DB, e.Key), whoText(e.By))
 	if e.Victim != nil {
 		line += " against " + whoText(e.Victim)
 	}

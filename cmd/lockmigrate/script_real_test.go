@@ -1,12 +1,14 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 	"strconv"
+	"strings"
 	"testing"
 	"time"
 
@@ -146,6 +148,19 @@ var onReal = map[string]func(on *realStage, args []string){
 			_, _ = thief.Do("DEL", key)
 			turn(second, key)
 			_, _ = first.Do("DEL", key)
+		})
+	},
+	"watched": func(on *realStage, args []string) { // MONITOR runs on a server, and turns go on
+		began := int64(0)
+		redistest.Await(on.t, "turns on "+args[0]+" while MONITOR runs", time.Minute, func() bool {
+			list, err := askRedis(args[0], []string{"CLIENT", "LIST"})
+			info, infoErr := askRedis(args[0], []string{"INFO", "commandstats"})
+			if err != nil || infoErr != nil || !strings.Contains(fmt.Sprint(list), "cmd=monitor") {
+				return false
+			}
+			calls := endpoint.CallsOf(endpoint.InfoOf(fmt.Sprint(info))["cmdstat_setnx"]).Calls
+			began = cmp.Or(began, calls)
+			return calls > began+1
 		})
 	},
 	"rest": func(on *realStage, _ []string) {

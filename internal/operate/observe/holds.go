@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strings"
@@ -138,7 +139,7 @@ func (o *Observer) acquire(c *client, lk *lock, s form, value string, at protoco
 		}
 	}
 	lk.holder = h
-	o.emit(event{At: at, What: "acquired", Key: lk.id, By: c, Note: how})
+	o.acquired[cmp.Or(c.leading().kind, Unknown)]++
 }
 
 // superseded judges a takeover by the lease of the holder before: too early, or late.
@@ -177,8 +178,8 @@ func (o *Observer) judge(h *hold, lk *lock, tell func(lease time.Duration)) {
 	})
 }
 
-// later runs a judgement that wants a lease: at once where the lease is given, at the end of the window
-// otherwise, when the lease is as certain as it gets.
+// later runs a judgement that wants a lease at the end of the window, when the lease is as certain as it gets. Where it is given, or too many
+// judgements wait, it runs at once.
 func (o *Observer) later(judge func()) {
 	if o.opts.Lease > 0 || len(o.deferred) >= 10_000 {
 		judge()
@@ -257,7 +258,6 @@ func (o *Observer) scriptDelete(c *client, lk *lock, l *traffic.Command, e traff
 // release ends a hold by the holder's own doing.
 func (o *Observer) release(lk *lock, h *hold, by *client, at protocol.Instant) {
 	o.leaves(lk, h, by, at)
-	o.emit(event{At: at, What: "released", Key: lk.id, By: h.c, Note: "held for " + at.Sub(h.began).Round(time.Millisecond).String()})
 	since := h.at
 	o.judge(h, lk, func(lease time.Duration) {
 		if at.Sub(since) > lease+h.form.quantum {
@@ -318,7 +318,6 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 			o.overlaps = append(o.overlaps, ov)
 		}
 		o.later(func() { increment(&o.family(lk.family).overlaps, o.cause(ov)) })
-		o.emit(event{At: at, What: "overlap", Key: lk.id, By: s.c, Victim: h.c, Note: fmt.Sprintf("both held for %v (%s)", to.Sub(s.began).Round(time.Millisecond), ov.cause)})
 	}
 	h.successors = nil
 }

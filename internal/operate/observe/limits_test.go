@@ -48,7 +48,8 @@ func TestLimits(t *testing.T) {
 	// A watch that does not read makes the server hold its output.
 	entered, blocked := make(chan struct{}), make(chan struct{})
 	var once sync.Once
-	w, err = start(Options{Emit: func(EventRow) { once.Do(func() { close(entered); <-blocked }) }}, Limits{Load: 10})
+	match := func(string) bool { once.Do(func() { close(entered); <-blocked }); return true }
+	w, err = start(Options{Match: match}, Limits{Load: 10})
 	require.NoError(t, err)
 	conn := s.Conn()
 	_, err = conn.Do("SETNX", "lock:a", fmt.Sprint(time.Now().Add(time.Minute).UnixMilli()))

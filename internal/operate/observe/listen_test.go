@@ -1,13 +1,21 @@
 package observe_test
 
 import (
+	"bufio"
+	"bytes"
 	"context"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -23,6 +31,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -240,4 +249,50 @@ func harm(t *testing.T, addr string, times int) {
 		do(slow, "DEL", key)
 		do(fast, "DEL", key)
 	}
+}
+
+// tcpdump captures what goes to and from a server until the returned function is called.
+func tcpdump(t *testing.T, addr string) (stop func() string) {
+	t.Helper()
+	_, port, err := net.SplitHostPort(addr)
+	require.NoError(t, err)
+	file := filepath.Join(t.TempDir(), "redis.pcap")
+	command := exec.Command("tcpdump", "-i", "lo", "-s", "0", "-U", "-B", "16384", "-w", file, "tcp", "port", port)
+	said, err := command.StderrPipe()
+	require.NoError(t, err)
+	require.NoError(t, command.Start(), "scripts/setup installs tcpdump")
+	lines := bufio.NewReader(said)
+	for line := ""; !strings.Contains(line, "listening"); { // it captures from then on
+		line, err = lines.ReadString('\n')
+		require.NoError(t, err, line)
+	}
+	go func() { _, _ = lines.WriteTo(io.Discard) }()
+	return func() string {
+		// What the kernel holds comes in its order, and a block at a time: when the last of it is in the file, so is everything else.
+		conn, err := redis.Dial("tcp", addr)
+		require.NoError(t, err)
+		defer conn.Close()
+		last := fmt.Sprint("the last packet ", time.Now().UnixNano())
+		_, err = conn.Do("ECHO", last)
+		require.NoError(t, err)
+		redistest.Await(t, last, 30*time.Second, func() bool {
+			seen, err := os.ReadFile(file)
+			return err == nil && bytes.Contains(seen, []byte(last))
+		})
+		_ = command.Process.Signal(syscall.SIGINT)
+		_ = command.Wait()
+		return file
+	}
+}
+
+func readCapture(t *testing.T, file, addr string, opts observe.Options) (observe.Report, *traffic.Captured) {
+	t.Helper()
+	in, err := os.Open(file)
+	require.NoError(t, err)
+	defer in.Close()
+	o := observe.New(opts)
+	seen, err := traffic.ReadCapture(context.Background(), in, netip.MustParseAddrPort(addr).Port(), o.Keys, o.Take)
+	require.NoError(t, err)
+	o.Finish()
+	return o.Report(), seen
 }

@@ -27,8 +27,6 @@ type Options struct {
 	Group Group
 	Lease time.Duration // of every legacy client, where it is known; 0: found out
 	Match func(key string) bool
-	// Emit, if set, is told of every event as it happens. It holds up the observation. Calls for different servers are concurrent.
-	Emit func(EventRow)
 	// Ignore are addresses of our own.
 	Ignore func(addr string) bool
 	// Wonder, if set, is told of a lock key whose state is not known, so that a live observer can ask.
@@ -55,6 +53,7 @@ type Observer struct {
 
 	first, last protocol.Instant
 	counts      Counts
+	acquired    map[string]int64 // by kind of client
 	hazards     map[string]int64
 	events      []event
 	overlaps    []overlap
@@ -92,7 +91,7 @@ func New(opts Options) *Observer {
 	return &Observer{
 		Keys: traffic.NewKeys(maxKeys), opts: opts,
 		clients: map[string]*client{}, locks: map[traffic.Key]*lock{},
-		tokens: map[string]asker{}, names: map[string]Peer{}, hazards: map[string]int64{},
+		tokens: map[string]asker{}, names: map[string]Peer{}, acquired: map[string]int64{}, hazards: map[string]int64{},
 		steps: map[string]step{}, families: map[string]*family{},
 	}
 }

@@ -17,8 +17,7 @@ import (
 // event is something that happened.
 type event struct {
 	At     protocol.Instant
-	Hazard string // one of the hazards' names; empty where What says what happened
-	What   string // acquired, released, overlap
+	Hazard string // its name
 	Key    traffic.Key
 	By     *client
 	Victim *client
@@ -42,9 +41,7 @@ type Who struct {
 // EventRow is an event in JSON.
 type EventRow struct {
 	At     time.Time `json:"at"`
-	Hazard string    `json:"hazard,omitempty"`
-	What   string    `json:"what,omitempty"`
-	Kind   string    `json:"-"` // of By
+	Hazard string    `json:"hazard"`
 	Key    string    `json:"key"`
 	DB     int       `json:"db"`
 	By     *Who      `json:"by,omitempty"`
@@ -113,6 +110,7 @@ type Report struct {
 	Complete     bool             `json:"keys_complete"` // the state of every key was known
 	Refused      []string         `json:"refused"`       // reads of keys that the server refused: the command, and its words
 	Clients      []Row            `json:"clients"`
+	Acquired     map[string]int64 `json:"-"` // by what the kind of the client seemed to be by then
 	Hazards      map[string]int64 `json:"hazards"`
 	Overlaps     []OverlapRow     `json:"overlaps"`
 	OverlapCount int64            `json:"overlap_count"`
@@ -140,22 +138,11 @@ func (o *Observer) hazard(e event) {
 		e.Key.Name = strings.Clone(e.Key.Name)
 		o.events = append(o.events, e)
 	}
-	o.emit(e)
 }
 
-func (o *Observer) emit(e event) {
-	if o.opts.Emit != nil {
-		o.opts.Emit(e.row())
-	}
-}
-
-// row is how an event is shown: its clients are what they look like by now.
+// row is how an event is shown.
 func (e event) row() EventRow {
-	kind := Unknown
-	if e.By != nil {
-		kind = cmp.Or(e.By.leading().kind, Unknown)
-	}
-	return EventRow{At: e.At.Time(), Hazard: e.Hazard, What: e.What, Kind: kind, Key: e.Key.Name, DB: e.Key.DB, By: e.By.who(), Victim: e.Victim.who(), Note: e.Note}
+	return EventRow{At: e.At.Time(), Hazard: e.Hazard, Key: e.Key.Name, DB: e.Key.DB, By: e.By.who(), Victim: e.Victim.who(), Note: e.Note}
 }
 
 func (c *client) who() *Who {

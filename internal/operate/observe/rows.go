@@ -50,7 +50,7 @@ func (all observers) report(live *window) Report {
 	for _, o := range all {
 		r.Counts.add(o.counts)
 		r.Complete = r.Complete && o.Keys.IsComplete()
-		r.Hazards = profile.Sum(r.Hazards, o.hazards)
+		r.Acquired, r.Hazards = profile.Sum(r.Acquired, o.acquired), profile.Sum(r.Hazards, o.hazards)
 		r.OverlapCount += o.overlapN
 		for _, v := range o.overlaps {
 			r.Overlaps = append(r.Overlaps, o.overlapRow(v))

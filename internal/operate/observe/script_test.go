@@ -226,7 +226,7 @@ func (p *player) told(what string) string {
 	}
 	for _, e := range r.Events {
 		if what == "events" {
-			fmt.Fprintf(&b, "%s %s%s by %s: %s\n", e.Key, e.Hazard, e.What, e.By.Addr, e.Note)
+			fmt.Fprintf(&b, "%s %s by %s: %s\n", e.Key, e.Hazard, e.By.Addr, e.Note)
 		}
 	}
 	for _, c := range r.Clients {

@@ -233,7 +233,7 @@ func (w *watch) watchOver(ctx context.Context) {
 			return
 		case <-tick.C:
 		}
-		// The reader may be held up by the goroutine that prints its events: that must not hold up these looks.
+		// A report may hold the reader up: that must not hold up these looks.
 		strangers := 0
 		table := w.askSlots(ctx)
 		if w.mu.TryLock() {

@@ -160,7 +160,7 @@ func (c *Collector) setMonitor(text string) {
 }
 
 func (c *Collector) burst(ctx context.Context) (holes []string, err error) {
-	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: glob.Any(c.opts.Match), Emit: c.board.event}
+	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: glob.Any(c.opts.Match)}
 	masters, err := observe.StartMasters(ctx, c.end, opts, observe.Limits{For: c.opts.Burst})
 	if err != nil {
 		return nil, err
@@ -184,9 +184,10 @@ func (c *Collector) follow(masters *observe.Masters, ended <-chan error) (err er
 		case <-tick.C:
 		}
 		now := time.Now()
+		r := masters.Report()
+		c.board.seen(r, now, over)
 		c.board.monitored(since, now)
 		since = now
-		r := masters.Report()
 		c.board.rows(r.Clients)
 		c.board.change(func(s *State) { s.refuse(r.Refused) })
 	}

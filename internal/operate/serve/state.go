@@ -4,6 +4,7 @@ package serve
 
 import (
 	"cmp"
+	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
+	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -63,7 +65,8 @@ const (
 type board struct {
 	mu      sync.Mutex
 	state   State
-	last    time.Time                // the last acquisition came in
+	last    time.Time                // an acquisition came in
+	earlier State                    // after the bursts before this one
 	clients map[string][]observe.Row // by address: clients of one host that do different things have a row each
 }
 
@@ -98,25 +101,25 @@ func (b *board) change(f func(*State)) {
 	f(&b.state)
 }
 
-// event takes in what an observer saw.
-func (b *board) event(e observe.EventRow) {
+// seen takes in what a burst has seen so far. Over says that it has ended: what follows is of another one.
+func (b *board) seen(r observe.Report, now time.Time, over bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	switch {
-	case e.What == "acquired":
-		b.state.Acquired[e.Kind]++
-		b.last = time.Now()
-		return
-	case e.What == "overlap":
-		b.state.Overlaps++
-	case e.Hazard != "":
-		b.state.Hazards[e.Hazard]++
-	default:
-		return
+	s := &b.state
+	acquired := profile.Sum(b.earlier.Acquired, r.Acquired)
+	if !maps.Equal(acquired, s.Acquired) {
+		b.last = now
 	}
-	b.state.Events = slices.Insert(b.state.Events, 0, e)
-	if len(b.state.Events) > maxEvents {
-		b.state.Events = b.state.Events[:maxEvents]
+	s.Acquired, s.Hazards, s.Overlaps = acquired, profile.Sum(b.earlier.Hazards, r.Hazards), b.earlier.Overlaps+r.OverlapCount
+	events := slices.Clone(r.Events)
+	for _, o := range r.Overlaps {
+		events = append(events, observe.EventRow{At: o.To, Hazard: "overlap", Key: o.Key, DB: o.DB, By: &o.Second.Who, Victim: &o.First.Who, Note: fmt.Sprintf("both held for %.0f ms (%s)", o.MS, o.Cause)})
+	}
+	slices.SortStableFunc(events, func(a, b observe.EventRow) int { return b.At.Compare(a.At) })
+	s.Events = append(events, b.earlier.Events...)
+	s.Events = s.Events[:min(len(s.Events), maxEvents)]
+	if over {
+		b.earlier = *s
 	}
 }
 

@@ -30,10 +30,26 @@ func TestQuiet(t *testing.T) {
 	b.monitored(at(-10), at(-5)) // a pause between two bursts
 	assert.InDelta(t, 15, *b.read().Quiet, 0.01, "the pause does not count")
 	assert.InDelta(t, 10, *earlier.Quiet, 0.01, "a state that was handed out keeps its own")
-	b.event(observe.EventRow{Kind: "legacy", What: "acquired"}) // now
+	b.seen(observe.Report{Acquired: map[string]int64{"legacy": 1}}, at(0), true)
 	b.monitored(at(-5), at(3))
 	assert.InDelta(t, 3, *b.read().Quiet, 0.5, "since the acquisition")
 	b.monitored(at(3), at(10))
 	assert.InDelta(t, 10, *b.read().Quiet, 0.5)
 	assert.InDelta(t, 30, b.read().Monitored, 0.01)
+}
+
+// What a burst has seen so far is told once, and what earlier bursts saw stays.
+func TestBurstsAddUp(t *testing.T) {
+	b := newBoard("")
+	at := time.Now()
+	r := observe.Report{Acquired: map[string]int64{"legacy": 2}, Hazards: map[string]int64{"clobber": 1}, OverlapCount: 1,
+		Events: []observe.EventRow{{At: at, Hazard: "clobber"}}, Overlaps: []observe.OverlapRow{{To: at.Add(time.Second)}}}
+	for burst := range int64(2) {
+		for _, over := range []bool{false, true} {
+			b.seen(r, at, over)
+			s := b.read()
+			assert.Equal(t, []int64{2 + 2*burst, 1 + burst, 1 + burst, 2 + 2*burst}, []int64{s.Acquired["legacy"], s.Hazards["clobber"], s.Overlaps, int64(len(s.Events))})
+			assert.Equal(t, []string{"overlap", "clobber"}, []string{s.Events[0].Hazard, s.Events[1].Hazard}, "the newest first")
+		}
+	}
 }

@@ -146,7 +146,7 @@ function show(s) {
   chart("chart-kinds", moments, ["legacy", "member", "bridge", "sidecar", "modern", "redisson"], (p, n) => p.kinds ? (p.kinds[n] || 0) : null, (n) => n);
   clients(s.clients);
   fill("events", [["at"], ["what"], ["key"], ["by"], ["against"], ["note"]], [...s.events].sort((a, b) => Date.parse(b.at) - Date.parse(a.at)).slice(0, 25).map((e) => [
-    el("td", localTime(e.at)), el("td", e.hazard || e.what, "bad"), el("td", e.key, "mono"),
+    el("td", localTime(e.at)), el("td", e.hazard, "bad"), el("td", e.key, "mono"),
     el("td", e.by ? e.by.addr + " " + (e.by.name || "") : "", "mono"), el("td", e.victim ? e.victim.addr + " " + (e.victim.name || "") : "", "mono"), el("td", e.note || "")]),
     "none while MONITOR ran");
   const formats = Object.entries(s.locks.by_format || {}).map(([f, n]) => `${n} ${f}`).join(", ");
