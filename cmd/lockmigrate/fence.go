@@ -142,28 +142,16 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 	}
 	planning.Wait()
 	status.Clear()
-	var all []fence.Plan
-	failed := map[string]bool{}
-	carriers := map[int]*fenceNode{} // of the plans that can be carried out
-	for i, n := range nodes {
-		if failures[i] != nil {
-			return failures[i]
-		}
-		for _, p := range planned[i] {
-			if p.Error == "" {
-				carriers[len(all)] = n
-			} else {
-				failed[n.Addr] = true
-			}
-			all = append(all, p)
-		}
+	if err := cmp.Or(failures...); err != nil {
+		return err
 	}
 	var notes []string
 	if flags.remove == "" {
 		notes, err = stopped(ctx, end, flags.opts)
 	}
 	if err != nil || !flags.execute {
-		return cmp.Or(printPlans(env, all, notes, err, false), err, undone(failed, nodes, all, false))
+		all := slices.Concat(planned...)
+		return cmp.Or(printPlans(env, all, notes, err, false), err, undone(all, nodes, false))
 	}
 	var record func(fence.Entry) error
 	keeps := ""
@@ -176,29 +164,39 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 		record = func(e fence.Entry) error { return cmp.Or(kept.write(e), kept.sync()) }
 		keeps = fmt.Sprintf("\"lockmigrate fence --remove %s --execute\" restores the former rights", shellWord(flags.journal))
 	}
-	for i := range all {
-		if n := carriers[i]; n != nil {
-			if err := all[i].Execute(ctx, n.conn, record); err != nil {
-				all[i].Error, failed[n.Addr] = err.Error(), true
-			} else if len(all[i].Command) > 0 && keeps != "" {
+	for i, n := range nodes {
+		for j := range planned[i] {
+			p := &planned[i][j]
+			if p.Error != "" {
+				continue
+			}
+			if err := p.Execute(ctx, n.conn, record); err != nil {
+				p.Error = err.Error()
+			} else if len(p.Command) > 0 && keeps != "" {
 				notes, keeps = append(notes, keeps), ""
 			}
 		}
 	}
-	return cmp.Or(printPlans(env, all, notes, nil, true), undone(failed, nodes, all, true))
+	all := slices.Concat(planned...)
+	return cmp.Or(printPlans(env, all, notes, nil, true), undone(all, nodes, true))
 }
 
 // undone is the error of servers that are not as they should be.
-func undone(failed map[string]bool, nodes []*fenceNode, all []fence.Plan, executed bool) error {
+func undone(all []fence.Plan, nodes []*fenceNode, executed bool) error {
+	what, unsure, failed := "can", "", map[string]bool{}
+	for _, p := range all {
+		if p.Error != "" {
+			failed[p.Server] = true
+		}
+		if p.Unsure {
+			unsure = ", or may be"
+		}
+	}
 	if len(failed) == 0 {
 		return nil
 	}
-	what, unsure := "can", ""
 	if executed {
 		what = "could"
-	}
-	if slices.ContainsFunc(all, func(p fence.Plan) bool { return p.Unsure }) {
-		unsure = ", or may be"
 	}
 	hint := "what is done stands; see above what each of them says, mend it, and run it again"
 	if slices.ContainsFunc(nodes, func(n *fenceNode) bool { return n.Replica && n.gone != nil }) {
@@ -336,16 +334,6 @@ func fencePlanText(b *strings.Builder, p fence.Plan, executed bool) {
 	}
 	if p.Note != "" && len(p.Command) > 0 {
 		fmt.Fprintf(b, "  note       %s\n", p.Note)
-	}
-	for _, t := range p.Checks {
-		switch command := safe(quoteWords(t.Command)); {
-		case executed && t.Did != "":
-			fmt.Fprintf(b, "  %-28s was %s, is %s\n", command, t.Now, t.Did)
-		case t.After == "" || len(p.Command) == 0:
-			fmt.Fprintf(b, "  %-28s is %s\n", command, t.Now)
-		default:
-			fmt.Fprintf(b, "  %-28s is %s, would be %s\n", command, t.Now, t.After)
-		}
 	}
 	if p.Verdict != "" {
 		when := "now"

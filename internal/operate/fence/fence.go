@@ -64,7 +64,6 @@ type Plan struct {
 	Takes       *Reach       `json:"takes,omitempty"`   // what a fence takes away, and from whom; nil on the way back
 	Command     []string     `json:"command,omitempty"` // ACL SETUSER ..., empty when there is nothing to do
 	Note        string       `json:"note,omitempty"`
-	Checks      []Trial      `json:"checks,omitempty"`
 	Verdict     Verdict      `json:"verdict,omitempty"`     // what holds now; after Execute what holds then
 	Obligations []Obligation `json:"obligations,omitempty"` // what Fenced needs
 	Error       string       `json:"error,omitempty"`       // why it was not done, or cannot be
@@ -72,14 +71,6 @@ type Plan struct {
 	Unsure      bool         `json:"unsure,omitempty"`      // with Error: the change was sent, and may be done
 
 	options Options
-}
-
-// Trial is one command that ACL DRYRUN was asked about.
-type Trial struct {
-	Command []string `json:"command"`
-	Now     string   `json:"now"`   // what the server says today: allowed, denied or unknown
-	After   string   `json:"after"` // what it is to say; empty where that is up to the user's other rights
-	Did     string   `json:"did,omitempty"`
 }
 
 // Options say what to fence.
@@ -127,8 +118,7 @@ func Make(ctx context.Context, conn redis.Conn, server string, o Options) ([]Pla
 		p := Plan{Server: server, User: user, Now: withoutPasswords(line), options: o}
 		r := parse(line)
 		p.Takes = reach(ctx, conn, user, &o, rates)
-		p.try(ctx, conn, r)
-		p.apply(r)
+		p.apply(ctx, conn, r)
 		p.judge(ctx, conn, lines)
 		plans = append(plans, p)
 	}
@@ -190,12 +180,13 @@ func withoutPasswords(line string) string {
 }
 
 // apply plans the fence.
-func (p *Plan) apply(r rule) {
+func (p *Plan) apply(ctx context.Context, conn redis.Conn, r rule) {
 	o := p.options
-	if p.Error = p.keepable(r); p.Error != "" {
+	now, _ := may(ctx, conn, r, o.Locks, o.commands())
+	if p.Error = p.keepable(ctx, conn, r, now); p.Error != "" {
 		return
 	}
-	if !p.says("allowed") && !p.says("unknown") && p.kept() {
+	if now == "denied" {
 		p.Note = "fenced already: the server denies " + spoken(o.commands()) + " on every key of the patterns"
 		return
 	}
@@ -236,15 +227,24 @@ func (p permissions) disjoint(locks []string) bool {
 	return true
 }
 
-// kept tells that what is to be kept is allowed.
-func (p *Plan) kept() bool {
-	return !slices.ContainsFunc(p.Checks, func(t Trial) bool { return t.After == "allowed" && t.Now != "allowed" })
+// keeps tells whether the user may run the fence's commands on what is to be kept: allowed, or what the server says else, and of which command.
+func (p *Plan) keeps(ctx context.Context, conn redis.Conn) (said, evidence string) {
+	for _, pattern := range p.options.Keep {
+		key, _ := glob.Meet(pattern, "*")
+		for _, command := range p.options.commands() {
+			words := takes(command, key, key)[0]
+			if said := dryrun(ctx, conn, p.User, words); said != "allowed" {
+				return said, strings.Join(words, " ")
+			}
+		}
+	}
+	return "allowed", ""
 }
 
 // keepable says why the patterns to be kept cannot be: a fence must not give a right that the user
 // did not have before.
-func (p *Plan) keepable(r rule) string {
-	if p.says("unknown") && len(p.options.Keep) > 0 {
+func (p *Plan) keepable(ctx context.Context, conn redis.Conn, r rule, now string) string {
+	if now == "unknown" && len(p.options.Keep) > 0 {
 		return "to keep patterns the server needs selectors and ACL DRYRUN (Redis 7.0), and this user the right acl|dryrun: leave out --keep"
 	}
 	for _, pattern := range p.options.Keep {
@@ -256,7 +256,7 @@ func (p *Plan) keepable(r rule) string {
 			return fmt.Sprintf("to keep %s would give the user keys or commands that its rule does not clearly have today: leave it out, or narrow it; where a fence is up, take it away first", pattern)
 		}
 	}
-	if !p.kept() {
+	if said, _ := p.keeps(ctx, conn); said != "allowed" {
 		return "the user may not run " + spoken(p.options.commands()) + " on what is to be kept today, and a fence gives no rights: leave out --keep, or take an earlier fence away first"
 	}
 	return ""
@@ -295,21 +295,16 @@ func (p *Plan) Execute(ctx context.Context, conn redis.Conn, record func(Entry) 
 		}
 		return endpoint.Explain(err)
 	}
-	for i := range p.Checks {
-		t := &p.Checks[i]
-		t.Did = dryrun(ctx, conn, p.User, t.Command)
-		if t.After == "" || t.Did == t.After || t.Did == "unknown" {
-			continue
-		}
-		restore := redis.Args{"SETUSER", p.User, "reset"}.AddFlat(parse(before).words())
-		if _, undo := redis.DoContext(conn, context.WithoutCancel(ctx), "ACL", restore...); undo != nil {
-			return fmt.Errorf("user %s: %v is %s instead of %s, and the change could not be taken back: %w", p.User, t.Command, t.Did, t.After, undo)
-		}
-		*p = known
-		return &endpoint.Error{What: fmt.Sprintf("user %s: %v would be %s instead of %s; the change is taken back", p.User, t.Command, t.Did, t.After), Advice: "see ACL GETUSER " + p.User}
-	}
 	if lines, err = list(ctx, conn); err != nil {
 		return err
+	}
+	if wrong := p.disobeyed(ctx, conn, parse(ruleOf(lines, p.User))); wrong != "" {
+		restore := redis.Args{"SETUSER", p.User, "reset"}.AddFlat(parse(before).words())
+		if _, undo := redis.DoContext(conn, context.WithoutCancel(ctx), "ACL", restore...); undo != nil {
+			return fmt.Errorf("user %s: %s, and the change could not be taken back: %w", p.User, wrong, undo)
+		}
+		*p = known
+		return &endpoint.Error{What: fmt.Sprintf("user %s: %s; the change is taken back", p.User, wrong), Advice: "see ACL GETUSER " + p.User}
 	}
 	p.judge(ctx, conn, lines)
 	p.Unsure = false
@@ -318,4 +313,15 @@ func (p *Plan) Execute(ctx context.Context, conn redis.Conn, record func(Entry) 
 	}
 	entry.After = withoutPasswords(ruleOf(lines, p.User))
 	return record(entry)
+}
+
+// disobeyed says what the server says that is not as planned, empty where it says none.
+func (p *Plan) disobeyed(ctx context.Context, conn redis.Conn, now rule) string {
+	if said, evidence := may(ctx, conn, now, p.options.Locks, p.options.commands()); said == "allowed" {
+		return evidence + " would be allowed instead of denied"
+	}
+	if said, evidence := p.keeps(ctx, conn); said == "denied" {
+		return evidence + " would be denied instead of allowed"
+	}
+	return ""
 }

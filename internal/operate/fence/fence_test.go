@@ -114,11 +114,6 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 	assert.NotContains(t, preview.Now, "#", "no password hash is shown")
 	assert.Equal(t, before, rules(t, s, "old"), "a preview changes nothing")
 	require.NoError(t, g.execute(preview))
-	for _, c := range preview.Checks {
-		if c.After != "" {
-			assert.Equal(t, c.After, c.Did, c.Command)
-		}
-	}
 
 	legacy := s.ConnAs("old")
 	log := fence.Log{}
@@ -299,7 +294,7 @@ func TestBackAfterARestart(t *testing.T) {
 	assert.Equal(t, could, abilities(t, s, "old"))
 }
 
-// TestWhatAFenceTakes: the plan names every key, the user's connections, and how often the commands are called, now and on average.
+// TestWhatAFenceTakes: the plan names the user's connections, and how often the commands are called, now and on average.
 func TestWhatAFenceTakes(t *testing.T) {
 	s := redistest.Real(t)
 	s.Grant("old", "~*", "&*", "+@all")
@@ -318,7 +313,6 @@ func TestWhatAFenceTakes(t *testing.T) {
 	stop()
 	sent.Wait()
 	assert.Equal(t, fence.Denied, takes.Commands)
-	assert.Equal(t, "every key", takes.Keys)
 	assert.Equal(t, []string{"tmp:*"}, takes.Keep)
 	assert.Equal(t, 2, takes.Connections)
 	assert.Equal(t, 1, takes.Sent)

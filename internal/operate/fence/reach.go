@@ -16,8 +16,7 @@ import (
 // Reach is what a fence takes away, and from whom.
 type Reach struct {
 	Commands    []string         `json:"commands"`
-	Keys        string           `json:"keys"`            // always every key of the user
-	Keep        []string         `json:"keep,omitempty"`  // but for those of these patterns
+	Keep        []string         `json:"keep,omitempty"`  // patterns of keys where they stay allowed: they are taken on every other
 	Connections int              `json:"connections"`     // of the user, now
 	Names       map[string]int64 `json:"names,omitempty"` // those connections by their names in CLIENT LIST, else by their hosts
 	Sent        int              `json:"sent_one_last"`   // of those connections: the last command was one of these
@@ -60,7 +59,7 @@ func measure(ctx context.Context, conn redis.Conn, commands []string, sample tim
 
 // reach finds out who uses a user, and how.
 func reach(ctx context.Context, conn redis.Conn, user string, o *Options, rates []Rate) *Reach {
-	r := &Reach{Commands: o.commands(), Keys: "every key", Keep: o.Keep, Names: map[string]int64{}, Rates: rates}
+	r := &Reach{Commands: o.commands(), Keep: o.Keep, Names: map[string]int64{}, Rates: rates}
 	clients, err := endpoint.Clients(ctx, conn)
 	if err != nil {
 		r.Unseen = err.Error()

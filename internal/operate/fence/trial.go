@@ -28,36 +28,6 @@ func witnesses(locks []string, r rule) []string {
 	return keys
 }
 
-// try asks the server what it says today about every key that matters.
-func (p *Plan) try(ctx context.Context, conn redis.Conn, r rule) {
-	locks := p.options.Locks
-	add := func(after string, words ...string) {
-		p.Checks = append(p.Checks, Trial{Command: words, After: after, Now: dryrun(ctx, conn, p.User, words)})
-	}
-	commands := p.options.commands()
-	for _, key := range witnesses(locks, r) {
-		for _, command := range commands {
-			for _, words := range trials(takes, command, key, r) {
-				add("denied", words...)
-			}
-		}
-	}
-	for _, pattern := range p.options.Keep {
-		if key, ok := glob.Meet(pattern, "*"); ok {
-			for _, command := range commands {
-				add("allowed", takes(command, key, key)[0]...)
-			}
-		}
-	}
-	for _, key := range witnesses(locks, r) {
-		if !p.options.All {
-			add("", "SET", key, "1", "NX")
-			add("", "SET", key, "1", "GET")
-		}
-		add("", "DEL", key)
-	}
-}
-
 // forms are words that send a command with a key in one of its places after the other, and another key in the rest.
 type forms func(command, key, other string) [][]string
 
@@ -104,13 +74,18 @@ func (r rule) unshown(command string) string {
 	return ""
 }
 
-// tried asks whether a user may run a command on any key of the locks. It says denied only where the trials stand for every key, and else
-// names the trial, or the reason.
+// tried is what the server says of one command, and denied only where the trials stand for every key. Else it names the reason.
 func tried(ctx context.Context, conn redis.Conn, r rule, locks []string, command string, of forms) (said, evidence string) {
-	said = "denied"
-	if evidence = r.unshown(command); evidence != "" {
-		said = "unknown"
+	said, evidence = trial(ctx, conn, r, locks, command, of)
+	if why := r.unshown(command); said == "denied" && why != "" {
+		return "unknown", why
 	}
+	return said, evidence
+}
+
+// trial asks the server whether a user may run a command on some key of the locks, and names what is allowed, or unknown.
+func trial(ctx context.Context, conn redis.Conn, r rule, locks []string, command string, of forms) (said, evidence string) {
+	said = "denied"
 	for _, key := range witnesses(locks, r) {
 		all := trials(of, command, key, r)
 		if len(all) == 0 {
@@ -123,6 +98,20 @@ func tried(ctx context.Context, conn redis.Conn, r rule, locks []string, command
 			case "unknown":
 				said, evidence = "unknown", strings.Join(words, " ")
 			}
+		}
+	}
+	return said, evidence
+}
+
+// may is trial of several commands that take locks: allowed if one of them is.
+func may(ctx context.Context, conn redis.Conn, r rule, locks, commands []string) (said, evidence string) {
+	said = "denied"
+	for _, command := range commands {
+		switch is, of := trial(ctx, conn, r, locks, command, takes); is {
+		case "allowed":
+			return is, of
+		case "unknown":
+			said, evidence = is, of
 		}
 	}
 	return said, evidence
@@ -162,11 +151,6 @@ func dryrun(ctx context.Context, conn redis.Conn, user string, command []string)
 	default:
 		return "denied"
 	}
-}
-
-// says tells whether the server says something of any of the trials that a fence is to deny.
-func (p *Plan) says(what string) bool {
-	return slices.ContainsFunc(p.Checks, func(t Trial) bool { return t.After == "denied" && t.Now == what })
 }
 
 // DeniedTo names those of SETNX and GETSET that a user may not run on some key of the locks. A server before 7.0 cannot be asked: there the last
