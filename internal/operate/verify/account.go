@@ -14,47 +14,13 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
 
-// settle accounts for the intervals between looks whose place in the stream is known, or will never be.
-func (m *master) settle(final bool) {
-	for len(m.looks) >= 2 {
-		a, b := m.looks[0], m.looks[1]
-		from, knownA, pendingA := a.place()
-		to, knownB, pendingB := b.place()
-		if !final && (pendingA || pendingB) {
-			if m.tap != nil && (a.tap == m.tap || b.tap == m.tap) && time.Since(b.at) > catchUp {
-				m.closeTap("MONITOR is behind: the server would have to hold its output")
-				continue
-			}
-			return
-		}
-		m.attribute(&m.looks[0])
-		m.attribute(&m.looks[1])
-		m.account(a, b, from.counts, to.counts, a.tap != nil && a.tap == b.tap && knownA && knownB)
-		if a.tap != nil {
-			a.tap.forget(a.mark)
-		}
-		m.looks = m.looks[1:]
-	}
-}
-
-// place returns what MONITOR had shown when a look was taken.
-func (l *look) place() (s shown, known, pending bool) {
-	if l.tap == nil {
-		return s, false, false
-	}
-	return l.tap.at(l.mark)
-}
-
 // mayWrite tells of a name in INFO commandstats whether what it counts may write. Before Redis 5 EXEC may count for what runs in MULTI.
 func (m *master) mayWrite(name string) bool {
 	return m.table.MayWrite(name) || name == "exec" && majorOf(m.last.version) < 5
 }
 
-// account takes in one interval between two looks.
-func (m *master) account(a, b look, from, to counts, watched bool) {
-	if watched {
-		m.facts.WatchedSeconds += b.at.Sub(a.at).Seconds()
-	}
+// account takes in one interval between two looks. What MONITOR had shown by them counts where it has shown both.
+func (m *master) account(a, b reading, from, to counts, watched bool) {
 	for name, is := range b.stats {
 		was := a.stats[name]
 		if denied := is.Rejected - was.Rejected; denied > 0 && slices.Contains(fence.Taking, name) { // a trace of an old client

@@ -98,17 +98,13 @@ func (l *lab) do(words ...any) any {
 func (l *lab) judge(happens func()) (watched, counted Verdict, why string) {
 	l.hot = time.Time{} // so many looks may keep the server busy
 	require.NoError(l.T, l.look(l.Context()))
-	l.awaitLast(l.Context())
-	require.Len(l.T, l.looks, 1)
 	clear(l.commands)
 	clear(l.acts)
 	l.seen = 0
-	a := l.looks[0]
+	a := l.last
 	happens()
 	require.NoError(l.T, l.look(l.Context()))
-	b := l.looks[len(l.looks)-1]
-	l.awaitLast(l.Context())
-	require.Len(l.T, l.looks, 1, "MONITOR shows the look")
+	require.Equal(l.T, l.tap, l.by, "MONITOR shows the look")
 	legacy, others := l.found()
 	judge := func(m *master, seen, unexplained []Client) (Verdict, string) {
 		e := clean()
@@ -119,7 +115,7 @@ func (l *lab) judge(happens func()) (watched, counted Verdict, why string) {
 	}
 	watched, why = judge(l.master, legacy, others)
 	bare := &master{table: l.table, last: l.last, facts: Master{Writes: l.facts.Writes}, commands: map[string]*Command{}}
-	bare.account(a, b, nil, nil, false)
+	bare.account(a, l.last, nil, nil, false)
 	counted, _ = judge(bare, nil, nil)
 	return watched, counted, why
 }

@@ -91,11 +91,10 @@ type Master struct {
 	LogUntold    int64  `json:"acl_log_untold"`        // the others of them, on keys that it does not tell
 	Refuses      string `json:"refuses,omitempty"`     // why it refused writes at one of the looks
 
-	WatchedSeconds float64  `json:"watched_seconds"`           // MONITOR was on
-	WatchBreaks    []string `json:"watch_breaks,omitempty"`    // what ended MONITOR before its time
-	Unexplained    int64    `json:"unexplained"`               // commands on lock keys that MONITOR showed and nothing explains
-	Members        int64    `json:"member_commands,omitempty"` // commands on lock keys that came from members' connections
-	Partial        string   `json:"partial,omitempty"`         // why this is not all that holds lock keys
+	WatchBreaks []string `json:"watch_breaks,omitempty"`    // what ended MONITOR before its time
+	Unexplained int64    `json:"unexplained"`               // commands on lock keys that MONITOR showed and nothing explains
+	Members     int64    `json:"member_commands,omitempty"` // commands on lock keys that came from members' connections
+	Partial     string   `json:"partial,omitempty"`         // why this is not all that holds lock keys
 }
 
 // Command is how often one command ran on one master, between the first and the last look.

@@ -33,7 +33,7 @@ func clean() Evidence {
 		Namespace: &Namespace{Name: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Same: true, Living: 2},
 		Masters: []Master{{
 			Addr: "10.0.0.1:6379", RunID: "6cac81f0", Version: "7.0.15", Looks: 3600, Canary: 3599, Ended: true, Moves: "no cluster", Writes: 108, Commands: commands,
-			CountsDenied: true, Named: true, LogRead: true, WatchedSeconds: 3600,
+			CountsDenied: true, Named: true, LogRead: true,
 		}},
 		MastersSame: true,
 		Values:      Values{StartWhole: true, EndWhole: true},
@@ -154,7 +154,7 @@ func TestNothingLookedAtIsNothingShown(t *testing.T) {
 	require.NoError(t, err)
 	// Without these the question or the fault is another one.
 	fine := []string{"asked_seconds", "patterns", "seen", "masters.addr", "masters.acl_log_untold", "masters.acl_log_length", "masters.acl_log_read",
-		"masters.watched_seconds", "masters.unexplained", "masters.commands", "database", "masters.acl_log_denied", "masters.redirected", "masters.refused", "namespace", "namespace.legacy_members", "values.changed", "namespace.since", "values.before", "values.held_before", "values.held_after"}
+		"masters.unexplained", "masters.commands", "database", "masters.acl_log_denied", "masters.redirected", "masters.refused", "namespace", "namespace.legacy_members", "values.changed", "namespace.since", "values.before", "values.held_before", "values.held_after"}
 	var all map[string]any
 	require.NoError(t, json.Unmarshal(text, &all))
 	var paths []string

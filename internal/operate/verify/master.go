@@ -34,7 +34,8 @@ type master struct {
 
 	sent  int // looks, for the marks
 	last  reading
-	looks []look // those whose interval is not settled yet, the oldest first
+	shown counts // what MONITOR had shown by the last look
+	by    *tap   // which has shown that, nil for none
 	tap   *tap   // nil while MONITOR is off
 	retry time.Time
 	pause time.Duration // before MONITOR is tried again
@@ -58,17 +59,6 @@ type master struct {
 	table    traffic.Table
 	commands map[string]*Command
 	waiting  map[string]int64 // by how much MONITOR is ahead of the counters: a command that waits may count when its wait is over
-}
-
-// look is one look at the counters.
-type look struct {
-	mark  string
-	at    time.Time
-	stats map[string]endpoint.Calls
-	tap   *tap // the MONITOR that was on, nil for none
-
-	clients    map[string]listed // right before it, by address; with OnlyMembers
-	attributed bool
 }
 
 const (
@@ -165,20 +155,24 @@ func (m *master) breaks(why string) {
 // look takes a reading of the counters, and polls ACL LOG. A look that fails costs nothing but a longer
 // interval, unless it is the last.
 func (m *master) look(ctx context.Context) error {
-	if m.tap != nil && m.tap.ended() != nil {
-		m.closeTap("MONITOR ended: " + endOf(m.tap.ended()))
-	}
 	clients, mark := m.list(ctx), m.nextMark()
 	now, err := m.read(ctx, mark)
 	if err != nil && ctx.Err() == nil && m.reconnect(ctx) == nil {
 		clients, mark = m.list(ctx), m.nextMark()
 		now, err = m.read(ctx, mark)
 	}
+	var counts counts
+	var by *tap
+	if err == nil {
+		counts, by, err = m.awaitMark(ctx, mark)
+	}
 	m.facts.Ended = err == nil
 	if err != nil {
 		return err
 	}
+	m.attribute(clients)
 	if m.facts.Looks > 0 {
+		m.account(m.last, now, m.shown, counts, by != nil && by == m.by)
 		if why := broken(m.last, now); why != "" {
 			m.breaks(why)
 		}
@@ -193,13 +187,28 @@ func (m *master) look(ctx context.Context) error {
 	if now.refuses != "" {
 		m.facts.Refuses = now.refuses
 	}
-	m.looks = append(m.looks, look{mark: mark, at: now.at, stats: now.stats, tap: m.tap, clients: clients})
-	m.last = now
-	m.settle(false)
+	m.last, m.shown, m.by = now, counts, by
 	m.poll(ctx)
-	m.hear()
 	m.name(ctx)
 	return nil
+}
+
+// awaitMark waits until MONITOR has shown a look, and takes in what it has shown by then. A MONITOR that does not show it ends.
+func (m *master) awaitMark(ctx context.Context, mark string) (shown counts, by *tap, err error) {
+	if m.tap == nil {
+		return nil, nil, nil
+	}
+	shown, acts, err := m.tap.await(ctx, mark)
+	switch {
+	case err == nil:
+	case ctx.Err() != nil:
+		return nil, nil, err
+	default:
+		m.closeTap("MONITOR ended: " + endOf(err))
+		return nil, nil, nil
+	}
+	m.hear(acts)
+	return shown, m.tap, nil
 }
 
 func (m *master) nextMark() string {
@@ -280,7 +289,9 @@ func (m *master) closeTap(why string) {
 		return
 	}
 	m.tap.close()
-	m.hear()
+	if why != "" || !m.q.opts.OnlyMembers { // else what came after the last look is nobody's matter
+		m.hear(m.tap.rest())
+	}
 	m.tap = nil
 	if why != "" {
 		m.watchBreaks(why)
@@ -332,7 +343,7 @@ func (m *master) follow(ctx context.Context) {
 		if m.look(ctx) == nil { // the next one covers the time of one that failed
 			m.warnUnwatched()
 			if begun {
-				m.save(ctx)
+				m.save()
 			}
 		}
 		m.q.tell()
@@ -342,15 +353,6 @@ func (m *master) follow(ctx context.Context) {
 		}
 		_ = lifetime.Sleep(ctx, time.Until(next))
 	}
-}
-
-// awaitLast waits until the last look has come by in the stream, and takes in what the stream has shown.
-func (m *master) awaitLast(ctx context.Context) {
-	if n := len(m.looks); n > 0 && m.looks[n-1].tap != nil {
-		m.looks[n-1].tap.await(ctx, m.looks[n-1].mark)
-	}
-	m.settle(false)
-	m.hear()
 }
 
 // finish takes the last look.
@@ -367,9 +369,7 @@ func (m *master) finish(ctx context.Context) {
 	case len(clients) > 0:
 		m.breaks(fmt.Sprintf("commands wait at the server that may still take a lock: %s, such as %s", nouns(int64(len(clients)), "client"), clients[0]))
 	}
-	m.awaitLast(ctx)
 	m.closeTap("")
-	m.settle(true)
 	m.facts = m.soFar(unchanged(m.ruled, ruled, m.first, m.last))
 }
 

@@ -1,12 +1,14 @@
 package verify
 
 import (
+	"context"
 	"encoding/json"
 	"net"
 	"os"
 	"path/filepath"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/stretchr/testify/assert"
@@ -22,7 +24,7 @@ func fakeTap(t *testing.T) *tap {
 	t.Cleanup(func() { _ = server.Close() })
 	over := make(chan struct{})
 	close(over)
-	return &tap{conn: &traffic.Monitor{Conn: client}, done: over, marks: map[string]shown{}, moved: make(chan struct{})}
+	return &tap{conn: &traffic.Monitor{Conn: client}, done: over, moved: make(chan struct{})}
 }
 
 func fakeMaster(t *testing.T) *master {
@@ -50,54 +52,44 @@ func TestMonitorEndsOnABusyServer(t *testing.T) {
 	assert.Greater(t, time.Until(m.retry), coolPause/2)
 }
 
-// TestSettle accounts for intervals whose marks have come, will come, and will never come.
-func TestSettle(t *testing.T) {
-	at := time.Now()
-	look := func(m *master, mark string, setnx int64, age time.Duration) {
-		m.looks = append(m.looks, look{mark: mark, at: at.Add(-age), tap: m.tap, stats: map[string]endpoint.Calls{"setnx": {Calls: setnx}}})
-	}
-	shown := func(m *master, mark string, setnx int64) {
-		m.tap.marks[mark] = shown{counts: counts{"setnx": {lines: setnx}}}
-	}
+// TestAccount accounts for intervals that MONITOR has shown, and has not shown.
+func TestAccount(t *testing.T) {
 	m := fakeMaster(t)
-	setnx := m.ran("setnx")
-	look(m, "1", 100, 0)
-	look(m, "2", 104, 0)
-	shown(m, "1", 7)
-	m.settle(false)
-	assert.Zero(t, setnx.Run, "the second mark may still come")
-	shown(m, "2", 11)
-	m.settle(false)
-	assert.Equal(t, Command{Name: "setnx", Run: 4, Watched: 4}, *setnx)
-
-	look(m, "3", 106, 0)
-	shown(m, "3", 12) // one less than the server counted
-	m.settle(false)
-	assert.Equal(t, Command{Name: "setnx", Run: 6, Watched: 5, Unmatched: 1}, *setnx)
-
-	look(m, "4", 109, catchUp+time.Second)
-	m.settle(false)
-	assert.Nil(t, m.tap, "MONITOR is too far behind: it ends")
-	assert.Equal(t, Command{Name: "setnx", Run: 9, Watched: 5, Unmatched: 1}, *setnx)
-	assert.EqualValues(t, 4, setnx.Unwatched())
-
-	m.tap = fakeTap(t)
-	look(m, "5", 110, 0)
-	shown(m, "5", 0)
-	m.settle(false)
-	assert.EqualValues(t, 5, setnx.Unwatched(), "MONITOR came back in between")
-	look(m, "6", 120, 0)
-	m.settle(true)
-	assert.EqualValues(t, 15, setnx.Unwatched(), "at the end a mark that has not come never will")
-
+	between := func(from, to, shownFrom, shownTo int64, watched bool) Command {
+		at := func(calls int64) reading { return reading{stats: map[string]endpoint.Calls{"setnx": {Calls: calls}}} }
+		m.account(at(from), at(to), counts{"setnx": {lines: shownFrom}}, counts{"setnx": {lines: shownTo}}, watched)
+		return *m.ran("setnx")
+	}
+	assert.Equal(t, Command{Name: "setnx", Run: 4, Watched: 4}, between(100, 104, 7, 11, true))
+	assert.Equal(t, Command{Name: "setnx", Run: 6, Watched: 5, Unmatched: 1}, between(104, 106, 11, 12, true), "one less than the server counted")
+	is := between(106, 109, 0, 0, false)
+	assert.Equal(t, Command{Name: "setnx", Run: 9, Watched: 5, Unmatched: 1}, is)
+	assert.EqualValues(t, 4, is.Unwatched())
 	m = fakeMaster(t)
-	setnx = m.ran("setnx")
-	look(m, "1", 100, 0)
-	shown(m, "1", 0)
-	look(m, "2", 3, 0) // after a reset
-	shown(m, "2", 3)
-	m.settle(false)
-	assert.Equal(t, Command{Name: "setnx", Unmatched: 3}, *setnx, "a count that fell is not what MONITOR showed")
+	assert.Equal(t, Command{Name: "setnx", Unmatched: 3}, between(100, 3, 0, 3, true), "a count that fell is not what MONITOR showed")
+}
+
+// TestAMarkThatDoesNotCome has a MONITOR that shows one look and not the next.
+func TestAMarkThatDoesNotCome(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		m := fakeMaster(t)
+		m.tap.mark, m.tap.counts = "1", counts{"setnx": {lines: 7}}
+		shown, by, err := m.awaitMark(t.Context(), "1")
+		require.NoError(t, err)
+		assert.Equal(t, m.tap, by)
+		assert.Equal(t, m.tap.counts, shown)
+
+		ctx, cancel := context.WithTimeout(t.Context(), catchUp-time.Second)
+		defer cancel()
+		_, _, err = m.awaitMark(ctx, "2")
+		assert.ErrorIs(t, err, context.DeadlineExceeded)
+		assert.NotNil(t, m.tap, "the run was interrupted")
+		_, by, err = m.awaitMark(t.Context(), "2")
+		require.NoError(t, err)
+		assert.Nil(t, by)
+		assert.Nil(t, m.tap, "MONITOR is too far behind: it ends")
+		assert.Contains(t, m.facts.WatchBreaks[0], "it is behind")
+	})
 }
 
 // FuzzTraffic reads lines of MONITOR. Clients choose every part of them but the frame.

@@ -23,8 +23,7 @@ import (
 
 // unlisted is what an address did that was in neither list; after the second time it is nobody's.
 type unlisted struct {
-	place
-	*deeds
+	act
 	again bool
 }
 
@@ -50,25 +49,12 @@ func (m *master) list(ctx context.Context) map[string]listed {
 	return by
 }
 
-// attribute finds the connections behind what MONITOR showed before a look.
-func (m *master) attribute(l *look) {
-	if !m.q.opts.OnlyMembers || l.attributed {
-		return
-	}
-	l.attributed = true
+// attribute finds the connections behind what MONITOR has shown before a look, with OnlyMembers. Clients were listed right before it.
+func (m *master) attribute(clients map[string]listed) {
 	all := m.adrift
 	m.adrift = nil
-	if l.tap != nil {
-		s, known, _ := l.tap.at(l.mark)
-		if !known { // and never will be
-			s.touches = l.tap.rest()
-		}
-		for at, did := range s.touches {
-			all = append(all, unlisted{at, did, false})
-		}
-	}
 	for _, t := range all {
-		was, now := m.recent[t.addr], l.clients[t.addr]
+		was, now := m.recent[t.addr], clients[t.addr]
 		switch {
 		case was.id == "" && now.id == "" && !t.again:
 			t.again = true
@@ -82,7 +68,7 @@ func (m *master) attribute(l *look) {
 			}
 		}
 	}
-	m.recent = l.clients
+	m.recent = clients
 }
 
 func (m *master) touched(t unlisted, by listed) {

@@ -26,7 +26,7 @@ type Saved struct {
 	Why      []string         `json:"why_before,omitempty"`
 }
 
-// MasterSaved is one master at a moment at which all that MONITOR had shown was accounted for.
+// MasterSaved is one master at a look.
 type MasterSaved struct {
 	At      time.Time        `json:"at"`
 	Facts   Master           `json:"facts"` // Ruled is of the start
@@ -81,18 +81,14 @@ func (e *Evidence) lost() (why []string) {
 // saveEvery is the least pause between two states, a quarter of the window where that is less. One with many values is saved less often.
 const saveEvery = 2 * time.Second
 
-// save notes where a master stands, when MONITOR has shown all that the counters have counted.
-func (m *master) save(ctx context.Context) {
+// save notes where a master stands after a look.
+func (m *master) save() {
 	q := m.q
-	if q.opts.Save == nil || time.Since(m.savedAt) < min(saveEvery, q.opts.Window/4)+time.Duration(len(q.before))*time.Millisecond {
-		return
-	}
-	m.awaitLast(ctx)
-	if len(m.looks) != 1 || m.facts.Looks < 2 {
+	if q.opts.Save == nil || m.facts.Looks < 2 || time.Since(m.savedAt) < min(saveEvery, q.opts.Window/4)+time.Duration(len(q.before))*time.Millisecond {
 		return
 	}
 	m.savedAt = time.Now()
-	state := MasterSaved{At: m.looks[0].at, First: m.first.text, Last: m.last.text, Log: maps.Clone(m.log.Totals)}
+	state := MasterSaved{At: m.last.at, First: m.first.text, Last: m.last.text, Log: maps.Clone(m.log.Totals)}
 	state.Clients, state.Others = m.found()
 	state.Facts = m.soFar(m.ruled)
 	q.telling.Lock()
@@ -151,7 +147,6 @@ func (q *inquiry) resume(ctx context.Context, addrs []string) error {
 		}
 		e := Evidence{}
 		for _, m := range q.masters {
-			m.awaitLast(ctx)
 			e.Masters = append(e.Masters, m.soFar(unchanged(m.ruled, m.excludedNow(ctx), m.first, m.last)))
 		}
 		lost = e.lost()
@@ -180,6 +175,5 @@ func (m *master) follows(s *MasterSaved) {
 		*m.ran(c.Name) = c
 	}
 	m.first, m.last = readInfo(s.First), readInfo(s.Last)
-	m.looks = []look{{at: s.At, stats: m.last.stats}}
 	m.log.Totals = s.Log
 }

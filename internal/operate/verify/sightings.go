@@ -85,13 +85,14 @@ func (m *master) acted(at from, did *deeds) {
 	}
 }
 
-// hear takes in what MONITOR has shown so far. With OnlyMembers that waits for the marks: see attribute.
-func (m *master) hear() {
-	if m.tap == nil || m.q.opts.OnlyMembers {
-		return
-	}
-	for at, did := range m.tap.rest() {
-		m.acted(from{place: at}, did)
+// hear takes in what MONITOR has shown. With OnlyMembers that waits for the next list of clients: see attribute.
+func (m *master) hear(acts []act) {
+	for _, a := range acts {
+		if m.q.opts.OnlyMembers {
+			m.adrift = append(m.adrift, unlisted{a, false})
+		} else {
+			m.acted(from{place: a.place}, a.deeds)
+		}
 	}
 }
 

@@ -1,6 +1,7 @@
 package verify
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -22,15 +23,17 @@ type tap struct {
 
 	mu     sync.Mutex
 	reader reader
-	marks  map[string]shown
-	moved  chan struct{} // closed and renewed when a mark arrives
+	mark   string // of the look that came by last, and what had come by then
+	counts counts
+	acts   []act         // that nobody has taken
+	moved  chan struct{} // closed and renewed when a mark arrives, or the end
 	err    error         // why it ended, nil while it runs
 }
 
-// shown is what had come by when a look did.
-type shown struct {
-	counts  counts
-	touches map[place]*deeds // since the look before; with reader.anybody
+// act is what was done to lock keys from one place between two marks.
+type act struct {
+	place
+	*deeds
 }
 
 // openTap begins to read what a server runs.
@@ -43,13 +46,16 @@ func openTap(ctx context.Context, end *endpoint.Endpoint, addr string, reader re
 	if err != nil {
 		return nil, err
 	}
-	t := &tap{conn: conn, began: time.Now(), done: make(chan struct{}), reader: reader, marks: map[string]shown{}, moved: make(chan struct{})}
+	t := &tap{conn: conn, began: time.Now(), done: make(chan struct{}), reader: reader, moved: make(chan struct{})}
 	t.reader.counts = counts{}
 	go t.read()
 	return t, nil
 }
 
-var errClosed = errors.New("closed")
+var (
+	errClosed = errors.New("closed")
+	errBehind = errors.New("it is behind: the server would have to hold its output")
+)
 
 func (t *tap) read() {
 	defer close(t.done)
@@ -63,20 +69,16 @@ func (t *tap) read() {
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	if t.err == nil {
-		t.err = err
-	}
+	t.err = cmp.Or(t.err, err)
+	close(t.moved)
 }
 
 func (t *tap) take(text string, cut bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	if mark := t.reader.take(text, cut); mark != "" {
-		s := shown{counts: maps.Clone(t.reader.counts)}
-		if t.reader.anybody {
-			s.touches, t.reader.touches = t.reader.touches, nil
-		}
-		t.marks[mark] = s
+		t.mark, t.counts = mark, maps.Clone(t.reader.counts)
+		t.acts = t.untaken()
 		close(t.moved)
 		t.moved = make(chan struct{})
 	}
@@ -86,48 +88,48 @@ func (t *tap) take(text string, cut bool) error {
 	return nil
 }
 
-// at returns what had come by at a look, and whether that is or may still become known.
-func (t *tap) at(mark string) (s shown, known, pending bool) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	s, known = t.marks[mark]
-	return s, known, !known && t.err == nil
+// untaken are the acts of so far.
+func (t *tap) untaken() []act {
+	all := t.acts
+	for at, did := range t.reader.touches {
+		all = append(all, act{at, did})
+	}
+	t.reader.touches = nil
+	return all
 }
 
-// rest returns what was touched and belongs to no mark, each once.
-func (t *tap) rest() (touches map[place]*deeds) {
+// rest takes what was done so far, also since the last mark.
+func (t *tap) rest() []act {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	touches, t.reader.touches = t.reader.touches, nil
-	return touches
+	all := t.untaken()
+	t.acts = nil
+	return all
 }
 
-func (t *tap) forget(mark string) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	delete(t.marks, mark)
-}
-
-// await waits until a look has come by in the stream, the stream has ended, or a moment has passed.
-func (t *tap) await(ctx context.Context, mark string) {
-	timer := time.NewTimer(catchUp)
-	defer timer.Stop()
+// await waits until a look has come by in the stream, and takes what had come by then. An error says why it has not.
+func (t *tap) await(ctx context.Context, mark string) (counts, []act, error) {
+	late := time.NewTimer(catchUp)
+	defer late.Stop()
 	for {
 		t.mu.Lock()
-		_, known := t.marks[mark]
-		moved := t.moved
+		if t.mark == mark {
+			defer t.mu.Unlock()
+			acts := t.acts
+			t.acts = nil
+			return t.counts, acts, nil
+		}
+		err, moved := t.err, t.moved
 		t.mu.Unlock()
-		if known {
-			return
+		if err != nil {
+			return nil, nil, err
 		}
 		select {
 		case <-moved:
-		case <-t.done:
-			return
-		case <-timer.C:
-			return
+		case <-late.C:
+			return nil, nil, errBehind
 		case <-ctx.Done():
-			return
+			return nil, nil, context.Cause(ctx)
 		}
 	}
 }
@@ -135,14 +137,7 @@ func (t *tap) await(ctx context.Context, mark string) {
 // catchUp is how far the stream may be behind a look. One that is farther makes the server hold its output.
 const catchUp = 5 * time.Second
 
-// ended returns why the tap ended, nil while it runs.
-func (t *tap) ended() error {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	return t.err
-}
-
-// close ends it. The marks stay.
+// close ends it.
 func (t *tap) close() {
 	t.mu.Lock()
 	if t.err == nil {
