@@ -114,7 +114,7 @@ func (k *keysSeen) add(row *census.Row) {
 	i := slices.IndexFunc(k.legacy, func(l legacyKind) bool { return l.form == form && l.held == held })
 	if i < 0 {
 		i = len(k.legacy)
-		k.legacy = append(k.legacy, legacyKind{form: form, dialects: slices.Clone(row.Dialects), held: held})
+		k.legacy = append(k.legacy, legacyKind{form: form, dialects: row.Dialects, held: held})
 	}
 	k.legacy[i].add(row.Key, v)
 }

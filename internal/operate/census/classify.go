@@ -82,12 +82,11 @@ func (j Judge) Classify(k *Look) Finding {
 	return Finding{Format: UnknownFormat, State: UnknownState, Confidence: Low, Note: "a text without TTL that no lock is known to write"}
 }
 
-// names are those of dialects that are alike. The slice is shared: there may be many keys.
-func names(dialects []*protocol.Dialect) []string {
-	if len(dialects) == 0 {
-		return nil
+func names(dialects []*protocol.Dialect) (all []string) {
+	for _, d := range dialects {
+		all = append(all, d.Name)
 	}
-	return alikeNames[dialects[0]][:len(dialects)]
+	return all
 }
 
 // number is a number on a lock's key that is no expiry.

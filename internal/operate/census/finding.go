@@ -114,8 +114,8 @@ type Finding struct {
 	HasExpiry  bool
 	Confidence Confidence
 	Beside     bool     // a key that accompanies a lock, and is none itself
-	Dialects   []string // which dialects write this, the likelier first; shared, not to be changed
-	Perhaps    []string // of a token that is a time: dialects whose clients write the same, and may set a TTL too; shared
+	Dialects   []string // which dialects write this, the likelier first
+	Perhaps    []string // of a token that is a time: dialects whose clients write the same, and may set a TTL too
 	Note       string
 }
 

@@ -60,8 +60,8 @@ var predis = &protocol.Dialect{Name: "predis", Format: "expiry-s", Unit: protoco
 var dialects = protocol.Dialects()
 
 // alike are the dialects that write what one writes and share its way to read: the likelier first.
-var alike, alikeNames = func() (all map[*protocol.Dialect][]*protocol.Dialect, names map[*protocol.Dialect][]string) {
-	all, names = map[*protocol.Dialect][]*protocol.Dialect{}, map[*protocol.Dialect][]string{}
+var alike = func() map[*protocol.Dialect][]*protocol.Dialect {
+	all := map[*protocol.Dialect][]*protocol.Dialect{}
 	for _, d := range dialects {
 		all[d] = []*protocol.Dialect{d}
 		for _, e := range dialects {
@@ -69,11 +69,8 @@ var alike, alikeNames = func() (all map[*protocol.Dialect][]*protocol.Dialect, n
 				all[d] = append(all[d], e)
 			}
 		}
-		for _, e := range all[d] {
-			names[d] = append(names[d], e.Name)
-		}
 	}
-	return all, names
+	return all
 }()
 
 // Recognise tells what a value is, seen at an instant. It is the only place that knows: scan, sweep, verify and doctor ask it
