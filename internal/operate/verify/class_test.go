@@ -74,7 +74,6 @@ func newLab(t *testing.T, s *redistest.Server) *lab {
 	require.NoError(t, err)
 	q := &inquiry{end: end, prefix: markPrefix + "lab-", opts: Options{Whole: true}}
 	q.opts.Match = []string{"lock:*"}
-	q.touched()
 	m, err := newMaster(t.Context(), q, s.Addr)
 	require.NoError(t, err)
 	t.Cleanup(func() { m.closeTap(""); _ = m.conn.Close() })

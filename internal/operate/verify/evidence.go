@@ -36,11 +36,10 @@ type Evidence struct {
 	Unexplained []Client `json:"unexplained,omitempty"` // each touched lock keys, here or in another database, as no client does that may stay
 }
 
-// Gap is a time within which the run did not run. It is no part of the window.
+// Gap is a time within the window when the run did not run. It does not count.
 type Gap struct {
-	From      time.Time `json:"from"` // the last time that was saved
-	To        time.Time `json:"to"`
-	Restarted string    `json:"window_restarted,omitempty"` // why the window began again; empty: the counters show that nothing ran
+	From time.Time `json:"from"` // the last time that was saved
+	To   time.Time `json:"to"`
 }
 
 // Namespace is the record that the run is about.

@@ -51,10 +51,9 @@ type master struct {
 	recent map[string]listed // by address, when the last look was attributed
 	adrift []unlisted
 
-	acts    map[from]*deeds // on lock keys, as MONITOR showed them: what nothing explains; with OnlyMembers all
-	seen    int64           // how many commands they are
-	unnamed bool            // one of them has no name yet
-	actors  atomic.Int64    // how many there are, for who tells of progress
+	acts   map[from]*deeds // on lock keys, as MONITOR showed them: what nothing explains; with OnlyMembers all
+	seen   int64           // how many commands they are
+	actors atomic.Int64    // how many there are, for who tells of progress
 
 	table    traffic.Table
 	commands map[string]*Command
@@ -155,10 +154,10 @@ func (m *master) breaks(why string) {
 // look takes a reading of the counters, and polls ACL LOG. A look that fails costs nothing but a longer
 // interval, unless it is the last.
 func (m *master) look(ctx context.Context) error {
-	clients, mark := m.list(ctx), m.nextMark()
+	clients, mark := m.listBefore(ctx), m.nextMark()
 	now, err := m.read(ctx, mark)
 	if err != nil && ctx.Err() == nil && m.reconnect(ctx) == nil {
-		clients, mark = m.list(ctx), m.nextMark()
+		clients, mark = m.listBefore(ctx), m.nextMark()
 		now, err = m.read(ctx, mark)
 	}
 	var counts counts
@@ -189,7 +188,6 @@ func (m *master) look(ctx context.Context) error {
 	}
 	m.last, m.shown, m.by = now, counts, by
 	m.poll(ctx)
-	m.name(ctx)
 	return nil
 }
 
@@ -207,7 +205,7 @@ func (m *master) awaitMark(ctx context.Context, mark string) (shown counts, by *
 		m.closeTap("MONITOR ended: " + endOf(err))
 		return nil, nil, nil
 	}
-	m.hear(acts)
+	m.hear(ctx, acts)
 	return shown, m.tap, nil
 }
 
@@ -290,7 +288,7 @@ func (m *master) closeTap(why string) {
 	}
 	m.tap.close()
 	if why != "" || !m.q.opts.OnlyMembers { // else what came after the last look is nobody's matter
-		m.hear(m.tap.rest())
+		m.hear(context.Background(), m.tap.rest())
 	}
 	m.tap = nil
 	if why != "" {

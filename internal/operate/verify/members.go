@@ -30,23 +30,27 @@ type unlisted struct {
 // listed is one line of CLIENT LIST.
 type listed struct{ id, name, user string }
 
-// list tells which connection has which address, with OnlyMembers.
+// list tells which client has which address. A node of the cluster is none.
 func (m *master) list(ctx context.Context) map[string]listed {
-	if !m.q.opts.OnlyMembers {
-		return nil
-	}
 	clients, err := endpoint.Clients(ctx, m.conn)
-	if err != nil {
-		if ctx.Err() == nil {
-			m.breaks("it is not known which connection has which address: grant +client|list: " + endOf(err))
-		}
-		return nil
+	if err != nil && ctx.Err() == nil && m.q.opts.OnlyMembers {
+		m.breaks("it is not known which connection has which address: grant +client|list: " + endOf(err))
 	}
 	by := map[string]listed{}
 	for _, c := range clients {
-		by[c["addr"]] = listed{c["id"], c["name"], c["user"]}
+		if !endpoint.IsNode(c) {
+			by[c["addr"]] = listed{c["id"], c["name"], c["user"]}
+		}
 	}
 	return by
+}
+
+// listBefore is the list right before a look, with OnlyMembers.
+func (m *master) listBefore(ctx context.Context) map[string]listed {
+	if !m.q.opts.OnlyMembers {
+		return nil
+	}
+	return m.list(ctx)
 }
 
 // attribute finds the connections behind what MONITOR has shown before a look, with OnlyMembers. Clients were listed right before it.

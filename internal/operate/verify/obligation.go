@@ -78,28 +78,7 @@ func windowIsLongEnough(e *Evidence) (bool, string) {
 	if n := e.Namespace; n != nil && n.Longest == e.LongestSeconds {
 		from = "which the record of namespace " + n.Name + " says is"
 	}
-	return true, fmt.Sprintf("the window of %v covers the longest silence, %s %v", window.Round(100*time.Millisecond), from, longest) + gapsOf(e)
-}
-
-// gapsOf says when the run did not run.
-func gapsOf(e *Evidence) string {
-	var bridged, again int
-	var lost time.Duration
-	for _, g := range e.Gaps {
-		if g.Restarted != "" {
-			bridged, lost, again = 0, 0, again+1
-			continue
-		}
-		bridged++
-		lost += g.To.Sub(g.From)
-	}
-	switch {
-	case bridged > 0:
-		return fmt.Sprintf("; %s of %v in all: not counted, and the counters show that nothing ran then", nouns(int64(bridged), "gap"), lost.Round(time.Second))
-	case again > 0:
-		return "; it began again after the last gap"
-	}
-	return ""
+	return true, fmt.Sprintf("the window of %v covers the longest silence, %s %v", window.Round(100*time.Millisecond), from, longest)
 }
 
 func keysAreAll(e *Evidence) (bool, string) {

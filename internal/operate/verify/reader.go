@@ -113,13 +113,11 @@ func (r *reader) count(c *traffic.Command) {
 // across are writes that act on another database than the one that they are sent in.
 var across = []string{"move", "copy", "swapdb", "flushall"}
 
-// judge tells what a command did to lock keys. It is unclear where its keys or its form could not be read.
+// judge tells what a command did to lock keys; with anybody, of the first of them, whatever it was. It is unclear where its keys or its form could
+// not be read.
 func (r *reader) judge(c *traffic.Command, name string) (unclear bool) {
 	if r.ignores != nil && r.ignores(c.DB) && !slices.Contains(across, name) {
 		return false
-	}
-	if r.anybody {
-		return r.notes(c, name)
 	}
 	if r.table.Everywhere(c) {
 		r.sees("every key", strings.ToUpper(name), false)
@@ -132,30 +130,16 @@ func (r *reader) judge(c *traffic.Command, name string) (unclear bool) {
 			continue
 		}
 		form, legacy, explained := r.form(name, key)
+		if r.anybody {
+			r.sees(key, form, legacy)
+			break
+		}
 		unclear = unclear || c.Cut && !legacy
 		if !explained {
 			r.sees(key, form, legacy)
 		}
 	}
 	return unclear
-}
-
-// notes notes who touched a lock key. It is unclear where the keys could not be read.
-func (r *reader) notes(c *traffic.Command, name string) (unclear bool) {
-	form, all, keys := strings.ToUpper(name), true, []string(nil)
-	if c.InScript() {
-		form += " in a script"
-	}
-	if r.table.Everywhere(c) {
-		keys = []string{"every key"}
-	} else {
-		for keys, all = r.table.Touched(c); len(keys) > 0 && !r.matches(keys[0]); keys = keys[1:] {
-		}
-	}
-	if len(keys) > 0 {
-		r.sees(keys[0], form, false)
-	}
-	return !all
 }
 
 // form tells how a command acts on a lock key, whether only the old scheme does so, and whether it is allowed:

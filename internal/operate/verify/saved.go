@@ -132,7 +132,9 @@ func (q *inquiry) resume(ctx context.Context, addrs []string) error {
 	known := s.Known()
 	sees(&q.facts.Seen, known.Seen...)
 	sees(&q.facts.Unexplained, known.Unexplained...)
-	q.touched(append(known.Matched, q.matched()...)...)
+	for _, p := range known.Matched {
+		q.touched.Store(p, true)
+	}
 	was := map[string]*MasterSaved{}
 	for i, m := range s.Masters {
 		was[m.Facts.Addr] = &s.Masters[i]
@@ -151,13 +153,13 @@ func (q *inquiry) resume(ctx context.Context, addrs []string) error {
 		}
 		lost = e.lost()
 	}
-	q.facts.Gaps = append(slices.Clone(s.Evidence.Gaps), Gap{From: s.At.UTC(), To: time.Now().UTC(), Restarted: strings.Join(lost, "; ")})
 	if len(lost) > 0 {
 		q.warn("the window begins again: " + strings.Join(lost, "; "))
 		q.found() // what was denied in the gap
 		q.close()
 		return q.open(ctx, addrs, nil)
 	}
+	q.facts.Gaps = append(s.Evidence.Gaps, Gap{s.At.UTC(), time.Now().UTC()})
 	q.base, q.facts.Started = seconds(s.Evidence.LookedSeconds), s.Evidence.Started
 	q.before, q.whyBefore = s.Before, s.Why
 	if q.before == nil {

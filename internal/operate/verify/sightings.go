@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
 
@@ -74,8 +73,8 @@ func (m *master) acted(at from, did *deeds) {
 	}
 	is := m.acts[at]
 	if is == nil {
-		is = &deeds{name: did.name, user: did.user}
-		m.acts[at], m.unnamed = is, true
+		is = &deeds{name: did.name, user: did.user, listed: did.listed}
+		m.acts[at] = is
 		m.actors.Store(int64(len(m.acts)))
 	}
 	is.legacy, is.dialect = is.legacy || legacy, cmp.Or(did.dialect, is.dialect)
@@ -85,35 +84,21 @@ func (m *master) acted(at from, did *deeds) {
 	}
 }
 
-// hear takes in what MONITOR has shown. With OnlyMembers that waits for the next list of clients: see attribute.
-func (m *master) hear(acts []act) {
+// hear takes in what MONITOR has shown. With OnlyMembers that waits for the next list of clients: see attribute. Without, the list is asked who is
+// behind an address that was seen for the first time.
+func (m *master) hear(ctx context.Context, acts []act) {
+	var who map[string]listed
 	for _, a := range acts {
 		if m.q.opts.OnlyMembers {
 			m.adrift = append(m.adrift, unlisted{a, false})
-		} else {
-			m.acted(from{place: a.place}, a.deeds)
+			continue
 		}
-	}
-}
-
-// name asks who is behind an address that was seen for the first time.
-func (m *master) name(ctx context.Context) {
-	if !m.unnamed || m.q.opts.OnlyMembers {
-		return
-	}
-	list, err := endpoint.Clients(ctx, m.conn)
-	if err != nil {
-		return
-	}
-	m.unnamed = false
-	by := map[string]map[string]string{}
-	for _, fields := range list {
-		by[fields["addr"]] = fields
-	}
-	for at, t := range m.acts {
-		if fields := by[at.addr]; fields != nil {
-			t.name, t.user, t.listed = fields["name"], fields["user"], !endpoint.IsNode(fields)
+		if at := (from{place: a.place}); m.acts[at] == nil && who == nil {
+			who = m.list(ctx)
 		}
+		by := who[a.addr]
+		a.name, a.user, a.listed = by.name, by.user, by.id != ""
+		m.acted(from{place: a.place}, a.deeds)
 	}
 }
 

@@ -8,7 +8,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
@@ -55,7 +54,7 @@ type inquiry struct {
 	masters []*master
 	facts   Evidence
 
-	touch []atomic.Bool // of opts.Match, by a key or a command
+	touched sync.Map // patterns of opts.Match that a key or a command has matched
 
 	telling sync.Mutex
 	began   time.Time     // when the window did, zero before; with Resume, when it went on
@@ -95,7 +94,6 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 		}
 	}
 	q.facts.Patterns, q.facts.Trusted, q.facts.Database, q.facts.Ignored = q.opts.Match, opts.Trusted, end.DB, opts.Ignore
-	q.touched()
 	if q.ignores(end.DB) {
 		return Certificate{}, &endpoint.Error{What: fmt.Sprintf("database %d is the one of the locks", end.DB), Advice: "--ignore-db names another one, or name the locks' database in the URL", BadInput: true}
 	}
@@ -256,27 +254,19 @@ func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBe
 
 // matches tells whether a key is a lock key. It notes by which pattern.
 func (q *inquiry) matches(key string) (yes bool) {
-	for i, p := range q.opts.Match {
+	for _, p := range q.opts.Match {
 		if glob.MatchAny([]string{p}, key) {
-			q.touch[i].Store(true)
+			q.touched.Store(p, true)
 			yes = true
 		}
 	}
 	return yes || len(q.opts.Match) == 0
 }
 
-// touched notes patterns that something has matched before.
-func (q *inquiry) touched(patterns ...string) {
-	q.touch = make([]atomic.Bool, len(q.opts.Match))
-	for i, p := range q.opts.Match {
-		q.touch[i].Store(slices.Contains(patterns, p))
-	}
-}
-
 // matched are the patterns that some key or command has matched.
 func (q *inquiry) matched() (patterns []string) {
-	for i, p := range q.opts.Match {
-		if q.touch[i].Load() {
+	for _, p := range q.opts.Match {
+		if _, yes := q.touched.Load(p); yes {
 			patterns = append(patterns, p)
 		}
 	}
