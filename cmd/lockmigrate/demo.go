@@ -34,31 +34,23 @@ func newDemoCommand(env *environment) *cobra.Command {
 
 // demonstration is what is printed.
 type demonstration struct {
-	Server   string         `json:"server"`
-	Stages   map[string]int `json:"overlaps_by_stage"`
-	Acts     []fleet.Act    `json:"acts"`
-	Overlaps int            `json:"overlaps"`
-	Timeline []fleet.Event  `json:"timeline"`
-	Whole    bool           `json:"complete"` // every act was played to its end
+	Server   string        `json:"server"`
+	Acts     []fleet.Act   `json:"acts"`
+	Overlaps int           `json:"overlaps"`
+	Timeline []fleet.Event `json:"timeline"`
+	Whole    bool          `json:"complete"` // every act was played to its end
 }
 
 func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act time.Duration) error {
-	pool, err := end.Locks()
-	if err != nil {
-		return err
-	}
-	defer pool.Close()
-	there, stop, err := env.endpointOf("embedded")
+	other, stop, err := env.endpointOf("embedded")
 	if err != nil {
 		return err
 	}
 	defer stop()
-	other := there.Pool()
-	defer other.Close()
 	env.grace.Store(int64(fleet.CleansWithin))
-	d := demonstration{Server: end.String(), Stages: map[string]int{}}
+	d := demonstration{Server: end.String()}
 	err = fleet.Demo(ctx, fleet.Options{
-		Pool: pool, End: end, Other: other, Act: act, Told: func(a fleet.Act) { d.Acts = append(d.Acts, a) },
+		End: end, Other: other, Act: act, Told: func(a fleet.Act) { d.Acts = append(d.Acts, a) },
 		Event: func(e fleet.Event) {
 			d.Timeline = append(d.Timeline, e)
 			if e.Alarm {
@@ -68,11 +60,8 @@ func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act 
 				printEvent(env, e)
 			}
 		},
-	}, there.String())
+	})
 	d.Whole = err == nil
-	for _, a := range d.Acts {
-		d.Stages[a.Stage] += a.Overlaps
-	}
 	if len(d.Timeline) > 0 {
 		if printErr := env.print(d, func(b *strings.Builder) { d.text(b, env) }); printErr != nil {
 			return printErr
@@ -105,27 +94,22 @@ func printEvent(env *environment, e fleet.Event) {
 func (d *demonstration) text(b *strings.Builder, env *environment) {
 	ink := env.ink()
 	acts := newTable("ACT|wrap", "STAGE", "TURNS|right", "OVERLAPS|right")
-	var order []string
-	turns := map[string]int{}
 	for _, a := range d.Acts {
 		acts.Row(a.Name, a.Stage, fmt.Sprint(a.Turns), ink.Count(int64(a.Overlaps)))
-		if !slices.Contains(order, a.Stage) {
-			order = append(order, a.Stage)
-		}
-		turns[a.Stage] += a.Turns
 	}
 	b.WriteString("\n" + acts.Render(env.screen(), ink))
 	for _, a := range d.Acts {
-		for _, why := range slices.Sorted(maps.Keys(a.Failures)) {
-			fmt.Fprintf(b, "%s: %d times: %s\n", a.Name, a.Failures[why], safe(why))
-		}
+		failures(b, a)
 	}
 	if !d.Whole {
 		b.WriteString(ink.Warn("(not played to the end)") + "\n")
 	}
-	b.WriteByte('\n')
-	for _, stage := range order {
-		fmt.Fprintf(b, "overlaps: %s at stage %s, %d turns\n", ink.Count(int64(d.Stages[stage])), stage, turns[stage])
+	fmt.Fprintf(b, "\noverlaps: %s\n", ink.Count(int64(d.Overlaps)))
+}
+
+// failures are what clients were told in an act.
+func failures(b *strings.Builder, a fleet.Act) {
+	for _, why := range slices.Sorted(maps.Keys(a.Failures)) {
+		fmt.Fprintf(b, "%s: %d times: %s\n", a.Name, a.Failures[why], safe(why))
 	}
-	fmt.Fprintf(b, "overlaps: %s\n", ink.Count(int64(d.Overlaps)))
 }

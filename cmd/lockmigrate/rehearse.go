@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"html/template"
 	"io"
-	"maps"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -121,24 +120,17 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 		if there.Kind != endpoint.Single {
 			return usageError("give a server of its own: redis://127.0.0.1:PORT", "a rehearsal moves to one server")
 		}
-		pool := there.Pool()
-		defer pool.Close()
-		o.Other = pool
+		o.Other = there
 	}
 	out := rehearsal{Profile: path, Server: end.String(), Clients: len(o.Clients), Speed: flags.speed, NotDone: slices.Concat(notRehearsed(embedded, o.Other != nil, flags.speed), notKnown)}
 	for i := range o.Clients {
-		if o.Clients[i].Old {
+		if !o.Clients[i].Go {
 			out.Old++
 		}
 	}
 	status := env.status()
 	defer status.Clear()
-	pool := end.Pool()
-	defer pool.Close()
-	o.Pool = pool
-	o.Begins = func(name string) {
-		status.Update("rehearse: act %d, %s", len(out.Acts)+1, name)
-	}
+	o.Event = func(e fleet.Event) { status.Update("rehearse: act %d, %s", len(out.Acts)+1, e.Act) }
 	o.Told = func(a fleet.Act) { out.Acts = append(out.Acts, rehearsedAct{Act: a}) }
 	env.grace.Store(int64(fleet.CleansWithin))
 	err = fleet.Rehearse(ctx, o)
@@ -233,20 +225,18 @@ func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]fleet.
 			return nil, record, usageError("give a lower --speed", "a lease of %v, %g times as fast, is less than a second", c.Lease, flags.speed)
 		}
 		one := fleet.Client{
-			Name: c.Name, Old: c.Scheme == model.Legacy, Dialect: c.Dialect, Release: c.Release, Lease: lease, Poll: max(scaled(c.Poll), time.Millisecond),
-			Offset: scaled(c.Offset), Dies: func() bool { return rand.Float64() < float64(c.Dies)/1e6 }, Key: keysOf(c), Hold: draw(c.Hold), Think: draw(c.Think),
+			Go:     c.Scheme != model.Legacy,
+			Old:    fleet.Old{Dialect: c.Dialect, Release: c.Release, Lease: lease, Poll: max(scaled(c.Poll), time.Millisecond), Offset: scaled(c.Offset)},
+			Worker: fleet.Worker{Name: c.Name, Dies: func() bool { return rand.Float64() < float64(c.Dies)/1e6 }, Key: keysOf(c), Hold: draw(c.Hold), Think: draw(c.Think)},
 		}
 		if i >= len(f.Clients) {
 			one.Name = fmt.Sprintf("%s+%d", c.Name, i/len(f.Clients))
 		}
-		if one.Old && record.Dialect != "" && record.Dialect != c.Dialect.Name {
-			return nil, record, unsafeError("they need a namespace each, or one dialect: see lockmigrate observe", "the old clients speak %s and %s", record.Dialect, c.Dialect.Name)
-		}
-		if one.Old {
-			record.Dialect = c.Dialect.Name
-		}
-		if one.Old && (record.Shortest == 0 || lease < record.Shortest) {
-			record.Shortest = lease
+		if !one.Go {
+			if cmp.Or(record.Dialect, c.Dialect.Name) != c.Dialect.Name {
+				return nil, record, unsafeError("they need a namespace each, or one dialect: see lockmigrate observe", "the old clients speak %s and %s", record.Dialect, c.Dialect.Name)
+			}
+			record.Dialect, record.Shortest = c.Dialect.Name, min(cmp.Or(record.Shortest, lease), lease)
 		}
 		record.Yield = max(record.Yield, (one.Poll*6/5).Truncate(time.Millisecond)+time.Millisecond)
 		all = append(all, one)
@@ -293,9 +283,7 @@ func (r *rehearsal) text(b *strings.Builder, env *environment) {
 		if a.WithMembers > 0 && a.Old > 0 && a.Stage != stages.Legacy.String() {
 			fmt.Fprintf(b, "%s: %d times a member was one of the two: what old clients do to each other, by their clocks or blind deletes, frees a member's key too\n", a.Name, a.WithMembers)
 		}
-		for _, why := range slices.Sorted(maps.Keys(a.Failures)) {
-			fmt.Fprintf(b, "%s: %d times: %s\n", a.Name, a.Failures[why], safe(why))
-		}
+		failures(b, a.Act)
 	}
 	if n := len(r.Acts); n >= 6 {
 		fmt.Fprintf(b, "the way back from modern to the bridge took %s\n", written(r.Acts[5].MoveMS))

@@ -75,7 +75,7 @@ func TestRehearse(t *testing.T) {
 	assert.Equal(t, []string{
 		"lockmigrate stage advance --namespace NAME --to bridge --wait --execute", "lockmigrate stage advance --namespace NAME --to modern --wait --execute",
 		"lockmigrate stage rollback --namespace NAME --to bridge --wait --execute",
-		"lockmigrate stage advance --namespace NAME-to-b --redis NEW --to both --wait --execute", "lockmigrate stage advance --namespace NAME-to-b --redis NEW --to new --wait --execute",
+		"lockmigrate stage advance --namespace NAME-to-b --to both --wait --execute --redis NEW", "lockmigrate stage advance --namespace NAME-to-b --to new --wait --execute --redis NEW",
 	}, steps)
 	assert.EqualValues(t, 0, s.Do("DBSIZE"), "the server is empty again")
 	assert.EqualValues(t, 0, other.Do("DBSIZE"), "and so is the other one")

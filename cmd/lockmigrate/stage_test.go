@@ -106,17 +106,15 @@ func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
 	o := operator{t, s.URL()}
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	pool := end.Pool()
-	defer pool.Close()
-	var lines []string
 	server, err := fleet.StartServer()
 	require.NoError(t, err)
 	defer server.Close()
-	other := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", server.Addr()) }}
-	defer other.Close()
-	err = fleet.Demo(t.Context(), fleet.Options{Pool: pool, Other: other, End: end, Act: 300 * time.Millisecond, Told: func(fleet.Act) {}, Event: func(e fleet.Event) {
+	here, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	there, err := endpoint.Parse("redis://"+server.Addr(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	var lines []string
+	err = fleet.Demo(t.Context(), fleet.Options{End: here, Other: there, Act: 300 * time.Millisecond, Told: func(fleet.Act) {}, Event: func(e fleet.Event) {
 		if rest, found := strings.CutPrefix(e.Text, "lockmigrate "); found {
 			if lines = append(lines, rest); !strings.HasPrefix(rest, "sidecar ") { // the demo's own listens there already
 				line, url, elsewhere := strings.Cut(rest, " --redis ")
@@ -126,7 +124,7 @@ func TestTheDemosLinesWorkAsPrinted(t *testing.T) {
 				operator{t, url}.runs(exitDone, strings.Fields(line)...)
 			}
 		}
-	}}, "redis://"+server.Addr())
+	}})
 	require.NoError(t, err)
 	assert.Len(t, lines, 8)
 }

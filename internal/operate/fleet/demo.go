@@ -26,9 +26,7 @@ func (p *player) say(format string, args ...any) { p.event(false, format, args..
 func (p *player) event(alarm bool, format string, args ...any) {
 	p.telling.Lock()
 	defer p.telling.Unlock()
-	if p.Event != nil {
-		p.Event(Event{millis(time.Since(p.began)), p.act, fmt.Sprintf(format, args...), alarm})
-	}
+	p.Event(Event{millis(time.Since(p.began)), p.act, fmt.Sprintf(format, args...), alarm})
 }
 
 // How the fleet of the demo behaves: many short turns, and a lease that no turn comes near.
@@ -42,40 +40,27 @@ const (
 	longestAct = 20 * time.Second
 )
 
-// with is a cast of some old clients, and of Go services.
-func with(javas int, java, golang role) func(*player, int) role {
-	return func(_ *player, i int) role {
-		switch {
-		case i >= javaMembers:
-			return golang
-		case i < javas:
-			return java
-		}
-		return absent
-	}
-}
-
 // story is the demo: a legacy fleet, Go joins it, and the fleet moves: legacy, bridge, modern, back, forward. Then old services come
 // back behind a sidecar, and the fleet moves to another server.
 var story = []act{
-	{name: "a legacy fleet at work", short: "legacy", stage: stages.Legacy, cast: with(5, old, absent),
+	{name: "a legacy fleet at work", short: "legacy", stage: stages.Legacy, cast: cast{1, old, absent, absent},
 		what: "5 java services share a lock the old way: SETNX, GET, GETSET, the expiry as the value"},
-	{name: "Go joins on the same key", short: "join", stage: stages.Legacy, cast: with(5, old, member),
+	{name: "Go joins on the same key", short: "join", stage: stages.Legacy, cast: cast{1, old, absent, member},
 		what: "3 go services join with package compat, at stage legacy; nothing changes for the others"},
-	{name: "the bridge, Java beside it", short: "bridge", stage: stages.Bridge, cast: with(5, old, member),
+	{name: "the bridge, Java beside it", short: "bridge", stage: stages.Bridge, cast: cast{1, old, absent, member},
 		what: "go holds the key with tokens now, which java reads as an expiry in the far future"},
-	{name: "a Java holder dies inside", short: "crash", stage: stages.Bridge, cast: with(5, old, member), begin: crash,
+	{name: "a Java holder dies inside", short: "crash", stage: stages.Bridge, cast: cast{1, old, absent, member}, begin: crash,
 		what: "one of the java services is killed inside"},
-	{name: "Java has left: tokens only", short: "modern", stage: stages.Modern, cast: with(0, absent, member),
+	{name: "Java has left: tokens only", short: "modern", stage: stages.Modern, cast: cast{0, old, absent, member},
 		what: "the java services are retired; from here on it is token and TTL, and nothing is taken over any more"},
-	{name: "3 a.m.: back to the bridge", short: "back", stage: stages.Bridge, cast: with(2, old, member),
+	{name: "3 a.m.: back to the bridge", short: "back", stage: stages.Bridge, cast: cast{0.4, old, absent, member},
 		what: "something was forgotten, so back it goes; java is switched on again, and shares the key as if nothing had been"},
-	{name: "forward for good", short: "forward", stage: stages.Modern, cast: with(0, absent, member), what: "java is retired"},
-	{name: "Java is back, unchanged", short: "sidecar", stage: stages.Modern, cast: with(2, behind, member),
+	{name: "forward for good", short: "forward", stage: stages.Modern, cast: cast{0, old, absent, member}, what: "java is retired"},
+	{name: "Java is back, unchanged", short: "sidecar", stage: stages.Modern, cast: cast{0.4, behind, absent, member},
 		what: "2 java services come back as they were, each with a sidecar's address in place of the server's: they hold tokens now"},
-	{name: "to another server: both locks", short: "both", stage: stages.Both, cast: with(2, behind, elsewhere),
+	{name: "to another server: both locks", short: "both", stage: stages.Both, cast: cast{0.4, behind, absent, elsewhere},
 		what: "go is deployed anew, with package handover, and holds the lock of both servers; java, which knows one, is still kept out"},
-	{name: "the other server alone", short: "new", stage: stages.New, cast: with(0, absent, elsewhere),
+	{name: "the other server alone", short: "new", stage: stages.New, cast: cast{0, old, absent, elsewhere},
 		what: "java and its sidecars are retired; the first server is not asked any more"},
 }
 
@@ -96,9 +81,8 @@ func crash(ctx context.Context, p *player) {
 	}
 }
 
-// Demo tells the story of a migration. It leaves no key behind, also when ctx ends it early. o.Other is at otherURL; o.Clients and o.Record are the
-// story's own.
-func Demo(ctx context.Context, o Options, otherURL string) error {
+// Demo tells the story of a migration. It leaves no key behind, also when ctx ends it early. o.Clients and o.Record are the story's own.
+func Demo(ctx context.Context, o Options) error {
 	dialect, err := protocol.DialectNamed("jedis-ms")
 	if err != nil {
 		return err
@@ -106,17 +90,21 @@ func Demo(ctx context.Context, o Options, otherURL string) error {
 	o.Record = stages.Record{Dialect: dialect.String(), Shortest: lease, ClockLag: 100 * time.Millisecond, CommandDelay: 200 * time.Millisecond}
 	o.Clients = nil
 	for i := range javaMembers + goMembers {
-		c := Client{
-			Name: fmt.Sprintf("java-%d", i+1), Old: true, Dialect: dialect, Release: dialect.Release, Lease: lease, Poll: dialect.Poll, Key: func() string { return "orders" },
+		c := Client{Old: Old{Dialect: dialect, Release: dialect.Release, Lease: lease, Poll: dialect.Poll}, Worker: Worker{
+			Name: fmt.Sprintf("java-%d", i+1), Key: func() string { return "orders" },
 			Hold:  func() time.Duration { return work/4 + mathrand.N(work*3/4) },
 			Think: func() time.Duration { return time.Millisecond + mathrand.N(rest) },
-		}
+		}}
 		if i >= javaMembers {
-			c.Name, c.Old = fmt.Sprintf("go-%d", i+1-javaMembers), false
+			c.Name, c.Go = fmt.Sprintf("go-%d", i+1-javaMembers), true
 		}
 		o.Clients = append(o.Clients, c)
 	}
-	p := newPlayer(o, "lockmigrate-demo")
+	p, err := newPlayer(o, "lockmigrate-demo")
+	if err != nil {
+		return err
+	}
+	p.story, p.spoken.namespace, p.spoken.server = true, p.Record.Namespace, o.Other.String()
 	p.death.successor = make(chan struct{}, 1)
 	p.Clients[0].Dies = func() bool {
 		if !p.death.due.CompareAndSwap(true, false) {
@@ -127,10 +115,8 @@ func Demo(ctx context.Context, o Options, otherURL string) error {
 		p.death.at.Store(&now)
 		return true
 	}
-	var overlaps atomic.Int64
 	p.referee.Entered = func(w *Worker, beside []*Worker) {
 		for _, first := range beside {
-			overlaps.Add(1)
 			p.event(true, "OVERLAP: %s came in while %s was inside", w.Name, first.Name)
 		}
 		if died := p.death.at.Swap(nil); died != nil {
@@ -138,21 +124,7 @@ func Demo(ctx context.Context, o Options, otherURL string) error {
 			p.death.successor <- struct{}{}
 		}
 	}
-	p.command = func(store *stages.Store, verb string, to stages.Stage) string {
-		line := fmt.Sprintf("lockmigrate stage %s --namespace %s --to %v", verb, store.Namespace, to)
-		if to == stages.Modern || to == stages.New { // the demo watches its members itself; elsewhere verify writes a certificate
-			line += " --force retired"
-		}
-		if line += " --execute"; store == p.moved {
-			line += " --redis " + otherURL
-		}
-		return line
-	}
-	p.Told = func(a Act) {
-		a.Overlaps = int(overlaps.Swap(0)) // with those of the way there
-		o.Told(a)
-	}
-	return p.run(ctx, story, false)
+	return p.run(ctx, story)
 }
 
 // nobody is the error of an act in which nobody got the lock: what kept the members out.

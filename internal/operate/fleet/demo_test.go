@@ -13,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
@@ -27,17 +26,16 @@ func servers(t *testing.T, act time.Duration) (o Options, acts *[]Act) {
 		require.NoError(t, err)
 		e, err := endpoint.Parse("redis://"+server.Addr(), endpoint.TLSFiles{})
 		require.NoError(t, err)
-		pool := e.Pool()
-		t.Cleanup(func() { _ = pool.Close(); server.Close() })
-		o.Pool, o.End, o.Other = pool, e, o.Pool
+		t.Cleanup(server.Close)
+		o.End, o.Other = e, o.End
 	}
 	return o, acts
 }
 
 func nothingLeft(t *testing.T, o Options) {
 	t.Helper()
-	for _, pool := range []lockmigrate.Pool{o.Pool, o.Other} {
-		conn, err := pool.GetContext(context.Background())
+	for _, end := range []*endpoint.Endpoint{o.End, o.Other} {
+		conn, err := end.Dial(context.Background())
 		require.NoError(t, err)
 		keys, err := redis.Strings(conn.Do("KEYS", "*"))
 		require.NoError(t, errors.Join(err, conn.Close()))
@@ -86,7 +84,7 @@ func TestStoryThatNobodyCanPlay(t *testing.T) {
 			require.NoError(t, err)
 		})
 	}
-	assert.ErrorContains(t, Demo(context.Background(), o, "URL"), "a key holds another type than this command works with")
+	assert.ErrorContains(t, Demo(context.Background(), o), "a key holds another type than this command works with")
 	nothingLeft(t, o)
 }
 
@@ -95,7 +93,7 @@ func TestInterruptedStoryLeavesNothing(t *testing.T) {
 	o, acts := servers(t, time.Hour)
 	ctx, cancel := context.WithCancel(context.Background())
 	time.AfterFunc(250*time.Millisecond, cancel)
-	assert.ErrorIs(t, Demo(ctx, o, "URL"), context.Canceled)
+	assert.ErrorIs(t, Demo(ctx, o), context.Canceled)
 	assert.Empty(t, *acts)
 	nothingLeft(t, o)
 }

@@ -15,7 +15,6 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -23,15 +22,13 @@ import (
 
 // Options of a rehearsal.
 type Options struct {
-	Pool    lockmigrate.Pool
 	End     *endpoint.Endpoint
-	Other   lockmigrate.Pool  // another empty server, to which the fleet moves in the last two acts; nil: it does not
-	Clients []Client          // a prefix is put before their keys
-	Record  stages.Record     // of the namespace, at stage legacy
-	Act     time.Duration     // how long each act is measured
-	Told    func(a Act)       // after each act
-	Begins  func(name string) // before it; nil for nobody
-	Event   func(Event)       // what happens within the acts, one after the other; nil for nobody
+	Other   *endpoint.Endpoint // another empty server, to which the fleet moves in the last two acts; nil: it does not
+	Clients []Client           // a prefix is put before their keys
+	Record  stages.Record      // of the namespace, at stage legacy
+	Act     time.Duration      // how long each act is measured
+	Told    func(a Act)        // after each act
+	Event   func(Event)        // what happens within the acts, one after the other
 }
 
 // Millis is a time in milliseconds; JSON has it with three decimals.
@@ -84,41 +81,22 @@ type Act struct {
 type act struct {
 	name, what, like string
 	stage            stages.Stage
-	cast             func(p *player, i int) role // of the i-th client
-	short            string                      // its name on a timeline
+	cast             cast
+	short            string // its name on a timeline, if it is another
 	begin            func(ctx context.Context, p *player)
 }
 
-// moved is a cast in which a share of the old clients have become members.
-func moved(share float64) func(p *player, i int) role {
-	return func(p *player, i int) role {
-		c := &p.Clients[i]
-		if !c.Old || slices.Contains(p.order[:int(float64(len(p.order))*share+0.5)], c) {
-			return member
-		}
-		return old
-	}
-}
-
-func everybody(is role) func(*player, int) role {
-	return func(p *player, i int) role {
-		if is == behind && !p.Clients[i].Old {
-			return member
-		}
-		return is
-	}
-}
-
 var acts = []act{
-	{name: "today", what: "the fleet as it was observed", like: "legacy", stage: stages.Legacy, cast: moved(0)},
-	{name: "Go joins", what: "half of the old clients have become members of package compat; the stage is legacy", stage: stages.Legacy, cast: moved(0.5)},
-	{name: "bridge", what: "the same at stage bridge, beside old clients", like: "bridge, half", stage: stages.Bridge, cast: moved(0.5)},
-	{name: "all moved", what: "all old clients have become members", like: "bridge", stage: stages.Bridge, cast: moved(1)},
-	{name: "modern", what: "tokens only", like: "modern", stage: stages.Modern, cast: moved(1)},
-	{name: "way back", what: "back at the bridge, and half of the old clients are back", like: "bridge, half", stage: stages.Bridge, cast: moved(0.5)},
-	{name: "sidecars", what: "all old clients are as they were, each behind a sidecar, which has its clock; both are true here", like: "sidecar", stage: stages.Bridge, cast: everybody(behind)},
-	{name: "both servers", what: "every client holds the lock here and a token on another server, by package handover", stage: stages.Both, cast: everybody(elsewhere)},
-	{name: "other server", what: "the other server alone", stage: stages.New, cast: everybody(elsewhere)},
+	{name: "today", what: "the fleet as it was observed", like: "legacy", stage: stages.Legacy, cast: cast{0, member, old, member}},
+	{name: "Go joins", what: "half of the old clients have become members of package compat; the stage is legacy", stage: stages.Legacy, cast: cast{0.5, member, old, member}},
+	{name: "bridge", what: "the same at stage bridge, beside old clients", like: "bridge, half", stage: stages.Bridge, cast: cast{0.5, member, old, member}},
+	{name: "all moved", what: "all old clients have become members", like: "bridge", stage: stages.Bridge, cast: cast{1, member, old, member}},
+	{name: "modern", what: "tokens only", like: "modern", stage: stages.Modern, cast: cast{1, member, old, member}},
+	{name: "way back", what: "back at the bridge, and half of the old clients are back", like: "bridge, half", stage: stages.Bridge, cast: cast{0.5, member, old, member}},
+	{name: "sidecars", what: "all old clients are as they were, each behind a sidecar, which has its clock; both are true here", like: "sidecar", stage: stages.Bridge,
+		cast: cast{1, behind, old, member}},
+	{name: "both servers", what: "every client holds the lock here and a token on another server, by package handover", stage: stages.Both, cast: cast{1, elsewhere, old, elsewhere}},
+	{name: "other server", what: "the other server alone", stage: stages.New, cast: cast{1, elsewhere, old, elsewhere}},
 }
 
 // ErrNotEmpty says that the server holds something.
@@ -127,15 +105,18 @@ var ErrNotEmpty = errors.New("the server is not empty")
 // player plays.
 type player struct {
 	Options
-	id      string // random, in each key that is written
-	prefix  string // before every key
+	story   bool                                     // the demo's: its servers are not private, the way to an act counts, and each act wants a turn
+	spoken  struct{ namespace, server, more string } // in the commands that move a stage
+	pool    endpoint.LockPool                        // of End
+	other   endpoint.LockPool                        // of Other; nil where there is none
+	id      string                                   // random, in each key that is written
+	prefix  string                                   // before every key
 	store   *stages.Store
 	moved   *stages.Store // of the handover's record; nil before the first of its acts
 	referee *Referee
 	workers map[string]*Worker
 	order   []*Client    // in which old clients move
-	conns   []redis.Conn // of the servers
-	command func(store *stages.Store, verb string, to stages.Stage) string
+	conns   []redis.Conn // of the servers, where they are private
 
 	death   misfortune
 	telling sync.Mutex
@@ -144,43 +125,44 @@ type player struct {
 }
 
 // newPlayer returns one whose keys and namespaces begin with a name.
-func newPlayer(o Options, name string) *player {
+func newPlayer(o Options, name string) (p *player, err error) {
 	id := rand.Text()[:12]
 	o.Record.Namespace = name + "-" + id
 	o.Record.Stage, o.Record.Patterns = stages.Legacy, []string{name + ":" + id + ":*"}
-	p := &player{Options: o, id: id, prefix: name + ":" + id + ":", referee: NewReferee(), workers: map[string]*Worker{}, began: time.Now()}
-	p.store = &stages.Store{Pool: o.Pool, Namespace: o.Record.Namespace, ReplyTimeout: time.Second}
-	return p
+	p = &player{Options: o, id: id, prefix: name + ":" + id + ":", referee: NewReferee(), workers: map[string]*Worker{}, began: time.Now(), order: farthest(o.Clients)}
+	if p.pool, err = o.End.Locks(); err == nil && o.Other != nil {
+		p.other, err = o.Other.Locks()
+	}
+	p.store = &stages.Store{Pool: p.pool, Namespace: o.Record.Namespace, ReplyTimeout: time.Second}
+	return p, err
 }
 
 // Rehearse plays all acts, and tells of each. The servers are empty again afterwards, also when an error or ctx ended it early.
 func Rehearse(ctx context.Context, o Options) (err error) {
-	p := newPlayer(o, "rehearsal")
-	for _, pool := range []lockmigrate.Pool{o.Pool, o.Other} {
-		if pool == nil {
+	p, err := newPlayer(o, "rehearsal")
+	if err != nil {
+		return err
+	}
+	p.spoken.namespace, p.spoken.server, p.spoken.more = "NAME", "NEW", " --wait"
+	for _, end := range []*endpoint.Endpoint{o.End, o.Other} {
+		if end == nil {
 			continue
 		}
-		conn, err := empty(ctx, pool)
+		conn, err := empty(ctx, end)
 		if err != nil {
 			return err
 		}
 		defer conn.Close()
 		p.conns = append(p.conns, conn)
 	}
-	p.order = farthest(o.Clients)
-	p.command = func(store *stages.Store, verb string, to stages.Stage) string {
-		if store == p.moved {
-			return fmt.Sprintf("lockmigrate stage %s --namespace NAME-to-b --redis NEW --to %v --wait --execute", verb, to)
-		}
-		return fmt.Sprintf("lockmigrate stage %s --namespace NAME --to %v --wait --execute", verb, to)
-	}
-	return p.run(ctx, acts, true)
+	return p.run(ctx, acts)
 }
 
-// run plays acts on servers that are private or not.
-func (p *player) run(ctx context.Context, acts []act, private bool) (err error) {
+// run plays acts.
+func (p *player) run(ctx context.Context, acts []act) (err error) {
+	defer p.close()
 	if err := p.store.Init(ctx, p.Record); err != nil {
-		cleaned := p.clean(ctx, private)
+		cleaned := p.clean(ctx)
 		if errors.Is(err, stages.ErrUnsure) { // else nothing was written
 			return errors.Join(endpoint.Explain(err), cleaned)
 		}
@@ -192,19 +174,16 @@ func (p *player) run(ctx context.Context, acts []act, private bool) (err error) 
 	}
 	defer func() {
 		p.end()
-		err = errors.Join(err, p.clean(ctx, private))
+		err = errors.Join(err, p.clean(ctx))
 	}()
 	for _, a := range acts {
-		if a.stage >= stages.Both && p.Other == nil {
+		if a.stage >= stages.Both && p.other == nil {
 			continue
 		}
 		p.telling.Lock()
-		p.act = a.short
+		p.act = cmp.Or(a.short, a.name)
 		p.telling.Unlock()
 		p.say("%s", a.what)
-		if p.Begins != nil {
-			p.Begins(a.name)
-		}
 		measured, err := p.play(ctx, a)
 		if measured.Seconds > 0 {
 			p.Told(measured)
@@ -212,7 +191,7 @@ func (p *player) run(ctx context.Context, acts []act, private bool) (err error) 
 		if err != nil {
 			return err
 		}
-		if measured.Turns == 0 && p.Event != nil {
+		if measured.Turns == 0 && p.story {
 			return p.nobody(a)
 		}
 	}
@@ -220,8 +199,8 @@ func (p *player) run(ctx context.Context, acts []act, private bool) (err error) 
 }
 
 // empty connects to a server, and makes sure that it holds nothing.
-func empty(ctx context.Context, pool lockmigrate.Pool) (redis.Conn, error) {
-	conn, err := pool.GetContext(ctx)
+func empty(ctx context.Context, end *endpoint.Endpoint) (redis.Conn, error) {
+	conn, err := end.Dial(ctx)
 	if err != nil {
 		return nil, endpoint.Explain(err)
 	}
@@ -263,7 +242,7 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 		if a.stage < from {
 			verb = "rollback"
 		}
-		out.Command = p.command(store, verb, a.stage)
+		out.Command = p.command(verb, a.stage)
 		p.say("%s", out.Command)
 		moves, last := time.Now(), ""
 		mover := &stages.Mover{Store: store, Look: 20 * time.Millisecond, Note: "rehearsal"}
@@ -285,15 +264,16 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 		a.begin(ctx, p)
 	}
 	out.MoveMS = millis(time.Since(began))
-	p.referee.Since()
+	way := p.referee.Since()
 	cpu, _ := p.figures(ctx)
 	began = time.Now()
 	if err := lifetime.Sleep(ctx, p.Act); err != nil {
 		return out, context.Cause(ctx)
 	}
 	s := p.referee.Since()
-	if p.Event != nil {
+	if p.story {
 		s = p.first(ctx, s)
+		s.Overlaps += way.Overlaps
 	}
 	cpuThen, memory := p.figures(ctx)
 	out.Seconds, out.Turns, out.Overlaps, out.WithMembers, out.Lost, out.Failures = time.Since(began).Seconds(), s.Turns, s.Overlaps, s.WithMembers, s.Lost, s.Failures
@@ -314,8 +294,8 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 func (p *player) cast(ctx context.Context, a act) error {
 	var changes []int
 	for i := range p.Clients {
-		w := p.workers[p.Clients[i].Name]
-		if w == nil && a.cast(p, i) == absent || w != nil && w.role == a.cast(p, i) {
+		w, is := p.workers[p.Clients[i].Name], p.role(&p.Clients[i], a.cast)
+		if w == nil && is == absent || w != nil && w.role == is {
 			continue
 		}
 		if w != nil {
@@ -324,7 +304,8 @@ func (p *player) cast(ctx context.Context, a act) error {
 		changes = append(changes, i)
 	}
 	for _, i := range changes {
-		c, is := &p.Clients[i], a.cast(p, i)
+		c := &p.Clients[i]
+		is := p.role(c, a.cast)
 		if w := p.workers[c.Name]; w != nil {
 			if err := w.Wait(ctx); err != nil {
 				return err
@@ -348,7 +329,7 @@ func (p *player) cast(ctx context.Context, a act) error {
 func farthest(clients []Client) (all []*Client) {
 	var clocks []time.Duration
 	for i := range clients {
-		if c := &clients[i]; c.Old {
+		if c := &clients[i]; !c.Go {
 			all, clocks = append(all, c), append(clocks, c.Offset)
 		}
 	}
@@ -364,8 +345,8 @@ func (p *player) prepare(ctx context.Context) error {
 	if p.moved != nil {
 		return nil
 	}
-	p.moved = &stages.Store{Pool: p.Other, Namespace: p.Record.Namespace + "-to-b", ReplyTimeout: time.Second}
-	halves, err := stages.Marked(ctx, p.moved.Namespace, time.Second, p.Pool, p.Other)
+	p.moved = &stages.Store{Pool: p.other, Namespace: p.Record.Namespace + "-to-b", ReplyTimeout: time.Second}
+	halves, err := stages.Marked(ctx, p.moved.Namespace, time.Second, p.pool, p.other)
 	if err != nil {
 		return err
 	}
@@ -401,6 +382,18 @@ func (p *player) figures(ctx context.Context) (cpu *float64, memory *int64) {
 	return &seconds, &bytes
 }
 
+// command is what an operator types to move the namespace, or the handover of its keys.
+func (p *player) command(verb string, to stages.Stage) string {
+	namespace, elsewhere, more := p.spoken.namespace, "", p.spoken.more
+	if to >= stages.Both {
+		namespace, elsewhere = namespace+"-to-b", " --redis "+p.spoken.server
+	}
+	if p.story && (to == stages.Modern || to == stages.New) { // the demo watches its members itself; elsewhere verify writes a certificate
+		more = " --force retired"
+	}
+	return fmt.Sprintf("lockmigrate stage %s --namespace %s --to %v%s --execute%s", verb, namespace, to, more, elsewhere)
+}
+
 // end stops everybody.
 func (p *player) end() {
 	for _, w := range p.workers {
@@ -411,17 +404,24 @@ func (p *player) end() {
 	}
 }
 
+func (p *player) close() {
+	_ = p.pool.Close()
+	if p.other != nil {
+		_ = p.other.Close()
+	}
+}
+
 // CleansWithin is how long a rehearsal or the demo takes at most, after its context has ended, to stop everybody and to remove what was written.
 const CleansWithin = 15 * time.Second
 
 // clean removes what was written on the servers; private ones held nothing before. Connections of its own do it: one that was asked something when ctx
 // ended is closed.
-func (p *player) clean(ctx context.Context, private bool) (err error) {
+func (p *player) clean(ctx context.Context) (err error) {
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 	defer cancel()
 	for _, s := range []*stages.Store{p.store, p.moved} {
 		if s != nil {
-			err = errors.Join(err, p.remove(ctx, s, private))
+			err = errors.Join(err, p.remove(ctx, s))
 		}
 	}
 	if err != nil {
@@ -430,9 +430,9 @@ func (p *player) clean(ctx context.Context, private bool) (err error) {
 	return nil
 }
 
-func (p *player) remove(ctx context.Context, s *stages.Store, private bool) error {
+func (p *player) remove(ctx context.Context, s *stages.Store) error {
 	var left []string
-	if private {
+	if !p.story {
 		left = append(left, stages.ListKey)
 	}
 	if err := s.EachKey(ctx, "*"+p.id+"*", func(key string) { left = append(left, key) }); err != nil {
@@ -448,7 +448,7 @@ func (p *player) remove(ctx context.Context, s *stages.Store, private bool) erro
 			return err
 		}
 	}
-	if private {
+	if !p.story {
 		return nil
 	}
 	if _, err := s.Delete(ctx, 0, true); err != nil && !errors.Is(err, stages.ErrNoRecord) {
