@@ -31,11 +31,10 @@ func (c *conn) copyReplies() {
 	}
 	var err error
 	for err == nil {
-		err = c.toUp.read(&b)
+		err = c.up.read(&b)
 		if c.late() {
 			c.endBy(notTheClient)
-			reset(c.up)
-			reset(c.down)
+			c.abort()
 			return
 		}
 		if errors.Is(err, os.ErrDeadlineExceeded) { // sweep has asked whether anything comes
@@ -55,35 +54,29 @@ func (c *conn) copyReplies() {
 			}
 			b.n = 0
 		}
-		if err == nil && c.replies.body >= splicedFrom && plain(c.up, c.down) {
-			b.rest()
-			n, failed := io.CopyN(c.down, c.up, c.replies.body-1) // its last byte is seen
-			c.replies.body -= n
-			if errors.Is(failed, os.ErrDeadlineExceeded) {
-				continue
-			}
-			if err = failed; failed != nil && !errors.Is(failed, io.EOF) {
-				reset(c.up)
-			}
-		}
 	}
 	c.endBy(notTheClient)
 	c.ended.Store(true)
 	if err != io.EOF {
-		reset(c.down)
+		c.down.reset()
 		return
 	}
-	closeWrite(c.down)
+	c.down.closeWrite()
 	_ = c.down.SetReadDeadline(time.Now().Add(lingerFor))
+}
+
+// abort ends both connections so that either side sees an error.
+func (c *conn) abort() {
+	c.up.reset()
+	c.down.reset()
 }
 
 // reply writes to the client.
 func (c *conn) reply(b []byte) bool {
-	_, err := c.toDown.Write(b)
+	_, err := c.down.Write(b)
 	if err != nil { // the client is gone
 		c.endBy(theClient)
-		reset(c.up)
-		reset(c.down)
+		c.abort()
 	}
 	return err == nil
 }
@@ -105,7 +98,7 @@ func (c *conn) count(b *buffer, from int) (counted int) {
 				return counted
 			case missing:
 				c.again = bytes.Replace(c.again, script.digest, script.text, 1)
-				_, _ = c.toUp.Write(c.again)
+				_, _ = c.up.Write(c.again)
 			case refused && c.follow(string(rest[1:end])):
 			default:
 				c.called.Store(nil)
@@ -148,7 +141,7 @@ func (c *conn) follow(refusal string) bool {
 	if !elsewhere {
 		time.Sleep(5 * time.Millisecond)
 	}
-	_, err := c.toUp.Write(c.again)
+	_, err := c.up.Write(c.again)
 	return err == nil
 }
 

@@ -3,7 +3,6 @@ package proxy
 import (
 	"errors"
 	"fmt"
-	"net"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -16,9 +15,6 @@ const (
 
 	// firstWithin is how long a client that has just connected gets for its first command when the process ends.
 	firstWithin = 500 * time.Millisecond
-
-	// splicedFrom is how many bytes of one word must be left to let the kernel move them. Each splice costs two more calls.
-	splicedFrom = bufferSize
 )
 
 // conn is one client and its connection to the server.
@@ -26,9 +22,7 @@ type conn struct {
 	server   *Server
 	client   Client
 	rewriter Rewriter
-	down, up net.Conn // towards the client, towards the server
-	toDown   *peer    // what reads and writes them
-	toUp     *peer
+	down, up *peer // towards the client, towards the server
 	framer   framer
 	in       buffer
 	out      []byte // what goes up, when it is not what came
@@ -51,7 +45,7 @@ type conn struct {
 	news     chan struct{}
 
 	// A loop serves the connection while it can: no goroutine has it then, and it has no net.Conn.
-	mu      sync.Mutex // of down, up and their peers, from connect on
+	mu      sync.Mutex // of down and up, from connect on
 	cut     bool       // it is to end; with mu
 	loop    *loop
 	looped  atomic.Bool // it is in the loop; changes with the loop's mutex

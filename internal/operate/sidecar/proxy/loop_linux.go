@@ -134,13 +134,13 @@ func (s *Server) park(c *conn) bool {
 	if c.cut || len(s.loops) == 0 {
 		return false
 	}
-	down, up := descriptor(c.down), descriptor(c.up)
+	down, up := descriptor(c.down.Conn), descriptor(c.up.Conn)
 	if down < 0 || up < 0 {
 		_, _ = unix.Close(down), unix.Close(up)
 		return false
 	}
 	_, _ = c.down.Close(), c.up.Close() // the connections live on in the other descriptors
-	c.down, c.up, c.toDown, c.toUp = nil, nil, nil, nil
+	c.down, c.up = nil, nil
 	c.sockets = [2]int{down, up}
 	l := s.loops[c.client.ID%int64(len(s.loops))]
 	c.loop = l
@@ -198,9 +198,8 @@ func (c *conn) unloop() error {
 		}
 		return failed
 	}
-	c.down, c.up = both[0], both[1]
-	c.toDown, c.toUp = newPeer(c.down), newPeer(c.up)
-	c.toDown.over, c.toUp.over = c.over[0], c.over[1]
+	c.down, c.up = newPeer(both[0]), newPeer(both[1])
+	c.down.over, c.up.over = c.over[0], c.over[1]
 	if c.cut {
 		_, _ = c.down.Close(), c.up.Close()
 	}
@@ -239,7 +238,7 @@ func (c *conn) fromClient() bool {
 	if c.failed = c.frame(); c.failed == nil {
 		c.sent(send(c.sockets[1], c.send))
 	}
-	c.framed = c.failed != nil || len(c.send) > 0 || c.framer.broken || c.asks || c.splices()
+	c.framed = c.failed != nil || len(c.send) > 0 || c.framer.broken || c.asks
 	c.in.rest()
 	return !c.framed
 }
@@ -259,5 +258,5 @@ func (c *conn) fromServer(b *buffer) bool {
 		c.unsent = append(c.unsent, all[n:]...)
 		return false
 	}
-	return c.replies.body < splicedFrom
+	return true
 }

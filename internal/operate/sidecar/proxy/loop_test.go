@@ -23,7 +23,7 @@ func TestLeavesTheLoop(t *testing.T) {
 	server := redistest.Real(t)
 	s, addr := start(t, server.Addr, echoing)
 	const count = 3000
-	value := strings.Repeat("v", 10_000) // short enough not to be spliced
+	value := strings.Repeat("v", 10_000)
 	for name, commands := range map[string][]string{"the client": {"GET", "k"}, "the server": {"SET", "k", value}} {
 		t.Run(name, func(t *testing.T) {
 			server.Do("SET", "k", value)

@@ -268,9 +268,9 @@ func (s *Server) CutAll(why string) {
 		c.endBy(notTheClient)
 		c.mu.Lock()
 		c.cut = true
-		for _, conn := range []net.Conn{c.down, c.up} {
-			if conn != nil {
-				go func() { _ = socket(conn).Close() }() // closing waits for what uses the socket
+		for _, p := range []*peer{c.down, c.up} {
+			if p != nil {
+				go func() { _ = p.socket().Close() }() // closing waits for what uses the socket
 			}
 		}
 		c.mu.Unlock()
@@ -301,7 +301,7 @@ func (s *Server) accept(d *door, listener net.Listener) {
 
 // admit takes a client in. Where no descriptors are left for it, it is told what a server says that is full.
 func (s *Server) admit(d *door, down net.Conn) *conn {
-	c := &conn{server: s, news: make(chan struct{}, 1), rewriter: d.Rewriter, down: down, client: Client{ID: s.ids.Add(1), Addr: down.RemoteAddr().String()}}
+	c := &conn{server: s, news: make(chan struct{}, 1), rewriter: d.Rewriter, down: newPeer(down), client: Client{ID: s.ids.Add(1), Addr: down.RemoteAddr().String()}}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if len(s.conns) < s.most {
@@ -350,9 +350,9 @@ func (s *Server) end(c *conn) {
 	s.mu.Lock()
 	delete(s.conns, c)
 	s.mu.Unlock()
-	for _, conn := range []net.Conn{c.down, c.up} {
-		if conn != nil {
-			_ = conn.Close()
+	for _, p := range []*peer{c.down, c.up} {
+		if p != nil {
+			_ = p.Close()
 		}
 	}
 	s.running.Done()
@@ -376,7 +376,7 @@ func (s *Server) sweep(ctx context.Context) {
 			c.mu.Lock()
 			if answered := c.answered.Load(); answered != c.seen {
 				c.seen = answered
-			} else if c.up != nil && plain(c.down, c.up) {
+			} else if c.up != nil && c.down.plain() && c.up.plain() {
 				_ = c.up.SetReadDeadline(time.Unix(1, 0))
 			}
 			c.mu.Unlock()
@@ -387,9 +387,8 @@ func (s *Server) sweep(ctx context.Context) {
 
 // connect finds the server for a client.
 func (s *Server) connect(d *door, c *conn) bool {
-	down := c.down
 	if d.TLS != nil {
-		secure := tls.Server(down, d.TLS)
+		secure := tls.Server(c.down.Conn, d.TLS)
 		ctx, cancel := context.WithTimeout(context.Background(), handshakeWithin)
 		err := secure.HandshakeContext(ctx)
 		cancel()
@@ -397,7 +396,9 @@ func (s *Server) connect(d *door, c *conn) bool {
 			s.opts.Log.Warn("no TLS with a client", "client", c.client.Addr, "error", err)
 			return false
 		}
-		c.setDown(secure)
+		c.mu.Lock()
+		c.down = newPeer(secure)
+		c.mu.Unlock()
 	}
 	up, err := s.opts.Dial(context.Background())
 	if err != nil {
@@ -407,7 +408,7 @@ func (s *Server) connect(d *door, c *conn) bool {
 		case s.look <- struct{}{}:
 		default:
 		}
-		reset(down) // an end looks like a reply of no bytes to some clients
+		c.down.reset() // an end looks like a reply of no bytes to some clients
 		return false
 	}
 	c.setUp(up)
@@ -416,21 +417,12 @@ func (s *Server) connect(d *door, c *conn) bool {
 	return true
 }
 
-func (c *conn) setDown(down net.Conn) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.down = down
-}
-
 func (c *conn) setUp(up net.Conn) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.toUp == nil {
-		c.toDown = newPeer(c.down)
-	}
-	c.up, c.toUp = up, newPeer(up)
+	c.up = newPeer(up)
 	if c.cut {
-		_ = socket(up).Close()
+		_ = c.up.socket().Close()
 	}
 }
 

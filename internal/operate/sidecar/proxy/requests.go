@@ -40,8 +40,7 @@ func (c *conn) requests() error {
 			c.in.n = 0
 		} else if failed := c.pass(framed); errors.Is(failed, errCut) {
 			c.endBy(notTheClient)
-			reset(c.up)
-			reset(c.down)
+			c.abort()
 			return failed
 		} else if failed != nil || c.framer.broken {
 			full, c.in.n = true, 0
@@ -53,15 +52,15 @@ func (c *conn) requests() error {
 			c.readOn()
 			continue
 		case err != io.EOF:
-			reset(c.up)
+			c.up.reset()
 			return nil
 		}
 		if c.in.n > 0 { // half a request, which the server will not execute
-			_, _ = c.toUp.Write(c.in.bytes())
+			_, _ = c.up.Write(c.in.bytes())
 			c.in.n = 0
 		}
 		c.in.rest()
-		closeWrite(c.up)
+		c.up.closeWrite()
 		return nil
 	}
 }
@@ -69,7 +68,7 @@ func (c *conn) requests() error {
 // wait reads more. When a request is held, it also ends when the hold is over.
 func (c *conn) wait() error {
 	if !c.holding {
-		return c.toDown.read(&c.in)
+		return c.down.read(&c.in)
 	}
 	c.stays.Store(true)
 	defer c.stays.Store(false)
@@ -83,7 +82,7 @@ func (c *conn) wait() error {
 		case <-over:
 		}
 	}()
-	err := c.toDown.read(&c.in)
+	err := c.down.read(&c.in)
 	close(over)
 	<-watching
 	c.readOn()
@@ -112,7 +111,7 @@ func (c *conn) leave() bool {
 	if !c.framer.uncounted {
 		c.await(c.atRest)
 	}
-	closeWrite(c.up)
+	c.up.closeWrite()
 	return true
 }
 
@@ -123,7 +122,7 @@ func (c *conn) pass(framed bool) (err error) {
 			err = c.frame()
 		}
 		if err == nil && len(c.send) > 0 {
-			_, err = c.toUp.Write(c.send)
+			_, err = c.up.Write(c.send)
 			c.sent(len(c.send))
 		}
 		if err != nil || !c.apart && !c.asks {
@@ -135,9 +134,6 @@ func (c *conn) pass(framed bool) (err error) {
 		if c.ended.Load() {
 			return net.ErrClosed
 		}
-	}
-	if err == nil && c.splices() {
-		err = c.spliceWord()
 	}
 	return err
 }
@@ -212,11 +208,6 @@ func (c *conn) sent(n int) {
 	}
 }
 
-// splices tells that the kernel can move the rest of a long word.
-func (c *conn) splices() bool {
-	return c.in.n == 0 && c.framer.body >= splicedFrom && plain(c.up, c.down)
-}
-
 // ask asks the Rewriter about the request in c.framer.words. Its answer is behind the first begin bytes of c.out.
 func (c *conn) ask(begin int, pressed bool) (Verdict, []byte) {
 	if words := c.framer.words; bytes.EqualFold(words[0], []byte(clientCommand)) {
@@ -247,15 +238,4 @@ func (c *conn) ask(begin int, pressed bool) (Verdict, []byte) {
 	}
 	c.server.rewritten[verdict].Add(1)
 	return verdict, out
-}
-
-// spliceWord lets the kernel move the rest of a long word.
-func (c *conn) spliceWord() error {
-	c.in.rest()
-	n, err := io.CopyN(c.up, c.down, c.framer.body)
-	c.framer.body -= n
-	if errors.Is(err, io.EOF) || errors.Is(err, os.ErrDeadlineExceeded) { // the next read finds it again
-		return nil
-	}
-	return err
 }

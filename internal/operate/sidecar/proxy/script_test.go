@@ -229,7 +229,7 @@ func TestAPushBeforeAMissingScript(t *testing.T) {
 			n, _ := server.Read(b)
 			sent <- string(b[:n])
 		}()
-		c := &conn{server: &Server{}, toUp: newPeer(up), again: (&Client{Alone: true}).AppendCall([]byte("*3\r\n"), counting), news: make(chan struct{}, 1)}
+		c := &conn{server: &Server{}, up: newPeer(up), again: (&Client{Alone: true}).AppendCall([]byte("*3\r\n"), counting), news: make(chan struct{}, 1)}
 		c.called.Store(counting)
 		var b buffer
 		got, held := "", 0
