@@ -21,16 +21,15 @@ type Op uint8
 
 // The ops.
 const (
-	OpOther    Op = iota
-	OpSetNX       // SETNX
-	OpTake        // SET NX
-	OpSet         // SET and its like, whatever was there
-	OpGet         // GET
-	OpGetSet      // GETSET, SET GET
-	OpDel         // DEL, UNLINK, GETDEL
-	OpExpire      // a new TTL
-	OpHashAdd     // HSET, HINCRBY ... of one field
-	OpHashDrop    // HDEL
+	OpOther   Op = iota
+	OpSetNX      // SETNX
+	OpTake       // SET NX
+	OpSet        // SET and its like, whatever was there
+	OpGet        // GET
+	OpGetSet     // GETSET, SET GET
+	OpDel        // DEL, UNLINK, GETDEL
+	OpExpire     // a new TTL
+	OpHashAdd    // HSET, HINCRBY ... of one field
 )
 
 // Effect is what one command did to one key.
@@ -59,8 +58,7 @@ const (
 type entry struct {
 	kind    kind
 	value   string
-	fields  map[string]string // of a hash
-	expires protocol.Instant  // 0 for no TTL
+	expires protocol.Instant // 0 for no TTL
 }
 
 // Key is a key of a database.
@@ -117,8 +115,8 @@ func (k *Keys) LearnAbsent(db int, name string) { k.put(Key{db, name}, entry{kin
 func (k *Keys) LearnThere(db int, name string) {
 	id := Key{db, name}
 	e := entry{kind: there}
-	if before := k.m[id]; before.kind == hash {
-		e = entry{kind: hash, fields: before.fields}
+	if k.m[id].kind == hash {
+		e.kind = hash
 	}
 	k.put(id, e, true)
 }

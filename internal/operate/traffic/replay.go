@@ -53,8 +53,6 @@ func (k *Keys) Apply(l *Command) []Effect {
 		k.expire(l, id)
 	case "HSET", "HSETNX", "HMSET", "HINCRBY":
 		k.hashAdd(l, id)
-	case "HDEL":
-		k.hashDrop(l, id)
 	case "MSET":
 		for i := 1; i+1 < len(w); i += 2 {
 			k.write(l, Key{l.DB, w[i]}, OpSet, w[i+1], 0, false)
@@ -264,41 +262,22 @@ func (k *Keys) expire(l *Command, id Key) {
 }
 
 func (k *Keys) hashAdd(l *Command, id Key) {
-	w := l.Words
-	if len(w) < 4 {
+	if len(l.Words) < 4 {
 		return
 	}
 	old := k.look(id, l.At)
 	e := before(OpHashAdd, id, old)
-	e.Value, e.Done = w[2], Yes
-	next := entry{kind: hash, expires: old.expires, fields: map[string]string{w[2]: w[3]}}
-	switch {
-	case old.kind == text:
+	e.Value, e.Done = l.Words[2], Yes
+	next := entry{kind: hash, expires: old.expires}
+	switch old.kind {
+	case text:
 		e.Done = No // WRONGTYPE
 		next = old
-	case old.kind == unknown:
+	case unknown:
 		e.Done = Unsettled
 		next = entry{kind: there}
-	case old.kind == hash && len(old.fields) < 8:
-		next.fields = old.fields
-		next.fields[w[2]] = w[3]
 	}
 	k.put(id, next, l.InScript())
-	k.emit(e)
-}
-
-func (k *Keys) hashDrop(l *Command, id Key) {
-	old := k.look(id, l.At)
-	if old.kind != hash || len(l.Words) < 3 {
-		return
-	}
-	e := before(OpHashDrop, id, old)
-	e.Value = l.Words[2]
-	delete(old.fields, l.Words[2])
-	if len(old.fields) == 0 {
-		k.put(id, entry{kind: absent}, true)
-		e.Op, e.Done = OpDel, Yes
-	}
 	k.emit(e)
 }
 
