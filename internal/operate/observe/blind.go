@@ -8,10 +8,11 @@ import (
 func (o *Observer) blind(c *client, l *traffic.Command, e traffic.Effect) bool {
 	id := e.Key
 	s := formOf(e.Value, l.At)
-	if l.InScript() || c.watched == id || e.Done != traffic.Yes || !c.reads(id, l.At) || o.locks[id] == nil && !o.named(id.Name) || !s.timed() || accompanies(id.Name) {
+	a := c.attempts[id]
+	if a == nil || l.InScript() || c.watched == id || e.Done != traffic.Yes || !a.read.recent(l.At) || o.locks[id] == nil && !o.named(id.Name) || !s.timed() || accompanies(id.Name) {
 		return false
 	}
-	if a := c.attempts[id]; a != nil && a.failed || !c.got.there {
+	if a.failed || !a.read.there {
 		return true
 	}
 	// It read a value: one that is over by its own clock is taken over, one that lasts is its own to renew.
@@ -19,7 +20,7 @@ func (o *Observer) blind(c *client, l *traffic.Command, e traffic.Effect) bool {
 	if e.TTL > 0 {
 		now = s.expires.Add(-extraOf(s.of) - e.TTL)
 	}
-	read := formOf(string(c.got.value), now)
+	read := formOf(a.read.value, now)
 	return !read.timed() || read.expires < now
 }
 
@@ -31,8 +32,8 @@ func (o *Observer) setBlindly(c *client, lk *lock, l *traffic.Command, e traffic
 	increment(&c.sent, l.Words[0])
 	u := o.works(c, lk)
 	o.sample(c, lk, s, l.At, e.TTL)
-	c.pause.add(l.At.Sub(c.got.at))
 	a := c.attempt(lk.id)
+	c.pause.add(l.At.Sub(a.read.at))
 	if !a.failed {
 		c.tries++
 		u.tries++
@@ -44,7 +45,7 @@ func (o *Observer) setBlindly(c *client, lk *lock, l *traffic.Command, e traffic
 	how := "set"
 	if h := lk.holder; h != nil && !o.same(h.c, c) {
 		how = "takeover"
-		if c.got.known && e.OldKnown && (!c.got.there || string(c.got.value) != e.Old) {
+		if a.read.known && e.OldKnown && (!a.read.there || a.read.value != e.Old) {
 			how = blindSet
 			o.hazard(event{At: l.At, Hazard: blindSet, Key: lk.id, By: c, Victim: h.c, Note: l.Words[0] + " over a holder that came after its GET"})
 		}

@@ -4,7 +4,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -49,29 +48,18 @@ type client struct {
 	blindNames bool              // it writes seconds on keys that are named as blind setters name them
 	timeToken  *protocol.Dialect // of the times that it wrote by SET NX with a TTL
 	pause      samples           // from the GET to the GETSET or SET of a takeover
-	got        got
-	clock      clock // as it was solved last
+	clock      clock             // as it was solved last
 }
 
-// got is the last GET of a connection.
-type got struct {
-	db    int
-	key   []byte // reused
-	value []byte
-	at    protocol.Instant
-	known bool
-	there bool
+// sighting is what a GET found.
+type sighting struct {
+	at           protocol.Instant // 0: there was none
+	value        string
+	known, there bool
 }
 
-func (g *got) remember(l *traffic.Command, e traffic.Effect) {
-	g.db, g.at, g.known, g.there = l.DB, l.At, e.OldKnown, e.There
-	g.key, g.value = append(g.key[:0], e.Key.Name...), append(g.value[:0], e.Old[:min(len(e.Old), census.Peek)]...)
-}
-
-// reads tells that a connection's last GET was of this key, not long before.
-func (c *client) reads(id traffic.Key, at protocol.Instant) bool {
-	return c.got.at != 0 && at.Sub(c.got.at) < time.Minute && c.got.db == id.DB && string(c.got.key) == id.Name
-}
+// recent tells that there was one not long before.
+func (s *sighting) recent(now protocol.Instant) bool { return s.at != 0 && now.Sub(s.at) < time.Minute }
 
 // increment counts one more, also in a map that is not made yet.
 func increment[K comparable](counts *map[K]int64, of K) {
@@ -91,13 +79,10 @@ type attempt struct {
 	pending     bool             // its outcome is not known yet
 	noTTL       bool             // the last try was without a TTL
 	wrote       string           // the last try's or takeover's value
-	read        string           // what the GET after it found
-	readThere   bool
-	readKnown   bool
-	left        bool // a GET before the release told that the key was lost
-	looked      bool // a GET came after the last try
-	waiting     bool // nothing came after that GET, which found a value
-	lookedAt    protocol.Instant
+	read        sighting         // by the last GET, since the last try
+	left        bool             // a GET before the release told that the key was lost
+	looked      bool             // a GET came after the last try
+	waiting     bool             // nothing came after that GET, which found a value
 	before      protocol.Instant // of its connection's command before the last try
 }
 
@@ -151,7 +136,7 @@ func (o *Observer) client(l *traffic.Command) *client {
 // forgetIdle makes room: clients that have used no lock need not be remembered.
 func (o *Observer) forgetIdle() {
 	for addr, c := range o.clients {
-		if len(c.votes) == 0 && c.acquired == 0 && c.released == 0 && len(c.attempts) == 0 {
+		if len(c.votes) == 0 && c.acquired == 0 && c.released == 0 {
 			delete(o.clients, addr)
 		}
 	}

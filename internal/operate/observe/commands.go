@@ -169,7 +169,7 @@ func (o *Observer) try(c *client, lk *lock, l *traffic.Command, e traffic.Effect
 	if a.waiting {
 		o.waited(c, lk, a)
 	}
-	a.last, a.before, a.looked, a.waiting, a.readKnown, a.left = l.At, c.before, false, false, false, false
+	a.last, a.before, a.looked, a.waiting, a.read, a.left = l.At, c.before, false, false, sighting{}, false
 	fresh := a.wrote != e.Value
 	a.wrote, a.noTTL = strings.Clone(e.Value), e.TTL == 0
 	if s.timed() && (fresh || s.of.Writes != protocol.OnceForAll) { // the same text again is older
@@ -281,13 +281,12 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e traffic.Effe
 		return
 	}
 	if a.failed {
-		a.read, a.readThere, a.readKnown = e.Old, e.There, e.OldKnown
 		if !a.looked { // the first GET of an attempt
 			o.trip(c, lk, at.Sub(a.last))
 			c.readAfter++
 			o.misread(c, lk, at, e)
 		}
-		a.looks(c, lk, at)
+		a.looks(c, lk)
 		return
 	}
 	for _, h := range o.holdsOf(lk, c) {
@@ -416,9 +415,10 @@ func (o *Observer) overwrite(c *client, lk *lock, l *traffic.Command, e traffic.
 		return
 	}
 	h := lk.holder
-	mine := h != nil && o.same(h.c, c) && !c.attempt(lk.id).failed
+	a := c.attempt(lk.id)
+	mine := h != nil && o.same(h.c, c) && !a.failed
 	if blind && mine && h.c != c { // another connection of its pool, or another client of its host
-		mine = c.got.there && string(c.got.value) == h.value
+		mine = a.read.there && a.read.value == h.value
 	}
 	switch {
 	case mine || h != nil && h.value == e.Value && !blind:

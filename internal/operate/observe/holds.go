@@ -30,7 +30,7 @@ func (o *Observer) takeover(c *client, lk *lock, l *traffic.Command, e traffic.E
 	at.waiting = false
 	if at.looked {
 		o.trip(c, lk, l.At.Sub(at.last))
-		c.pause.add(l.At.Sub(at.lookedAt))
+		c.pause.add(l.At.Sub(at.read.at))
 	}
 	if at.pending {
 		at.pending, at.failed = false, true
@@ -55,7 +55,7 @@ func (o *Observer) takeover(c *client, lk *lock, l *traffic.Command, e traffic.E
 	}
 	switch o.wins(c, at, lk, s, l, e) {
 	case traffic.Yes:
-		if at.readKnown && e.OldKnown && e.Old != at.read && h != nil && !o.same(h.c, c) {
+		if at.read.known && e.OldKnown && e.Old != at.read.value && h != nil && !o.same(h.c, c) {
 			o.hazard(event{At: l.At, Hazard: "double-win", Key: lk.id, By: c, Victim: h.c, Note: "wins over a value that came after the one it had read"})
 		}
 		at.failed = false
@@ -81,13 +81,13 @@ func (o *Observer) wins(c *client, at *attempt, lk *lock, s form, l *traffic.Com
 	switch {
 	case !e.OldKnown:
 		return traffic.Unsettled
-	case !e.There && (rule == protocol.OldIsExpired || rule == protocol.OldIsRead && at.readKnown && !at.readThere):
+	case !e.There && (rule == protocol.OldIsExpired || rule == protocol.OldIsRead && at.read.known && !at.read.there):
 		return traffic.Yes // an absent value is over, and equals one that was absent
 	case !e.There:
 		return traffic.No
-	case at.readKnown && at.readThere && e.Old == at.read:
+	case at.read.known && at.read.there && e.Old == at.read.value:
 		return traffic.Yes
-	case rule != protocol.OldIsExpired && !at.readKnown && !at.looked:
+	case rule != protocol.OldIsExpired && !at.read.known && !at.looked:
 		return traffic.Unsettled // its GET was not seen: another connection, or before the window
 	case rule != protocol.OldIsExpired:
 		return traffic.No

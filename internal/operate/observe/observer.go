@@ -165,10 +165,10 @@ func (o *Observer) Take(l *traffic.Command) {
 		if o.opts.Match != nil && !o.opts.Match(e.Key.Name) {
 			continue
 		}
-		o.effect(c, l, e, lock)
 		if e.Op == traffic.OpGet && !l.InScript() {
-			c.got.remember(l, e)
+			c.attempt(e.Key).read = sighting{l.At, e.Old, e.OldKnown, e.There}
 		}
+		o.effect(c, l, e, lock)
 	}
 }
 

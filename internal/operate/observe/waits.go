@@ -5,7 +5,6 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // What a waiter does with the expiry that it reads bounds its clock:
@@ -53,11 +52,11 @@ func (b bounds) middle() time.Duration {
 // waited takes in that a waiter has read an expiry and not taken it over: its next command on the key was another try.
 func (o *Observer) waited(c *client, lk *lock, a *attempt) {
 	s := c.leads(lk.family)
-	own, read := formOf(a.wrote, a.lookedAt), formOf(a.read, a.lookedAt)
+	own, read := formOf(a.wrote, a.read.at), formOf(a.read.value, a.read.at)
 	if s == nil || !a.noTTL || !alikeTimes(own, read) {
 		return
 	}
-	at := a.lookedAt // it reads its clock after the GET
+	at := a.read.at // it reads its clock after the GET
 	if own.of.StaleClock {
 		if at = a.before; at == 0 { // or before the try, and after its last command
 			return
@@ -79,11 +78,11 @@ func (o *Observer) tookOver(c *client, lk *lock, a *attempt, l *traffic.Command,
 		o.pooled[hostOf(c.addr)] = true
 	}
 	s := c.leads(lk.family)
-	if !alone || !a.readKnown || !a.readThere || !a.noTTL || s == nil || s.n < enough {
+	if !alone || !a.read.known || !a.read.there || !a.noTTL || s == nil || s.n < enough {
 		return
 	}
-	read := formOf(a.read, a.lookedAt)
-	if !alikeTimes(own, read) || own.of.MineExpires && ownerIn(text) == ownerIn(a.read) { // its own lock is over for it at any time
+	read := formOf(a.read.value, a.read.at)
+	if !alikeTimes(own, read) || own.of.MineExpires && ownerIn(text) == ownerIn(a.read.value) { // its own lock is over for it at any time
 		return
 	}
 	s.clock.low = max(s.clock.low, read.expires.Sub(l.At)-slackOf(own, read))
@@ -106,9 +105,9 @@ func ownerIn(value string) string {
 
 // looks notes a GET after a try that failed. What follows tells whether it found the value over. A transaction that fails looks like
 // no takeover.
-func (a *attempt) looks(c *client, lk *lock, at protocol.Instant) {
-	a.looked, a.lookedAt = true, at
-	a.waiting = a.readKnown && a.readThere && c.watched != lk.id
+func (a *attempt) looks(c *client, lk *lock) {
+	a.looked = true
+	a.waiting = a.read.known && a.read.there && c.watched != lk.id
 }
 
 // leaseWithin bounds a family's lease by what all its waiters did. Clients of one lease cannot contradict each other: where they do,
