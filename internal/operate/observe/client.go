@@ -37,7 +37,7 @@ type client struct {
 	ttl         time.Duration // of the last lock that it set one for
 	sidecar     string        // the name of its sidecar, empty for none
 	member      bool          // it sends commands of the old scheme by the scripts that check a member's bound
-	digest      []string      // its last EVALSHA, where no command of it came
+	digest      []string      // its last script, where that was an EVALSHA
 
 	sent       map[string]int64  // what it sent to locks, by command: SETNX, GETSET, SET NX, SET GET, SET, SETEX
 	wins       int64             // acquisitions by SETNX or SET NX without a TTL

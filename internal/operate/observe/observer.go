@@ -134,7 +134,6 @@ func (o *Observer) Take(l *traffic.Command) {
 		o.Keys.Apply(l)
 		return
 	}
-	o.script.acted = o.script.acted || l.InScript()
 	c.before, c.last = c.last, l.At
 	if l.Script != nil && !l.InScript() {
 		o.begin(c, l)
@@ -216,14 +215,13 @@ func sentAs(l *traffic.Command, e traffic.Effect) string {
 
 // begin notes a script, which the lines of "lua" that follow belong to.
 func (o *Observer) begin(c *client, l *traffic.Command) {
-	if before := o.script; before.caller != nil && !before.acted && before.call.Words[0] == "EVALSHA" {
-		before.caller.digest = before.call.Words
-	}
 	o.script = script{call: l.Script, caller: c, name: l.Script.Name}
 	c.member = c.member || strings.HasPrefix(o.script.name, "gated_")
-	// Scripts of others may come between a digest that the server does not know and its text.
 	o.script.again = l.Words[0] == "EVAL" && len(l.Words) > 2 && len(c.digest) > 2 && slices.Equal(l.Words[2:], c.digest[2:])
 	c.digest = nil
+	if l.Words[0] == "EVALSHA" {
+		c.digest = l.Script.Words
+	}
 	if len(l.Words) < 3 {
 		return
 	}

@@ -16,7 +16,6 @@ type script struct {
 	caller *client
 	name   string // the file of ours, else empty
 	again  bool   // the server did not know its digest, and its text is sent
-	acted  bool   // a command of it came
 
 	sidecar map[string]string // the words of sidecar_take.lua
 }
