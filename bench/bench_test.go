@@ -254,30 +254,29 @@ func BenchmarkHandoff(b *testing.B) {
 	each(b, waits, func(t *trial) { t.pass(t.client(), t.client(), func(int) bool { return true }) })
 }
 
-// oldClient is an unmodified client of the old scheme.
-type oldClient struct{ redis.Conn }
-
-func (c oldClient) Close() { _ = c.Conn.Close() }
-
-func (c oldClient) Pair(context.Context, string) error { return nil }
-
-func (c oldClient) Acquire(ctx context.Context, key string) (func() error, error) {
-	for ctx.Err() == nil {
-		n, err := redis.Int(c.Do("SETNX", key, time.Now().Add(time.Minute).UnixMilli()))
-		if n == 1 || err != nil {
-			return func() error { _, err := c.Do("DEL", key); return err }, err
-		}
-		time.Sleep(500 * time.Microsecond)
+// openOld is an unmodified client of the old scheme.
+func openOld(addr string) (client, error) {
+	conn, err := redis.Dial("tcp", addr)
+	if err != nil {
+		return nil, err
 	}
-	return nil, ctx.Err()
+	return clientOf(func(ctx context.Context, key string) (release, error) {
+		for ctx.Err() == nil {
+			n, err := redis.Int(conn.Do("SETNX", key, time.Now().Add(time.Minute).UnixMilli()))
+			if n == 1 || err != nil {
+				return func() error { _, err := conn.Do("DEL", key); return err }, err
+			}
+			time.Sleep(500 * time.Microsecond)
+		}
+		return nil, ctx.Err()
+	}, conn.Close), nil
 }
 
 // BenchmarkOldDel is the same from an old client, which sends DEL. No other library hears that; lock=bare is the floor.
 func BenchmarkOldDel(b *testing.B) {
 	each(b, func(c contestant) bool { return c.old }, func(t *trial) {
-		conn, err := redis.Dial("tcp", t.addr)
+		old, err := openOld(t.addr)
 		check(t, err)
-		old := oldClient{conn}
 		defer old.Close()
 		t.pass(old, t.client(), func(who int) bool { return who == 1 })
 	})

@@ -102,83 +102,59 @@ const token = "5123456789012345678"
 
 var errHeld = errors.New("held by another")
 
-type rawClient struct{ pool *redis.Pool }
-
 var compareDel = redis.NewScript(1, `if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0`)
 
-func openRaw(addr string) (client, error) { return &rawClient{poolFor(addr)}, nil }
-
-func openRawQuiet(addr string) (client, error) { return &rawClient{quietPool(addr)}, nil }
-
-func (c *rawClient) Close() { _ = c.pool.Close() }
-
-func (c *rawClient) take(key string) error {
-	conn := c.pool.Get()
-	defer conn.Close()
-	reply, err := conn.Do("SET", key, token, "NX", "PX", ttl.Milliseconds())
-	if err == nil && reply == nil {
-		return errHeld
-	}
-	return err
+type rawLock struct {
+	pool *redis.Pool
+	key  string
 }
 
-func (c *rawClient) give(key string) error {
-	conn := c.pool.Get()
+func (l rawLock) Release(context.Context) error {
+	conn := l.pool.Get()
 	defer conn.Close()
-	n, err := redis.Int(compareDel.Do(conn, key, token))
+	n, err := redis.Int(compareDel.Do(conn, l.key, token))
 	if err == nil && n != 1 {
 		return errors.New("not ours any more")
 	}
 	return err
 }
 
-func (c *rawClient) Pair(_ context.Context, key string) error {
-	if err := c.take(key); err != nil {
-		return err
-	}
-	return c.give(key)
+func openRaw(addr string) (client, error) { return rawOver(poolFor(addr)), nil }
+
+func openRawQuiet(addr string) (client, error) { return rawOver(quietPool(addr)), nil }
+
+func rawOver(pool *redis.Pool) client {
+	return clientOf(func(_ context.Context, key string) (rawLock, error) {
+		conn := pool.Get()
+		defer conn.Close()
+		reply, err := conn.Do("SET", key, token, "NX", "PX", ttl.Milliseconds())
+		if err == nil && reply == nil {
+			err = errHeld
+		}
+		return rawLock{pool, key}, err
+	}, pool.Close)
 }
 
-func (c *rawClient) Acquire(_ context.Context, key string) (func() error, error) {
-	if err := c.take(key); err != nil {
-		return nil, err
-	}
-	return func() error { return c.give(key) }, nil
+type muxLock struct {
+	line *driver.Shared
+	key  string
 }
 
-type muxClient struct{ line *driver.Shared }
-
-func openMux(addr string) (client, error) {
-	now := func() protocol.Instant { return protocol.InstantOf(time.Now()) }
-	return &muxClient{driver.NewShared(driver.SharedOptions{Dial: dialer(addr), Now: now})}, nil
-}
-
-func (c *muxClient) Close() { c.line.Close(); c.line.Wait() }
-
-func (c *muxClient) Pair(ctx context.Context, key string) error {
-	reply, err := c.line.Do(ctx, protocol.Command{Op: protocol.SetToken, Key: key, Value: token, TTL: ttl})
-	if err != nil {
-		return err
-	}
-	if reply.Kind == protocol.Nil {
-		return errHeld
-	}
-	_, err = c.line.Do(ctx, protocol.Command{Op: protocol.CompareDel, Key: key, Value: token})
+func (l muxLock) Release(ctx context.Context) error {
+	_, err := l.line.Do(ctx, protocol.Command{Op: protocol.CompareDel, Key: l.key, Value: token})
 	return err
 }
 
-func (c *muxClient) Acquire(ctx context.Context, key string) (func() error, error) {
-	reply, err := c.line.Do(ctx, protocol.Command{Op: protocol.SetToken, Key: key, Value: token, TTL: ttl})
-	if err == nil && reply.Kind == protocol.Nil {
-		err = errHeld
-	}
-	if err != nil {
-		return nil, err
-	}
-	return func() error {
-		_, err := c.line.Do(ctx, protocol.Command{Op: protocol.CompareDel, Key: key, Value: token})
-		return err
-	}, nil
+func openMux(addr string) (client, error) {
+	now := func() protocol.Instant { return protocol.InstantOf(time.Now()) }
+	line := driver.NewShared(driver.SharedOptions{Dial: dialer(addr), Now: now})
+	return clientOf(func(ctx context.Context, key string) (muxLock, error) {
+		reply, err := line.Do(ctx, protocol.Command{Op: protocol.SetToken, Key: key, Value: token, TTL: ttl})
+		if err == nil && reply.Kind == protocol.Nil {
+			err = errHeld
+		}
+		return muxLock{line, key}, err
+	}, func() error { line.Close(); line.Wait(); return nil }), nil
 }
 
 // release is how a lock that is no library's is given back.

@@ -19,11 +19,8 @@ import (
 
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
-	redsyncredigo "github.com/go-redsync/redsync/v4/redis/redigo"
 	"github.com/gomodule/redigo/redis"
 	goredis "github.com/redis/go-redis/v9"
-	"github.com/redis/rueidis"
-	"github.com/redis/rueidis/rueidislock"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -43,100 +40,76 @@ type peer struct {
 	open func(t *testing.T, addr string, ttl time.Duration) locks
 }
 
-// locks is what the faults need of a library. A nil function is something that the library has not.
+// locks is what the faults need of a library.
 type locks struct {
 	try     func(ctx context.Context, key string) (held, error) // one attempt
 	acquire func(ctx context.Context, key string) (held, error) // waits
 }
 
+// held is a library's lock. A nil function is something that the library has not.
 type held struct {
 	release func(ctx context.Context) error
 	extend  func(ctx context.Context) error
 	lost    <-chan struct{} // told of a loss
-	renews  bool
 }
 
 var peers = []peer{
-	{"modern", openModernPeer}, {"redsync (redigo)", openRedsyncPeer}, {"redislock", openRedislockPeer}, {"rueidislock", openRueidislockPeer},
+	{"modern", func(t *testing.T, addr string, ttl time.Duration) locks {
+		pool := poolFor(addr)
+		locker, err := modern.New(pool, modern.Options{TTL: ttl, MaxHold: 4 * ttl})
+		must(t, err)
+		t.Cleanup(func() { locker.Close(); _ = pool.Close() })
+		return locksOf(locker.TryAcquire, locker.Acquire, func(lock lockmigrate.Lock) held { return held{lock.Release, lock.Renew, lock.Context().Done()} })
+	}},
+	{"redsync (redigo)", func(t *testing.T, addr string, ttl time.Duration) locks {
+		pool := poolFor(addr)
+		t.Cleanup(func() { _ = pool.Close() })
+		tries := func(n int) func(context.Context, string) (redsyncLock, error) {
+			return redsyncOver(pool, redsync.WithExpiry(ttl), redsync.WithTries(n))
+		}
+		return locksOf(tries(1), tries(1<<30), func(lock redsyncLock) held { return held{lock.Release, lock.Extend, nil} })
+	}},
+	{"redislock", func(t *testing.T, addr string, ttl time.Duration) locks {
+		rdb := goredis.NewClient(&goredis.Options{Addr: addr})
+		t.Cleanup(func() { _ = rdb.Close() })
+		return locksOf(redislockOver(rdb, ttl, false), redislockOver(rdb, ttl, true), func(lock *redislock.Lock) held {
+			return held{lock.Release, func(ctx context.Context) error { return lock.Refresh(ctx, ttl, nil) }, nil}
+		})
+	}},
+	{"rueidislock", func(t *testing.T, addr string, ttl time.Duration) locks {
+		locker, err := rueidislockOver(addr, ttl, true)
+		must(t, err)
+		t.Cleanup(locker.Close)
+		return locksOf(detached(locker.TryWithContext), detached(locker.WithContext), func(lock rueidisLock) held { return held{lock.Release, nil, lock.inside.Done()} })
+	}},
 }
 
-func openModernPeer(t *testing.T, addr string, ttl time.Duration) locks {
-	pool := poolFor(addr)
-	locker, err := modern.New(pool, modern.Options{TTL: ttl, MaxHold: 4 * ttl})
-	if err != nil {
-		t.Fatal(err)
+func locksOf[L any](try, acquire func(context.Context, string) (L, error), hold func(L) held) locks {
+	wrap := func(take func(context.Context, string) (L, error)) func(context.Context, string) (held, error) {
+		return func(ctx context.Context, key string) (held, error) {
+			lock, err := take(ctx, key)
+			if err != nil {
+				return held{}, err
+			}
+			return hold(lock), nil
+		}
 	}
-	t.Cleanup(func() { locker.Close(); _ = pool.Close() })
-	wrap := func(lock lockmigrate.Lock, err error) (held, error) {
+	return locks{wrap(try), wrap(acquire)}
+}
+
+// detached has the context end the wait alone: that which rueidislock is given ends the lock as well.
+func detached(with func(context.Context, string) (context.Context, context.CancelFunc, error)) func(ctx context.Context, key string) (rueidisLock, error) {
+	return func(ctx context.Context, key string) (rueidisLock, error) {
+		own, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		stop := context.AfterFunc(ctx, cancel)
+		inside, release, err := with(own, key)
+		stop()
 		if err != nil {
-			return held{}, err
+			cancel()
+			return rueidisLock{}, err
 		}
-		return held{release: lock.Release, extend: lock.Renew, lost: lock.Context().Done(), renews: true}, nil
+		return rueidisLock{inside, func() { release(); cancel() }}, nil
 	}
-	return locks{
-		try:     func(ctx context.Context, key string) (held, error) { return wrap(locker.TryAcquire(ctx, key)) },
-		acquire: func(ctx context.Context, key string) (held, error) { return wrap(locker.Acquire(ctx, key)) },
-	}
-}
-
-func openRedsyncPeer(t *testing.T, addr string, ttl time.Duration) locks {
-	pool := poolFor(addr)
-	t.Cleanup(func() { _ = pool.Close() })
-	sync := redsync.New(redsyncredigo.NewPool(pool))
-	lock := func(tries int) func(ctx context.Context, key string) (held, error) {
-		return func(ctx context.Context, key string) (held, error) {
-			m := sync.NewMutex(key, redsync.WithExpiry(ttl), redsync.WithTries(tries))
-			if err := m.LockContext(ctx); err != nil {
-				return held{}, err
-			}
-			return held{
-				release: func(ctx context.Context) error { _, err := m.UnlockContext(ctx); return err },
-				extend:  func(ctx context.Context) error { _, err := m.ExtendContext(ctx); return err },
-			}, nil
-		}
-	}
-	return locks{lock(1), lock(1 << 30)}
-}
-
-func openRedislockPeer(t *testing.T, addr string, ttl time.Duration) locks {
-	rdb := goredis.NewClient(&goredis.Options{Addr: addr})
-	t.Cleanup(func() { _ = rdb.Close() })
-	client := redislock.New(rdb)
-	lock := func(o *redislock.Options) func(ctx context.Context, key string) (held, error) {
-		return func(ctx context.Context, key string) (held, error) {
-			l, err := client.Obtain(ctx, key, ttl, o)
-			if err != nil {
-				return held{}, err
-			}
-			return held{release: l.Release, extend: func(ctx context.Context) error { return l.Refresh(ctx, ttl, nil) }}, nil
-		}
-	}
-	return locks{lock(nil), lock(&redislock.Options{RetryStrategy: redislock.LinearBackoff(5 * time.Millisecond)})}
-}
-
-func openRueidislockPeer(t *testing.T, addr string, ttl time.Duration) locks {
-	locker, err := rueidislock.NewLocker(rueidislock.LockerOption{
-		ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyValidity: ttl, KeyMajority: 1,
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(locker.Close)
-	lock := func(with func(context.Context, string) (context.Context, context.CancelFunc, error)) func(ctx context.Context, key string) (held, error) {
-		return func(ctx context.Context, key string) (held, error) {
-			// The context that it is given ends the lock as well as the wait.
-			lockCtx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-			stop := context.AfterFunc(ctx, cancel)
-			inside, release, err := with(lockCtx, key)
-			stop()
-			if err != nil {
-				cancel()
-				return held{}, err
-			}
-			return held{release: func(context.Context) error { release(); cancel(); return nil }, lost: inside.Done(), renews: true}, nil
-		}
-	}
-	return locks{lock(locker.TryWithContext), lock(locker.WithContext)}
 }
 
 // outcome is what a library did: whether it passed, and what was seen.

@@ -7,6 +7,7 @@ import (
 	"github.com/bsm/redislock"
 	"github.com/go-redsync/redsync/v4"
 	redsyncredigo "github.com/go-redsync/redsync/v4/redis/redigo"
+	"github.com/gomodule/redigo/redis"
 	goredis "github.com/redis/go-redis/v9"
 	"github.com/redis/rueidis"
 	"github.com/redis/rueidis/rueidislock"
@@ -19,6 +20,20 @@ func (l redsyncLock) Release(ctx context.Context) error {
 	return err
 }
 
+func (l redsyncLock) Extend(ctx context.Context) error {
+	_, err := l.ExtendContext(ctx)
+	return err
+}
+
+// redsyncOver locks over redigo's pool.
+func redsyncOver(pool *redis.Pool, options ...redsync.Option) func(context.Context, string) (redsyncLock, error) {
+	locks := redsync.New(redsyncredigo.NewPool(pool))
+	return func(ctx context.Context, key string) (redsyncLock, error) {
+		mutex := locks.NewMutex(key, options...)
+		return redsyncLock{mutex}, mutex.LockContext(ctx)
+	}
+}
+
 // openRedsync retries every so often, or at redsync's own random intervals if that is zero.
 func openRedsync(every time.Duration) func(addr string) (client, error) {
 	return func(addr string) (client, error) {
@@ -27,37 +42,48 @@ func openRedsync(every time.Duration) func(addr string) (client, error) {
 		if every > 0 {
 			options = append(options, redsync.WithRetryDelay(every))
 		}
-		locks := redsync.New(redsyncredigo.NewPool(pool))
-		return clientOf(func(ctx context.Context, key string) (redsyncLock, error) {
-			mutex := locks.NewMutex(key, options...)
-			return redsyncLock{mutex}, mutex.LockContext(ctx)
-		}, pool.Close), nil
+		return clientOf(redsyncOver(pool, options...), pool.Close), nil
+	}
+}
+
+// redislockOver waits if it retries.
+func redislockOver(rdb *goredis.Client, ttl time.Duration, retries bool) func(context.Context, string) (*redislock.Lock, error) {
+	locks, options := redislock.New(rdb), &redislock.Options{}
+	if retries {
+		options.RetryStrategy = redislock.LinearBackoff(5 * time.Millisecond)
+	}
+	return func(ctx context.Context, key string) (*redislock.Lock, error) {
+		return locks.Obtain(ctx, key, ttl, options)
 	}
 }
 
 func openRedislock(addr string) (client, error) {
 	rdb := goredis.NewClient(&goredis.Options{Addr: addr, PoolSize: 256})
-	locks, options := redislock.New(rdb), &redislock.Options{RetryStrategy: redislock.LinearBackoff(5 * time.Millisecond)}
-	return clientOf(func(ctx context.Context, key string) (*redislock.Lock, error) {
-		return locks.Obtain(ctx, key, ttl, options)
-	}, rdb.Close), nil
+	return clientOf(redislockOver(rdb, ttl, true), rdb.Close), nil
 }
 
 // rueidisLock ends the lock's context, which is rueidislock's release.
-type rueidisLock context.CancelFunc
+type rueidisLock struct {
+	inside context.Context
+	end    context.CancelFunc
+}
 
-func (l rueidisLock) Release(context.Context) error { l(); return nil }
+func (l rueidisLock) Release(context.Context) error { l.end(); return nil }
+
+func rueidislockOver(addr string, ttl time.Duration, tuned bool) (rueidislock.Locker, error) {
+	option := rueidislock.LockerOption{ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyValidity: ttl}
+	if tuned {
+		option.KeyMajority = 1 // NoLoopTracking besides makes it hang at 64 goroutines
+	}
+	return rueidislock.NewLocker(option)
+}
 
 func openRueidislock(tuned bool) func(addr string) (client, error) {
 	return func(addr string) (client, error) {
-		option := rueidislock.LockerOption{ClientOption: rueidis.ClientOption{InitAddress: []string{addr}}, KeyValidity: ttl}
-		if tuned {
-			option.KeyMajority = 1 // NoLoopTracking besides makes it hang at 64 goroutines
-		}
-		locker, err := rueidislock.NewLocker(option)
+		locker, err := rueidislockOver(addr, ttl, tuned)
 		return clientOf(func(ctx context.Context, key string) (rueidisLock, error) {
-			_, release, err := locker.WithContext(ctx, key)
-			return rueidisLock(release), err
+			inside, release, err := locker.WithContext(ctx, key)
+			return rueidisLock{inside, release}, err
 		}, func() error { locker.Close(); return nil }), err
 	}
 }
