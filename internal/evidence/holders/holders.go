@@ -98,13 +98,17 @@ type Event struct {
 	Errors   int     `json:"errors"`
 	OffsetMS int64   `json:"offset_ms"`
 
-	// Of a turn of a Go lock that knows its deadline, in microseconds since 1970 on the host's clock: when the lock was acquired,
-	// until when it was certain at most, and when the release was over.
-	Began int64 `json:"began"`
-	Until int64 `json:"until"`
-	Ended int64 `json:"ended"`
-	Lost  bool  `json:"lost"` // the acquisition or release said ErrLost
-	Late  bool  `json:"late"` // the reason was the deadline, or the deadline had passed
+	// Of a turn of a Go lock that knows its deadline, in microseconds since 1970 on the host's clock: when the lock was acquired, until when it was
+	// certain at most, when the work was over, when its holder knew that the context had ended (0: it had not), and when the release was over.
+	Began int64  `json:"began"`
+	Until int64  `json:"until"`
+	Left  int64  `json:"left"`
+	Told  int64  `json:"told"`
+	Ended int64  `json:"ended"`
+	Lost  bool   `json:"lost"`  // the acquisition or release said ErrLost
+	Late  bool   `json:"late"`  // the reason was the deadline, or the deadline had passed
+	Stage string `json:"stage"` // of the lock
+	Long  bool   `json:"long"`  // the turn is one of the long ones that the argument rarely asks for
 }
 
 // Stood tells that a Go process heard of a loss because it stood still beyond its deadline: it got less time than its lock, or
@@ -133,7 +137,8 @@ type Holder struct {
 type Option func(*exec.Cmd)
 
 // Arg passes name=value to the holder: lease, wait, poll, id, clock, the first three in milliseconds; book, cluster,
-// sentinels and master as text.
+// sentinels and master as text. A Go holder has one turn in `rarely` that lasts `long`,
+// and pauses for `pause` between two, on average.
 func Arg(name string, value any) Option {
 	if d, ok := value.(time.Duration); ok {
 		value = d.Milliseconds()

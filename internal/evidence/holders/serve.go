@@ -6,11 +6,13 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math/rand/v2"
 	"os"
 	"os/exec"
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -47,22 +49,20 @@ type LockTaker struct {
 
 // Acquire implements Taker.
 func (t LockTaker) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	release, _, err := t.until(ctx, key)
-	return release, err
-}
-
-// until is Acquire, and tells the deadline besides.
-func (t LockTaker) until(ctx context.Context, key string) (release func(context.Context) error, expiry func() time.Time, err error) {
 	lock, err := t.acquire(ctx, key)
 	if err != nil {
-		return nil, nil, err
+		return nil, err
 	}
-	return lock.Release, lock.Expiry, nil
+	return lock.Release, nil
 }
 
-// sure is a LockTaker, or what embeds one.
-type sure interface {
-	until(ctx context.Context, key string) (release func(context.Context) error, expiry func() time.Time, err error)
+func (t LockTaker) lock(ctx context.Context, key string) (lockmigrate.Lock, error) {
+	return t.acquire(ctx, key)
+}
+
+// knowing is a LockTaker, or what embeds one: its locks know their deadlines, and tell of a loss.
+type knowing interface {
+	lock(ctx context.Context, key string) (lockmigrate.Lock, error)
 }
 
 // Trier is a Taker that has one attempt without a wait, the command `try`, and tells by ErrBusy what is no error of the lock.
@@ -101,20 +101,6 @@ func Serve(makers map[string]Maker) {
 	exit(serve(os.Args[1], makers[os.Args[1]], os.Args[2], os.Args[3:]))
 }
 
-// Program is a holder with a way of its own to take turns. It reads commands, says events, the first of
-// them "ready", and returns at the end of its input.
-type Program func(in *bufio.Scanner, say func(Event), args map[string]string) error
-
-// RunIfAsked is ServeIfAsked for a test binary whose holders are one Program.
-func RunIfAsked(program Program) {
-	kind := os.Getenv(serveAs)
-	if kind == "" {
-		return
-	}
-	s := &server{}
-	exit(program(bufio.NewScanner(os.Stdin), s.say, arguments(kind, os.Args[2:])))
-}
-
 // exit ends the process, and says on stderr why: nobody can ask it afterwards.
 func exit(err error) {
 	if err != nil {
@@ -151,10 +137,15 @@ func Millis(args map[string]string, name string, otherwise time.Duration) time.D
 type server struct {
 	taker   Taker
 	id      string
-	referee redis.Conn
+	referee *redis.Pool
 	held    map[string]func(context.Context) error
 	out     sync.Mutex
-	stop    chan struct{}
+	stopped atomic.Bool
+	turning sync.WaitGroup
+	taken   atomic.Int64
+	long    time.Duration // how long one turn of so many is
+	rarely  int           // 0: none
+	pause   time.Duration // between two turns, on average
 }
 
 func serve(kind string, maker Maker, url string, words []string) error {
@@ -173,15 +164,14 @@ func serve(kind string, maker Maker, url string, words []string) error {
 			book = "redis://" + book // HOST:PORT, as all other holders want it
 		}
 	}
-	referee, err := redis.DialURL(book)
-	if err != nil {
-		return err
-	}
+	referee := &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialURLContext(ctx, book) }}
 	taker, err := maker(pool, args)
 	if err != nil {
 		return err
 	}
-	s := &server{taker: taker, id: args["id"], referee: referee, held: map[string]func(context.Context) error{}, stop: make(chan struct{}, 1)}
+	s := &server{taker: taker, id: args["id"], referee: referee, held: map[string]func(context.Context) error{}}
+	s.long, s.pause = Millis(args, "long", 0), Millis(args, "pause", 0)
+	s.rarely, _ = strconv.Atoi(args["rarely"])
 	s.say(Event{Event: "ready", Kind: kind, Version: "go", PID: os.Getpid(), ID: s.id})
 	s.loop(bufio.NewScanner(os.Stdin))
 	s.say(Event{Event: "bye"})
@@ -219,10 +209,13 @@ func (s *server) loop(in *bufio.Scanner) {
 		case words[0] == "turns" && len(words) == 5:
 			n, _ := strconv.Atoi(words[3])
 			hold, _ := strconv.Atoi(words[4])
-			go s.turns(words[1], words[2], n, time.Duration(hold)*time.Millisecond)
+			s.stopped.Store(false)
+			s.turning.Go(func() { s.turns(strings.Split(words[1], ","), words[2], n, time.Duration(hold)*time.Millisecond) })
 		case words[0] == "stop":
-			s.stop <- struct{}{}
+			s.stopped.Store(true)
 		case words[0] == "quit":
+			s.stopped.Store(true)
+			s.turning.Wait()
 			return
 		default:
 			s.say(Event{Event: "error", Op: "protocol", Class: "usage", Message: in.Text()})
@@ -273,17 +266,16 @@ func (s *server) release(key string) {
 	s.say(Event{Event: "released", Key: key})
 }
 
-func (s *server) turns(key, referee string, n int, hold time.Duration) {
+// turns takes turns on one of the keys at a time. A * in the referee's name stands for the key.
+func (s *server) turns(keys []string, referee string, n int, hold time.Duration) {
 	done := Event{Event: "done"}
 	defer func() { s.say(done) }()
-	for done.Turns < n {
-		select {
-		case <-s.stop:
-			return
-		default:
+	for done.Turns < n && !s.stopped.Load() {
+		if s.pause > 0 {
+			time.Sleep(rand.N(2 * s.pause))
 		}
-		began := time.Now()
-		release, expiry, err := s.take(key)
+		key, began := keys[rand.IntN(len(keys))], time.Now()
+		release, lock, err := s.take(key)
 		if errors.Is(err, ErrBusy) {
 			continue
 		}
@@ -296,12 +288,13 @@ func (s *server) turns(key, referee string, n int, hold time.Duration) {
 			continue
 		}
 		done.Turns++
-		turn := Event{Event: "turn", Key: key, N: done.Turns, WaitedMS: millis(began), Began: time.Now().UnixMicro()}
-		if turn.Inside, err = s.critical(referee, done.Turns, hold); err == nil {
-			err = release(context.Background())
+		turn := Event{Event: "turn", Key: key, N: int(s.taken.Add(1)), WaitedMS: millis(began), Began: time.Now().UnixMicro()}
+		work := hold
+		if turn.Long = s.rarely > 0 && rand.IntN(s.rarely) == 0; turn.Long {
+			work = s.long
 		}
-		if expiry != nil {
-			turn.Until = expiry().UnixMicro()
+		if err = s.critical(lock, strings.ReplaceAll(referee, "*", key), &turn, work); err == nil {
+			err = release(context.Background())
 		}
 		turn.ended(err)
 		if err != nil {
@@ -317,13 +310,17 @@ func (s *server) turns(key, referee string, n int, hold time.Duration) {
 	}
 }
 
-// take acquires the lock. Where it knows its deadline, expiry returns it.
-func (s *server) take(key string) (release func(context.Context) error, expiry func() time.Time, err error) {
-	if taker, ok := s.taker.(sure); ok {
-		return taker.until(context.Background(), key)
+// take acquires the lock. It is nil where the taker has only its release.
+func (s *server) take(key string) (release func(context.Context) error, lock lockmigrate.Lock, err error) {
+	taker, ok := s.taker.(knowing)
+	if !ok {
+		release, err = s.taker.Acquire(context.Background(), key)
+		return release, nil, err
 	}
-	release, err = s.taker.Acquire(context.Background(), key)
-	return release, nil, err
+	if lock, err = taker.lock(context.Background(), key); err != nil {
+		return nil, nil, err
+	}
+	return lock.Release, lock, nil
 }
 
 // ended notes the end of a turn, and what its lock said of itself.
@@ -335,22 +332,56 @@ func (e *Event) ended(err error) {
 	}
 }
 
-// critical enters and leaves the referee's book, and returns how many were inside.
-func (s *server) critical(referee string, n int, hold time.Duration) (int, error) {
-	if _, err := s.referee.Do("HSET", referee, s.id, n); err != nil {
-		return 0, err
+// critical enters the referee's book, leaves it when the work is done or the holder was told of a loss, and notes how many were inside and until
+// when the lock was certain. Who has been told before does not enter.
+func (s *server) critical(lock lockmigrate.Lock, referee string, turn *Event, work time.Duration) error {
+	told := context.Background()
+	if lock != nil {
+		told, turn.Stage = lock.Context(), lock.Stage().String()
+		turn.Until = lock.Expiry().UnixMicro()
 	}
-	s.say(Event{Event: "entered", N: n})
-	inside, err := redis.Int(s.referee.Do("HLEN", referee))
-	if err != nil {
-		return 0, err
+	if told.Err() != nil {
+		return nil
 	}
-	time.Sleep(hold)
-	if _, err := s.referee.Do("HDEL", referee, s.id); err != nil {
-		return inside, err
+	conn := s.referee.Get()
+	defer conn.Close()
+	if _, err := conn.Do("HSET", referee, s.id, turn.N); err != nil {
+		return err
 	}
-	_, err = s.referee.Do("INCR", referee+":turns")
-	return inside, err
+	entered := *turn
+	entered.Event = "entered"
+	s.say(entered)
+	var err error
+	if turn.Inside, err = redis.Int(conn.Do("HLEN", referee)); err != nil {
+		return err
+	}
+	over := time.NewTimer(work)
+	defer over.Stop()
+	select {
+	case <-over.C:
+	case <-told.Done():
+	}
+	if lock != nil {
+		turn.leaves(lock)
+	}
+	if _, err = conn.Do("HDEL", referee, s.id); err == nil {
+		_, err = conn.Do("INCR", referee+":turns")
+	}
+	return err
+}
+
+// leaves notes the end of the work. A context whose deadline is over is waited for: after a stop its timer may be due, and has not fired yet.
+func (e *Event) leaves(lock lockmigrate.Lock) {
+	e.Left, e.Until = time.Now().UnixMicro(), lock.Expiry().UnixMicro()
+	if e.Left >= e.Until {
+		select {
+		case <-lock.Context().Done():
+		case <-time.After(time.Second):
+		}
+	}
+	if lock.Context().Err() != nil {
+		e.Told = time.Now().UnixMicro()
+	}
 }
 
 func (s *server) say(e Event) {

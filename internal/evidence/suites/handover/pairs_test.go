@@ -4,9 +4,13 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"math/rand/v2"
 	"path/filepath"
+	"strconv"
+	"strings"
 	"sync"
+	"syscall"
 	"testing"
 	"time"
 
@@ -14,6 +18,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -48,19 +53,39 @@ var pairs = []pair{
 	{"postgres", func(t *testing.T) string { return startPostgres(t) }},
 }
 
-// fleet is the processes of a pair, and all that can befall them.
+// The locks of a pair's members.
+const (
+	ttl   = time.Second // of the halves
+	lease = time.Second // of a member
+)
+
+// fleet is the processes of a pair, what they say, and the book in which each has a line while it is inside.
 type fleet struct {
-	*referee
-	t       *testing.T
-	store   *stages.Store
-	members []*member
-	orders  orders
-	started int
+	t        *testing.T
+	old      string
+	oldAddr  string
+	new      *redistest.Server // also of the record
+	store    *stages.Store
+	members  []*member
+	started  int
+	book     *redistest.Server
+	monitor  *redistest.Monitor
+	lateness *redistest.Lateness
+	long     chan *member // has just begun a long turn; nobody waits to say so
+
+	mu    sync.Mutex
+	said  holders.Turns
+	turns map[string]int // of each worker of each process
+	dead  map[string]time.Time
+	taken int
+	awake map[string]time.Time // when a process was last continued
+	lost  int                  // turns whose lock was lost, and whose holder was told
+	at    map[string]int       // turns by stage
 }
 
 // member is a process, and its ways to the servers.
 type member struct {
-	*process
+	*holders.Holder
 	old, new, record *redistest.Link
 }
 
@@ -77,26 +102,33 @@ func TestPairs(t *testing.T) {
 			t.Run(p.old, func(t *testing.T) {
 				f := newFleet(t, p)
 				began, moves := time.Now(), 0
-				for faults := f.faults(i); *turns == 0 && moves < 6 || f.taken() < *turns/len(pairs); faults = rand.Perm(6) {
+				for faults := f.faults(i); *turns == 0 && moves < 6 || f.count() < *turns/len(pairs); faults = rand.Perm(6) {
 					for i, fault := range faults {
 						f.step(fault, []lockmigrate.Stage{lockmigrate.StageNew, lockmigrate.StageOld}[i%2])
 						moves += 2
 					}
 				}
-				f.mu.Lock()
-				defer f.mu.Unlock()
-				t.Logf("%s to modern: %d turns (%v), %d moves, %d processes in %v: %d overlaps; %d losses told, %d of them to holders that were passed while they were stopped, %d after another had come in",
-					p.old, f.turns, f.stages, moves, f.started, time.Since(began).Round(time.Second), len(f.overlaps), f.told, f.passed, f.late)
-				for _, o := range f.overlaps {
-					t.Error(redistest.Violated, o)
-				}
-				for _, stage := range []string{"old", "both", "new"} {
-					assert.Positive(t, f.count.stages[stage], "turns at stage %s", stage)
-				}
-				assert.Positive(t, f.told, "losses")
+				f.judge()
+				t.Logf("%s to modern: %d turns (%v), %d moves, %d processes in %v: %d losses told", p.old, f.taken, f.at, moves, f.started, time.Since(began).Round(time.Second), f.lost)
 			})
 		})
 	}
+}
+
+// judge wants no overlap but of holders that were told of the end of their lock before.
+func (f *fleet) judge() {
+	book := f.monitor.Commands()
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	overlaps, told := holders.Overlaps(holders.Stays(book, f.said, f.dead))
+	for _, o := range overlaps {
+		f.t.Error(redistest.Violated, o)
+	}
+	f.t.Logf("%d times somebody came in while one whose lock was over was still inside, stopped or late", len(told))
+	for _, stage := range []string{"old", "both", "new"} {
+		assert.Positive(f.t, f.at[stage], "turns at stage %s", stage)
+	}
+	assert.Positive(f.t, f.lost, "losses")
 }
 
 // faults are what befalls the fleet at first: in the short run three of the six, so that every fault comes to two pairs at least.
@@ -108,25 +140,16 @@ func (f *fleet) faults(i int) []int {
 }
 
 func newFleet(t *testing.T, p pair) *fleet {
-	oldAddr := p.from(t)
-	b := redistest.Of(t, "valkey-9.0.0")
-	f := &fleet{referee: newReferee(t), t: t, store: &stages.Store{Pool: b.Pool(), Namespace: namespace, ReplyTimeout: 5 * time.Second, By: "test"}}
-	ctx := t.Context()
-	require.NoError(t, f.store.Init(ctx, stages.Record{Patterns: []string{"lock.*"}, Handover: record(t, p.old, oldAddr, b)}))
-	f.orders = orders{Old: p.old, New: "modern", Referee: f.listener.Addr().String(), TTL: time.Second, Lease: time.Second, Workers: 2, Keys: 4, Pause: 30 * time.Millisecond, Long: 40}
-	if *turns > 0 {
-		f.orders.Pause, f.orders.Workers, f.orders.Keys, f.orders.Long = 2*time.Millisecond, 3, 4, 200
-	}
+	f := &fleet{t: t, old: p.old, oldAddr: p.from(t), new: redistest.Of(t, "valkey-9.0.0"), book: redistest.Real(t), long: make(chan *member)}
+	f.said, f.turns, f.dead, f.awake, f.at = holders.Turns{}, map[string]int{}, map[string]time.Time{}, map[string]time.Time{}, map[string]int{}
+	f.monitor, f.lateness = f.book.Monitor(), redistest.NewLateness(t)
+	f.store = &stages.Store{Pool: f.new.Pool(), Namespace: namespace, ReplyTimeout: 5 * time.Second, By: "test"}
+	require.NoError(t, f.store.Init(t.Context(), stages.Record{Patterns: []string{"lock.*"}, Handover: record(t, p.old, f.oldAddr, f.new)}))
 	for range 3 {
-		m := &member{old: redistest.NewLink(t, oldAddr), new: redistest.NewLink(t, b.Addr), record: redistest.NewLink(t, b.Addr)}
+		m := &member{old: redistest.NewLink(t, f.oldAddr), new: redistest.NewLink(t, f.new.Addr), record: redistest.NewLink(t, f.new.Addr)}
 		f.members = append(f.members, m)
 		f.launch(m)
 	}
-	t.Cleanup(func() {
-		for _, m := range f.members {
-			f.kill(m.process)
-		}
-	})
 	return f
 }
 
@@ -148,17 +171,70 @@ func record(t testing.TB, old, addr string, b *redistest.Server) *stages.Halves 
 	return halves
 }
 
+// launch starts a process of two or three workers, each with two keys of its own.
 func (f *fleet) launch(m *member) {
-	o := f.orders
+	workers, pause, rarely := 2, 30*time.Millisecond, 40
+	if *turns > 0 {
+		workers, pause, rarely = 3, 2*time.Millisecond, 200
+	}
 	f.started++
-	o.Name, o.OldAddr, o.NewAddr, o.Record = fmt.Sprint("m", f.started), m.old.Addr, m.new.Addr, m.record.Addr
-	m.process = start(f.t, f.referee, o)
+	m.Holder = holders.StartGo(f.t, "member", "redis://"+f.book.Addr, holders.Arg("id", fmt.Sprint("m", f.started)), holders.Arg("old", f.old),
+		holders.Arg("old-addr", m.old.Addr), holders.Arg("new-addr", m.new.Addr), holders.Arg("record", m.record.Addr),
+		holders.Arg("pause", pause), holders.Arg("long", 2*ttl), holders.Arg("rarely", rarely))
+	for i := range workers {
+		f.mu.Lock()
+		f.turns[worker(m.ID, i)] = 0
+		f.mu.Unlock()
+		m.Send("turns lock.%d,lock.%d book:* 1000000000 2", 2*i, 2*i+1)
+	}
+	go f.hear(m, m.Holder)
 }
 
-func (f *fleet) taken() int {
+// worker names the i-th of a process.
+func worker(id string, i int) string { return fmt.Sprint(id, " ", i) }
+
+// hear takes what a process says until it has ended.
+func (f *fleet) hear(m *member, h *holders.Holder) {
+	for e := range h.Events() {
+		f.mu.Lock()
+		f.said.Note(h.ID, e)
+		if e.Event == "turn" {
+			key, _ := strconv.Atoi(strings.TrimPrefix(e.Key, "lock."))
+			f.turns[worker(h.ID, key/2)]++
+			f.taken++
+			f.at[e.Stage]++
+			if e.Lost {
+				f.lost++
+			}
+			// A holder that runs is told by its deadline, as far as the machine's timers allow.
+			due := max(e.Until, f.awake[h.ID].UnixMicro())
+			if late, bound := time.Duration(e.Told-due)*time.Microsecond, 50*time.Millisecond+f.lateness.Most(); e.Told > 0 && late > bound {
+				f.t.Errorf("%s was told %v after its deadline (bound %v): %+v", h.ID, late, bound, e)
+			}
+		}
+		f.mu.Unlock()
+		if e.Event == "entered" && e.Long {
+			select {
+			case f.long <- m:
+			default: // nobody waits for the moment in which a fault does most harm
+			}
+		}
+	}
+}
+
+func (f *fleet) count() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return f.turns
+	return f.taken
+}
+
+// kill ends a process. It is at work no more from before the signal on.
+func (f *fleet) kill(m *member) {
+	f.mu.Lock()
+	f.dead[m.ID] = time.Now()
+	maps.DeleteFunc(f.turns, func(worker string, _ int) bool { return strings.HasPrefix(worker, m.ID+" ") })
+	f.mu.Unlock()
+	m.Kill()
 }
 
 // step has something befall a member that is inside, while the stage moves to both and further. The second move waits until no member can hold
@@ -172,17 +248,16 @@ func (f *fleet) step(fault int, to lockmigrate.Stage) {
 		move(f.t, f.store, lockmigrate.StageBoth)
 		f.progress()
 	}
-	victim := f.busy()
 	var m *member
-	for _, m = range f.members {
-		if m.process == victim {
-			break
-		}
+	select {
+	case m = <-f.long:
+	case <-time.After(2 * time.Minute):
+		f.t.Fatal("no long turn within two minutes")
 	}
 	away := func(l *redistest.Link, by func(*redistest.Link)) (back func()) {
 		by(l)
 		return func() {
-			if f.orders.Old == "legacy" || rand.IntN(2) == 0 { // what was under way is lost; a late DEL of the old scheme is its own fault
+			if f.old == "legacy" || rand.IntN(2) == 0 { // what was under way is lost; a late DEL of the old scheme is its own fault
 				l.Cut()
 			}
 			l.Heal()
@@ -190,16 +265,16 @@ func (f *fleet) step(fault int, to lockmigrate.Stage) {
 	}
 	back := map[int]func() func(){
 		0: func() func() {
-			f.kill(m.process)
+			f.kill(m)
 			return func() { f.launch(m) }
 		},
-		1: func() func() { f.stop(m.process); return func() { f.goOn(m.process) } },
+		1: func() func() { m.Stop(); return func() { f.goOn(m) } },
 		2: func() func() { return away(m.record, (*redistest.Link).Partition) },
 		3: func() func() { return away(m.old, (*redistest.Link).Partition) },
 		4: func() func() { return away(m.new, (*redistest.Link).HalfOpen) },
 		5: func() func() { return away(m.old, (*redistest.Link).HalfOpen) },
 	}[fault]()
-	over := time.After(f.orders.TTL + f.orders.Lease/2) // longer than either lease: it is lost by then
+	over := time.After(ttl + lease/2) // longer than either lease: it is lost by then
 	if !early {
 		move(f.t, f.store, lockmigrate.StageBoth)
 	}
@@ -209,23 +284,24 @@ func (f *fleet) step(fault int, to lockmigrate.Stage) {
 	f.progress()
 }
 
-// progress waits until everybody has taken another turn, and until all who are inside now have gone.
+func (f *fleet) goOn(m *member) {
+	f.mu.Lock()
+	f.awake[m.ID] = time.Now()
+	f.mu.Unlock()
+	m.Signal(syscall.SIGCONT)
+}
+
+// progress waits until every worker has ended another turn: all who are inside now have gone then.
 func (f *fleet) progress() {
 	f.t.Helper()
 	f.mu.Lock()
-	now, before := time.Now(), map[*process]int{}
-	for _, m := range f.members {
-		before[m.process] = m.turns
-	}
+	before := maps.Clone(f.turns)
 	f.mu.Unlock()
-	f.await("turns of all members", func() bool {
-		for p, n := range before {
-			if p.turns <= n {
-				return false
-			}
-		}
-		for v := range f.open {
-			if v.since.Before(now) {
+	redistest.Await(f.t, "turns of all workers", 2*time.Minute, func() bool {
+		f.mu.Lock()
+		defer f.mu.Unlock()
+		for worker, n := range before {
+			if f.turns[worker] <= n {
 				return false
 			}
 		}

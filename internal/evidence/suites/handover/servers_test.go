@@ -31,6 +31,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/examples/locks"
+	"github.com/lockmigrate/lockmigrate/handover"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/legacy"
@@ -192,7 +193,20 @@ func poolOf(addr string, reply time.Duration) *redis.Pool {
 	}}
 }
 
+// newMember makes the lock of a member's process.
+func newMember(_ *redis.Pool, args map[string]string) (holders.Taker, error) {
+	old, _, err := halves[args["old"]](args["old-addr"], ttl)
+	if err != nil {
+		return nil, err
+	}
+	new, _, err := halves["modern"](args["new-addr"], ttl)
+	if err != nil {
+		return nil, err
+	}
+	return holders.Of(handover.New(poolOf(args["record"], lease/4), handover.Options{Namespace: namespace, Old: old, New: new, Lease: lease, Member: args["id"]}))
+}
+
 func TestMain(m *testing.M) {
-	holders.RunIfAsked(serve)
+	holders.ServeIfAsked(map[string]holders.Maker{"member": newMember})
 	redistest.Main(m, redistest.Redis)
 }

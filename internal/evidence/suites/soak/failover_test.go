@@ -9,7 +9,7 @@ import (
 
 	"github.com/stretchr/testify/assert"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
@@ -97,57 +97,46 @@ func TestSentinelFailoverOfAMixedFleet(t *testing.T) {
 }
 
 // What a failover may lose is judged so: an overlap that begins with it is no violation while the holder is
-// told, one that goes on is, and so is one that no fault explains.
+// told, one that goes on is, and so is one that no fault explains. The holders x and y are old clients; s and t are of a kind that nobody tells.
 func TestJudge(t *testing.T) {
 	at := func(ms int) time.Time { return time.UnixMilli(1_000_000 + int64(ms)) }
-	in := func(ms int, id, kind string) redistest.Command {
-		return redistest.Command{At: at(ms), Words: []string{"HSET", "book:k", id, kind}}
-	}
-	out := func(ms int, id string, told ...int) redistest.Command {
-		words := []string{"HDEL", "book:k", id}
-		for _, ms := range told {
-			words = append(words, fmt.Sprintf("told@%d", at(ms).UnixMicro()))
+	stay := func(id string, from, to int) *holders.Stay {
+		s := &holders.Stay{ID: id, From: at(from), To: at(to)}
+		if id == "a" || id == "b" {
+			s.Turn.Stage = "bridge"
 		}
-		return redistest.Command{At: at(ms), Words: words}
+		return s
 	}
+	kinds := map[string]string{"x": "old", "y": "old", "s": sidecarred}
 	failover := []span{{at(90), at(95)}}
 	for _, c := range []struct {
-		name       string
-		book       []redistest.Command
-		dead       map[string]time.Time
-		lossy      []span
-		broken     []span
-		violations int
-		told       int
-		unpromised int
+		name          string
+		first, second *holders.Stay
+		lossy, broken []span
+		want          verdict // with a violation for each that is wanted
 	}{
-		{"in turn", []redistest.Command{in(0, "a", "bridge:1"), out(5, "a"), in(5, "b", "bridge:2"), out(9, "b")}, nil, nil, nil, 0, 0, 0},
-		{"beside", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "a"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
-		{"beside an old one", []redistest.Command{in(0, "x", "1"), in(4, "b", "bridge:2"), out(5, "x"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
-		{"an old one comes in beside", []redistest.Command{in(0, "b", "modern:1"), in(4, "x", "1"), out(5, "x"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
-		{"two behind sidecars", []redistest.Command{in(0, "s", "1"), in(4, "s2", "1"), out(5, "s"), out(9, "s2")}, nil, nil, nil, 1, 0, 0},
-		{"two behind sidecars after a failover", []redistest.Command{in(88, "s", "1"), in(94, "s2", "1"), out(95, "s"), out(99, "s2")}, nil, failover, nil, 0, 0, 1},
-		{"an old one beside one behind a sidecar", []redistest.Command{in(0, "s", "1"), in(4, "x", "1"), out(5, "s"), out(9, "x")}, nil, nil, nil, 1, 0, 0},
-		{"two old ones", []redistest.Command{in(0, "x", "1"), in(4, "y", "1"), out(5, "x"), out(9, "y")}, nil, nil, nil, 0, 0, 1},
-		{"one that never leaves", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(9, "b")}, nil, nil, nil, 1, 0, 0},
-		{"told before", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "a", 3), out(9, "b")}, nil, nil, nil, 0, 0, 0},
-		{"told too late", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(6, "a", 5), out(9, "b")}, nil, nil, nil, 1, 0, 0},
-		{"came in when it was told already", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(5, "b", 3), out(9, "a")}, nil, nil, nil, 0, 0, 0},
-		{"killed before", []redistest.Command{in(0, "a", "bridge:1"), in(4, "b", "bridge:2"), out(9, "b"), out(10, "a")}, map[string]time.Time{"a": at(2)}, nil, nil, 0, 0, 0},
-		{"the last word of a dead process", []redistest.Command{in(3, "a", "bridge:1"), in(4, "b", "bridge:2"), out(9, "b")}, map[string]time.Time{"a": at(2)}, nil, nil, 0, 0, 0},
-		{"a failover between", []redistest.Command{in(80, "a", "bridge:1"), in(100, "b", "bridge:2"), out(500, "a", 400), out(900, "b")}, nil, failover, nil, 0, 1, 0},
-		{"and not told", []redistest.Command{in(80, "a", "bridge:1"), in(100, "b", "bridge:2"), out(5000, "a"), out(9000, "b")}, nil, failover, nil, 1, 0, 0},
-		{"before the failover", []redistest.Command{in(80, "a", "bridge:1"), in(85, "b", "bridge:2"), out(89, "a"), out(90, "b")}, nil, failover, nil, 1, 0, 0},
-		{"long after the failover", []redistest.Command{in(2000, "a", "bridge:1"), in(2010, "b", "bridge:2"), out(2020, "a"), out(2030, "b")}, nil, failover, nil, 1, 0, 0},
-		{"a late DEL after the failover", []redistest.Command{in(2000, "a", "bridge:1"), in(2010, "x", "1"), out(2020, "a"), out(2030, "x")}, nil, failover, nil, 0, 1, 0},
-		{"old tokens after the failover", []redistest.Command{in(80, "s", "setnxpx:0"), in(100, "t", "setnxpx:0"), out(5000, "s"), out(9000, "t")}, nil, failover, nil, 0, 0, 1},
-		{"a second DEL", []redistest.Command{in(94, "a", "bridge:1"), in(100, "x", "1"), out(105, "x"), out(200, "a", 150)}, nil, nil, failover, 0, 0, 0},
-		{"and no end", []redistest.Command{in(94, "a", "bridge:1"), in(100, "x", "1"), out(5000, "x"), out(9000, "a")}, nil, nil, failover, 1, 0, 0},
-		{"a second DEL between tokens", []redistest.Command{in(94, "a", "bridge:1"), in(100, "b", "bridge:2"), out(105, "b"), out(200, "a", 150)}, nil, nil, failover, 1, 0, 0},
-		{"a second DEL long after", []redistest.Command{in(2000, "a", "bridge:1"), in(2010, "x", "1"), out(2020, "x"), out(2030, "a")}, nil, nil, failover, 1, 0, 0},
+		{"beside", stay("a", 0, 5), stay("b", 4, 9), nil, nil, verdict{violations: []string{""}}},
+		{"beside an old one", stay("x", 0, 5), stay("b", 4, 9), nil, nil, verdict{violations: []string{""}}},
+		{"an old one comes in beside", stay("b", 0, 9), stay("x", 4, 5), nil, nil, verdict{violations: []string{""}}},
+		{"an old one beside one behind a sidecar", stay("s", 0, 5), stay("x", 4, 9), nil, nil, verdict{violations: []string{""}}},
+		{"two behind sidecars", stay("s", 0, 5), stay("t", 4, 9), nil, nil, verdict{violations: []string{""}}},
+		{"two behind sidecars after a failover", stay("s", 88, 95), stay("t", 94, 99), failover, nil, verdict{unpromised: 1}},
+		{"two old ones", stay("x", 0, 5), stay("y", 4, 9), nil, nil, verdict{unpromised: 1}},
+		{"a failover between", stay("a", 80, 400), stay("b", 100, 900), failover, nil, verdict{told: 1, longest: 300 * time.Millisecond}},
+		{"and not told", stay("a", 80, 5000), stay("b", 100, 9000), failover, nil, verdict{violations: []string{""}}},
+		{"before the failover", stay("a", 80, 89), stay("b", 85, 90), failover, nil, verdict{violations: []string{""}}},
+		{"long after the failover", stay("a", 2000, 2020), stay("b", 2010, 2030), failover, nil, verdict{violations: []string{""}}},
+		{"a late DEL after the failover", stay("a", 2000, 2020), stay("x", 2010, 2030), failover, nil, verdict{told: 1, longest: 10 * time.Millisecond}},
+		{"others' tokens after the failover", stay("s", 80, 5000), stay("t", 100, 9000), failover, nil, verdict{unpromised: 1}},
+		{"a second DEL", stay("a", 94, 150), stay("x", 100, 105), nil, failover, verdict{late: 1}},
+		{"and no end", stay("a", 94, 9000), stay("x", 100, 5000), nil, failover, verdict{violations: []string{""}}},
+		{"a second DEL between tokens", stay("a", 94, 150), stay("b", 100, 105), nil, failover, verdict{violations: []string{""}}},
+		{"a second DEL long after", stay("a", 2000, 2030), stay("x", 2010, 2020), nil, failover, verdict{violations: []string{""}}},
 	} {
-		got := judge(visits(c.book, map[string]string{"x": "old", "y": "old", "s": sidecarred, "s2": sidecarred}, c.dead), c.lossy, c.broken)
-		assert.Len(t, got.violations, c.violations, "%s: %v", c.name, got.violations)
-		assert.Equal(t, [2]int{c.told, c.unpromised}, [2]int{got.told, got.unpromised}, c.name)
+		var got verdict
+		got.overlap(holders.Overlap{First: c.first, Second: c.second}, rules{kinds, c.lossy, c.broken})
+		assert.Len(t, got.violations, len(c.want.violations), "%s: %v", c.name, got.violations)
+		got.violations, c.want.violations = nil, nil
+		assert.Equal(t, c.want, got, c.name)
 	}
 }

@@ -5,103 +5,36 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"time"
 
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 )
 
-// visit is one stay inside a lock, as the book's server saw it: everybody who comes in writes a line of a
-// hash there, and removes it before the release. What MONITOR says of that server is one order of all
-// comings and goings, of whatever language and process.
-type visit struct {
-	key, id  string
-	kind     string // see tells
-	from, to time.Time
-	lost     bool // its holder was told
-	open     bool
-}
+// sidecarred is a holder's kind: of a service behind a sidecar.
+const sidecarred = "sidecar"
 
-func (v visit) String() string {
-	end := "left"
-	if v.lost {
-		end = "was told"
-	}
-	if v.open {
-		end = "is still inside"
-	}
-	return fmt.Sprintf("%s (%s) %s..%s %s", v.id, v.kind, v.from.Format("05.000000"), v.to.Format("05.000000"), end)
-}
-
-// tells: a holder of this kind hears of the loss of its lock.
-func (v visit) tells() bool {
-	switch v.kind {
-	case "bridge", token, redissons:
-		return true
-	}
-	return false
-}
-
-// old: of a client that knows nothing of bridge or tokens.
-func (v visit) old() bool { return v.kind == "old" }
-
-// span is a time in which a fault made servers forget what they had acknowledged.
+// span is a time in which a fault made servers forget what they had acknowledged, or broke connections.
 type span struct{ from, to time.Time }
 
-// visits reads the book. Kinds say of which kind the holders are that write only a 1; the dead are those
-// that were killed, and when.
-func visits(book []redistest.Command, kinds map[string]string, dead map[string]time.Time) []*visit {
-	var all []*visit
-	inside := map[[2]string]*visit{}
-	for _, c := range book {
-		if len(c.Words) < 3 || !strings.HasPrefix(c.Words[1], "book:") {
-			continue
-		}
-		at := [2]string{c.Words[1], c.Words[2]}
-		switch c.Words[0] {
-		case "HSET":
-			if t, killed := dead[at[1]]; killed && c.At.After(t) {
-				continue // the last word of a dead process
-			}
-			kind, _, named := strings.Cut(c.Words[3], ":")
-			if !named {
-				kind = kinds[at[1]]
-			}
-			v := &visit{key: strings.TrimPrefix(at[0], "book:"), id: at[1], kind: kind, from: c.At, open: true}
-			inside[at] = v
-			all = append(all, v)
-		case "HDEL":
-			v := inside[at]
-			if v == nil {
-				continue
-			}
-			delete(inside, at)
-			v.to, v.open = c.At, false
-			if t, killed := dead[v.id]; killed && t.Before(v.to) {
-				v.to = t
-			}
-			if len(c.Words) == 4 {
-				how, when, _ := strings.Cut(c.Words[3], "@")
-				if us, err := strconv.ParseInt(when, 10, 64); err == nil {
-					v.lost = how == "told"
-					v.to = time.UnixMicro(us)
-				}
-			}
+// stays are the fleet's turns inside, as the book's server saw them: everybody who comes in writes a line of a
+// hash there, and removes it before the release. What MONITOR says of that server is one order of all
+// comings and goings, of whatever language and process.
+func (r *soaking) stays() (mine []*holders.Stay) {
+	recorded := r.site.recorded()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, s := range holders.Stays(recorded, r.turns, r.dead) {
+		if key, of := strings.CutPrefix(s.Book, "book:"); of && (strings.HasPrefix(key, r.set.keys[0]) || slices.Contains(r.set.keys, key)) {
+			mine = append(mine, s)
 		}
 	}
-	for _, v := range inside {
-		v.to = time.Now()
-		if t, killed := dead[v.id]; killed {
-			v.to, v.open = t, false
-		}
-	}
-	return all
+	return mine
 }
 
-// verdict is what a round's visits come to.
+// verdict is what a round's stays come to.
 type verdict struct {
 	violations []string
 	turns      int
@@ -111,81 +44,64 @@ type verdict struct {
 	late       int           // overlaps after an old client's DEL that came twice, ended within a TTL
 }
 
-// judge finds the visits that overlap and asks what docs/guarantees.md promises about them.
-// Lossy are the faults that made servers forget, broken those that broke connections of old clients.
-func judge(all []*visit, lossy, broken []span) verdict {
-	out := verdict{turns: len(all)}
-	byKey := map[string][]*visit{}
-	for _, v := range all {
-		byKey[v.key] = append(byKey[v.key], v)
-	}
-	for _, list := range byKey {
-		for i, a := range list {
-			for _, b := range list[i+1:] {
-				if !b.from.Before(a.to) {
-					break // they are in the order of their coming
-				}
-				if a.id != b.id && b.from.Before(b.to) {
-					out.overlap(a, b, lossy, broken)
-				}
-			}
-		}
+// judge finds the stays that overlap and asks what docs/guarantees.md promises about them.
+func (r *soaking) judge(stays []*holders.Stay) verdict {
+	out := verdict{turns: len(stays)}
+	overlaps, _ := holders.Overlaps(stays)
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	rules := rules{r.kinds, r.site.lossy, r.site.broken}
+	for _, o := range overlaps {
+		out.overlap(o, rules)
 	}
 	return out
 }
 
-func (out *verdict) overlap(a, b *visit, lossy, broken []span) {
-	end := a.to
-	if b.to.Before(end) {
-		end = b.to
-	}
-	took := end.Sub(b.from)
+// rules are what an overlap is judged by.
+type rules struct {
+	kinds  map[string]string // of holders of other languages: old, of a client that knows nothing of bridge or tokens
+	lossy  []span            // faults that made servers forget
+	broken []span            // faults that broke connections of old clients
+}
+
+// tells: the holder hears of the loss of its lock.
+func tells(s *holders.Stay) bool { return s.Turn.Stage == "bridge" || s.Turn.Stage == "modern" }
+
+func (out *verdict) overlap(o holders.Overlap, r rules) {
+	old := func(s *holders.Stay) bool { return r.kinds[s.ID] == "old" }
+	first, second, took := o.First, o.Second, o.Took()
 	switch {
-	case a.old() && b.old():
+	case old(first) && old(second):
 		out.unpromised++ // the old scheme's own affair
-	case !within(a, b, lossy) && twice(a, b, broken) && took <= ttl:
+	case !forgotten(o, r.lossy) && (old(first) || old(second)) && within(o, r.broken, ttl) && took <= ttl:
+		// An old client may have sent its DEL a second time: redis-py and the current Jedis do, when the connection broke under the first. It may find
+		// a successor's lock then, and whoever of the old clients comes in next is beside it until its holder's next renewal (stale-delete).
 		out.late++
-	case !within(a, b, lossy):
-		out.violations = append(out.violations, fmt.Sprintf("%s: %v came in beside %v, for %v", a.key, b, a, took))
-	case !a.tells() && !b.tells():
+	case !forgotten(o, r.lossy):
+		out.violations = append(out.violations, fmt.Sprintf("%s: %v, for %v", second.Book, o, took))
+	case !tells(first) && !tells(second):
 		out.unpromised++ // nobody tells them
 	case took > 2*ttl:
-		out.violations = append(out.violations, fmt.Sprintf("%s: %v beside %v for %v: a lock was lost and its holder was not told", a.key, b, a, took))
+		out.violations = append(out.violations, fmt.Sprintf("%s: %v, for %v: a lock was lost and its holder was not told", second.Book, o, took))
 	default:
 		out.told++
 		out.longest = max(out.longest, took)
 	}
 }
 
-// within tells whether servers had forgotten what they acknowledged, so that two may be inside: tokens
+// forgotten tells whether servers had forgotten what they acknowledged, so that two may be inside: tokens
 // where the earlier came in before the fault was over, and had not been renewed since; where an old lock
 // is one of them, also its late DEL and what follows from that, until a lease has passed.
-func within(a, b *visit, lossy []span) bool {
-	for _, s := range lossy {
-		after := ttl
-		if !a.tells() || !b.tells() {
-			after = lease + 2*ttl
-		}
-		if b.from.After(s.from) && a.from.Before(s.to.Add(after)) {
-			return true
-		}
+func forgotten(o holders.Overlap, lossy []span) bool {
+	if tells(o.First) && tells(o.Second) {
+		return within(o, lossy, ttl)
 	}
-	return false
+	return within(o, lossy, lease+2*ttl)
 }
 
-// twice tells whether an old client may have sent its DEL a second time: redis-py and the current Jedis do,
-// when the connection broke under the first. It may find a successor's lock then, and whoever of the old
-// clients comes in next is beside it until its holder's next renewal (stale-delete).
-func twice(a, b *visit, broken []span) bool {
-	if !a.old() && !b.old() {
-		return false
-	}
-	for _, s := range broken {
-		if b.from.After(s.from) && a.from.Before(s.to.Add(ttl)) {
-			return true
-		}
-	}
-	return false
+// within tells whether the second came in after a fault had begun, and the first before it was over for so long.
+func within(o holders.Overlap, faults []span, after time.Duration) bool {
+	return slices.ContainsFunc(faults, func(s span) bool { return o.Second.From.After(s.from) && o.First.From.Before(s.to.Add(after)) })
 }
 
 // leave writes down what is needed to look at the round again.

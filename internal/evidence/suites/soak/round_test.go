@@ -2,7 +2,6 @@ package soak
 
 import (
 	"context"
-	"encoding/json"
 	"fmt"
 	"maps"
 	"math/rand/v2"
@@ -41,8 +40,9 @@ type soaking struct {
 	began time.Time
 
 	mu         sync.Mutex
-	by         map[string]int // turns of each member, told by itself
-	kinds      map[string]string
+	by         map[string]int    // turns of each member, told by itself
+	kinds      map[string]string // of holders of other languages, and of the planted bug
+	turns      holders.Turns
 	dead       map[string]time.Time
 	injected   []injection
 	violations []string
@@ -69,7 +69,8 @@ type process struct {
 	r     *soaking
 	name  string // of all its incarnations
 	kind  holders.Kind
-	sim   string // its client in the simulator's language
+	set   *keyset // of a Go member
+	sim   string  // its client in the simulator's language
 	start func(id string) *holders.Holder
 
 	mu     sync.Mutex
@@ -82,7 +83,7 @@ type process struct {
 func newSoaking(t testing.TB, site *site, name, fleet string, seed uint64) *soaking {
 	r := &soaking{
 		t: t, site: site, set: site.keyset("soak:" + name), seed: seed, fleet: fleet, rand: rand.New(rand.NewPCG(seed, 8)), began: time.Now(),
-		by: map[string]int{}, kinds: map[string]string{}, dead: map[string]time.Time{},
+		by: map[string]int{}, kinds: map[string]string{}, turns: holders.Turns{}, dead: map[string]time.Time{},
 	}
 	r.ctx, r.cancel = context.WithCancel(context.Background())
 	return r
@@ -115,23 +116,23 @@ func (r *soaking) muster(withRedisson bool) {
 	if r.fleet == fleetBehind {
 		r.set = r.site.tagged(r.set.keys[0]) // what is behind a sidecar sees one server
 	}
-	p := post{Topology: r.site.topology, Addrs: r.site.addrs()}
-	pool, err := p.pool()
+	pool, err := r.site.pool()
 	require.NoError(r.t, err)
 	r.closers = append(r.closers, func() { _ = pool.Close() })
 	r.store = &stages.Store{Pool: pool, Namespace: r.namespace(), ReplyTimeout: time.Second}
 	require.NoError(r.t, r.store.Init(r.t.Context(), stages.Record{
 		Namespace: r.namespace(), Stage: stages.Bridge, Patterns: r.set.keys, Dialect: dialectOf(r.fleet).Name, Shortest: lease,
 	}))
-	r.process("go-1", follower, r.set, nil)
+	url := r.site.url(r.set, 0)
+	r.process("go-1", follower, r.set, url)
 	if r.site.topology == onSingle {
-		r.process("go-far", follower, r.set, []string{r.site.far.Addr})
+		r.process("go-far", follower, r.set, r.site.far.URL())
 	}
-	r.process("go-process", follower, r.set, nil)
+	r.process("go-process", follower, r.set, url)
 	last := len(r.set.keys) - 1
 	switch r.fleet {
 	case fleetTokens:
-		r.process("token", token, r.set, nil)
+		r.process("token", token, r.set, url)
 		if redistest.Wanted(redistest.Java) {
 			r.foreign("java-set-nx-px", holders.SetNXPX, "setnxpx", r.set, 0, holders.Arg("poll", 10*time.Millisecond))
 		}
@@ -155,29 +156,21 @@ func (r *soaking) muster(withRedisson bool) {
 	}
 	if withRedisson && r.fleet != fleetBehind && redistest.Wanted(redistest.Java) {
 		own := r.site.keyset(r.set.keys[0] + ":redisson")
-		r.process("go-redisson-process", redissons, own, nil)
+		r.process("go-redisson-process", redissons, own, r.site.url(own, 0))
 		r.foreign("redisson", holders.Redisson, "redisson", own, 0, r.site.knowing()...)
 	}
 }
 
-// post returns what a Go member has to know.
-func (r *soaking) post(id, kind string, set *keyset, addrs []string) post {
-	if addrs == nil {
-		addrs = r.site.addrs()
-	}
-	return post{
-		ID: id, Kind: kind, Topology: r.site.topology, Addrs: addrs, Book: r.site.book.Addr, Namespace: r.namespace(),
-		Keys: set.keys, Dialect: dialectOf(r.fleet).Name, Seed: r.seed + uint64(len(r.processes)),
-	}
-}
-
-// process starts a Go member in a process of its own.
-func (r *soaking) process(name, kind string, set *keyset, addrs []string) {
-	p := r.post(name, kind, set, addrs)
-	text, err := json.Marshal(p)
-	require.NoError(r.t, err)
-	r.enlist(&process{name: name, sim: schemeOf(name), start: func(id string) *holders.Holder {
-		return holders.StartGo(r.t, kind, r.site.url(set, 0), holders.Arg("id", id), holders.Arg("post", string(text)))
+// process starts a Go member in a process of its own. One turn of sixty lives by its renewals.
+func (r *soaking) process(name, kind string, set *keyset, url string, options ...holders.Option) {
+	all := append([]holders.Option{
+		holders.Arg("namespace", r.namespace()), holders.Arg("dialect", dialectOf(r.fleet).Name), holders.Arg("book", r.site.book.Addr),
+		holders.Arg("long", 2*ttl), holders.Arg("rarely", 60),
+	}, append(r.site.knowing(), options...)...)
+	r.enlist(&process{name: name, sim: schemeOf(name), set: set, start: func(id string) *holders.Holder {
+		h := holders.StartGo(r.t, kind, url, append(all, holders.Arg("id", id))...)
+		h.Send("turns %s %s %d %d", strings.Join(set.keys, ","), "book:*", 1_000_000, 3)
+		return h
 	}})
 }
 
@@ -225,8 +218,13 @@ func (m *process) begin() {
 	m.mu.Unlock()
 	m.r.working.Go(func() {
 		for e := range h.Events() {
-			if e.Event == "done" {
+			switch {
+			case e.Event == "done" && !m.ours():
 				h.Send("quit")
+			case e.Event == "busy":
+				h.Send("acquire %s", e.Key)
+			case e.Event == "acquired":
+				h.Send("release %s", e.Key)
 			}
 			m.r.heard(m.name, id, e)
 		}
@@ -275,12 +273,14 @@ func (m *process) stop(d time.Duration) {
 
 // heard takes what a member says.
 func (r *soaking) heard(name, id string, e holders.Event) {
-	switch e.Event {
-	case "turn":
-		r.mu.Lock()
+	r.mu.Lock()
+	r.turns.Note(id, e)
+	if e.Event == "turn" || e.Event == "released" {
 		r.by[name]++
-		r.mu.Unlock()
-	case "error":
+	}
+	r.mu.Unlock()
+	switch e.Event {
+	case "error", "busy":
 		r.note("%s: %s: %s %s", id, e.Op, e.Class, e.Message)
 		if e.Op == "referee" {
 			r.violate("%s cannot write into the book: %s", id, e.Message)
@@ -288,12 +288,6 @@ func (r *soaking) heard(name, id string, e holders.Event) {
 	case "garbage":
 		r.violate("%s says %q", id, e.Message)
 	}
-}
-
-func (r *soaking) kindsNow() map[string]string {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return maps.Clone(r.kinds)
 }
 
 func (r *soaking) counts() map[string]int {
@@ -328,17 +322,15 @@ func (r *soaking) everyWaiterResumes(after string) {
 	}
 }
 
-// hush keeps everybody from acquiring: Go members until they are to speak, the others for good.
+// hush ends everybody's turns.
 func (r *soaking) hush() {
 	for _, m := range r.processes {
-		if m.ours() {
-			m.send("hush")
-		} else {
+		if !m.ours() { // it says that it is done, and is told to quit
 			m.mu.Lock()
 			m.ended[m.holder] = true
 			m.mu.Unlock()
-			m.send("stop") // it says that it is done, and is told to quit
 		}
+		m.send("stop")
 	}
 }
 
@@ -351,11 +343,10 @@ func (r *soaking) everybodyGoesOn() {
 			continue
 		}
 		before := r.counts()
-		m.send("speak")
+		m.send("acquire " + m.set.keys[0])
 		if behind, _ := r.without(before, m.name); len(behind) > 0 {
 			r.violate("%s hangs: no turn since the faults are over (%v)", m.name, before)
 		}
-		m.send("hush")
 	}
 }
 
@@ -373,27 +364,15 @@ func (r *soaking) finish() {
 	for _, c := range r.closers {
 		c()
 	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	var mine []*visit
-	for _, v := range visits(r.site.recorded(), r.kinds, r.dead) {
-		if strings.HasPrefix(v.key, r.set.keys[0]) || slices.Contains(r.set.keys, v.key) {
-			mine = append(mine, v)
-		}
-	}
-	r.result = judge(mine, r.site.lossy, r.site.broken)
+	r.result = r.judge(r.stays())
 	for _, v := range r.result.violations {
-		r.violateLocked("%s", v)
+		r.violate("%s", v)
 	}
 }
 
 func (r *soaking) violate(format string, args ...any) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.violateLocked(format, args...)
-}
-
-func (r *soaking) violateLocked(format string, args ...any) {
 	text := fmt.Sprintf("%v: %s", time.Since(r.began).Round(time.Millisecond), fmt.Sprintf(format, args...))
 	r.violations = append(r.violations, text)
 	fmt.Fprintln(&r.log, "VIOLATION", text)

@@ -144,16 +144,12 @@ func (s *site) moved() {
 	}
 }
 
-// addrs is what clients that know the topology begin with.
-func (s *site) addrs() []string {
-	switch s.topology {
-	case onSentinel:
-		return s.group.Addrs()
-	case onCluster:
-		return s.cluster.Addrs()
-	default:
-		return []string{s.server.Addr}
+// pool connects as a service on this topology does.
+func (s *site) pool() (pool, error) {
+	if s.topology == onSingle {
+		return s.server.Pool(), nil
 	}
+	return poolOf(nil, s.where())
 }
 
 // url is where a client connects that knows only one server, which has the i-th key.
@@ -164,16 +160,23 @@ func (s *site) url(set *keyset, i int) string {
 	return fmt.Sprintf("redis://%s/0", set.links[i].Addr)
 }
 
-// knowing are the arguments of a holder whose client knows the topology.
-func (s *site) knowing() []holders.Option {
+// where are the arguments of a holder whose client knows the topology.
+func (s *site) where() map[string]string {
 	switch s.topology {
 	case onSentinel:
-		return []holders.Option{holders.Arg("sentinels", strings.Join(s.group.Addrs(), ",")), holders.Arg("master", masterName)}
+		return map[string]string{"sentinels": strings.Join(s.group.Addrs(), ","), "master": masterName}
 	case onCluster:
-		return []holders.Option{holders.Arg("cluster", strings.Join(s.cluster.Addrs(), ","))}
+		return map[string]string{"cluster": strings.Join(s.cluster.Addrs(), ",")}
 	default:
 		return nil
 	}
+}
+
+func (s *site) knowing() (options []holders.Option) {
+	for name, value := range s.where() {
+		options = append(options, holders.Arg(name, value))
+	}
+	return options
 }
 
 // each sends a command to every server that runs.

@@ -40,7 +40,7 @@ const (
 var lasting = map[string]time.Duration{onSingle: 6 * time.Second, onSentinel: 25 * time.Second, onCluster: 25 * time.Second}
 
 func TestMain(m *testing.M) {
-	holders.RunIfAsked(memberProcess)
+	holders.ServeIfAsked(makers)
 	redistest.Main(redistest.Leakless{M: m}, redistest.Redis)
 }
 
@@ -140,11 +140,11 @@ func TestSoakFindsAPlantedBug(t *testing.T) {
 			site := newSite(t, onSingle, 0)
 			r := newSoaking(t, site, "bug", fleet, uint64(n))
 			r.muster(false)
-			r.process(planted, planted, r.set, nil)
+			r.process(planted, planted, r.set, r.site.url(r.set, 0), holders.Arg("long", ttl/3), holders.Arg("rarely", 1)) // three times what it has taken the key for
 			redistest.Await(t, "an overlap", patience, func() bool {
 				// Who is still inside may yet say that it was told before.
-				over := slices.DeleteFunc(visits(site.recorded(), r.kindsNow(), nil), func(v *visit) bool { return v.open })
-				return len(judge(over, nil, nil).violations) > 0
+				over := slices.DeleteFunc(r.stays(), func(s *holders.Stay) bool { return s.To.IsZero() })
+				return len(r.judge(over).violations) > 0
 			})
 			r.let(r.faults()[0])
 			for _, m := range r.processes {
