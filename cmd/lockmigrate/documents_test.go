@@ -236,7 +236,7 @@ func interruptedVerify(t *testing.T, s *redistest.Server) {
 	ctx, stop := context.WithCancel(t.Context())
 	defer stop()
 	ended := make(chan int, 1)
-	live(s, "quiet:live")
+	s.Do("SET", "quiet:live", "token", "PX", 600_000) // a service's lock
 	go func() {
 		code, _, _ := lockmigrateIn(ctx, false, "verify", "--match", "quiet:*", "--for", "4s", "--longest-silence", "1s", "--monitor", "--out", "orders.json", "--redis", s.URL())
 		ended <- code

@@ -280,51 +280,6 @@ func TestMatchFlags(t *testing.T) {
 	assert.Equal(t, ` --match 'lock.*' --match 'o'\''brien:\[*' --match '\xff?'`, matchFlags([]string{"lock.*", `o'brien:\[*`, "\xff?"}))
 }
 
-// TestNextSaysWhatRefusesTheRecord: a record that stage init would refuse, and a profile of other keys.
-func TestNextSaysWhatRefusesTheRecord(t *testing.T) {
-	s := redistest.Real(t)
-	o := operator{t, s.URL()}
-	t.Chdir(t.TempDir())
-	o.creates("others", "lock.*")
-	p := profile.Profile{Version: profile.Version, Window: profile.Window{Seconds: 600, Masters: 1}, Match: []string{"lock.a.*"}, Clients: []profile.Client{{
-		Name: "java", Kind: "legacy", Dialect: "jedis-ms", Connections: 1, AtOnce: 1, SkewKnown: true, Uses: []profile.Use{{Family: "lock.#", Lease: profile.Lease{LeaseMS: 30_000, LeaseFrom: "written"}}},
-	}}}
-	text, err := json.Marshal(p)
-	require.NoError(t, err)
-	require.NoError(t, os.WriteFile("orders.profile.json", text, 0o600))
-	for match, want := range map[string]string{"lock.a.*": `keys of two namespaces: "lock.a.*" here, "lock.*" of namespace others`, "lock.b.*": "says nothing of the keys lock.b.*"} {
-		stdout, _ := o.runs(exitDone, "next", "--namespace", "orders", "--match", match, "--json")
-		assert.Contains(t, stdout, strings.ReplaceAll(want, `"`, `\"`))
-		assert.NotContains(t, stdout, "--profile orders.profile.json --execute")
-	}
-	o.runs(exitUsage, "stage", "init", "--namespace", "orders", "--match", "PATTERN", "--profile", "orders.profile.json", "--execute")
-	o.runs(exitUsage, "next", "--namespace", "NAME")
-	s.Do("HSET", stages.RecordKey("others"), "stage", 2, "server", "another process") // stage delete waits after a restart
-	stdout, _ := o.runs(exitDone, "next", "--namespace", "others", "--json")
-	assert.Contains(t, stdout, "the server was restarted or replaced")
-}
-
-// TestNextWantsEvidence: at stage modern by force nobody has shown that no old client is left, and verify shows it there too. When the server has lost
-// the record, the certificate knows its keys.
-func TestNextWantsEvidence(t *testing.T) {
-	s := redistest.Real(t)
-	o := operator{t, s.URL()}
-	t.Chdir(t.TempDir())
-	o.bridges("orders", "lock:*")
-	working(t, s.Pool(), "orders", "lock:1")
-	o.runs(exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--force", "retired", "--wait", "--execute")
-	said := o.says(exitDone, "next", "--namespace", "orders")
-	assert.Contains(t, said, "in the way  inconclusive: ")
-	assert.Contains(t, said, "the step rests on \"forced: retired\"")
-	assert.NotContains(t, said, "\ndone ")
-	o.runs(exitDone, "verify", "--namespace", "orders", "--longest-silence", "1s", "--for", "1500ms", "--monitor", "--out", "orders.certificate.json")
-	said = o.says(exitDone, "next", "--namespace", "orders")
-	assert.Regexp(t, `\ndone .*orders\.certificate\.json`, said)
-	s.Do("FLUSHALL")
-	said = o.says(exitDone, "next", "--namespace", "orders")
-	assert.Contains(t, said, "stage init --namespace orders --match 'lock:*' --dialect NAME --shortest-lease HOW-LONG --stage bridge --execute")
-}
-
 // TestNewestCertificate: one of another epoch, or of another server's record, stands aside, whenever it ended.
 func TestNewestCertificate(t *testing.T) {
 	t.Chdir(t.TempDir())

@@ -3,12 +3,14 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -17,9 +19,12 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // TestScriptOnARealServer runs testdata/real/*.txtar: what the embedded server cannot show. Each has a Redis server of its own, $SERVER, which is
@@ -29,12 +34,22 @@ import (
 //	locks NAME KEY                   it takes a lock and gives it back
 //	refused NAME KEY                 it does not get a lock
 //	works NAMESPACE KEY              starts a Go member that locks a key again and again
+//	busy NAME KEY                    a member does so
+//	leaves NAME                      it ends
 //	reported N                       waits until the namespace orders has so many members, which all run its record
 //	cluster MASTERS REPLICAS         starts a cluster in place of the server, with so many replicas of each master: $M0 and so on, $R0 the first
 //	                                 one's replica, and $K0 a key of the first one. $SERVER is $M0
 //	sentinels REPLICAS SENTINELS     starts a master, $M0, its replicas, $R0 and so on, and sentinels, $S0 and so on
 //	failover                         a replica of the first master, $R0 in a cluster, takes over: $NEW
 //	crash ADDRESS                    kills a server
+//	revive ADDRESS                   starts it again
+//	another NAME                     starts another server: its address is $NAME
+//	free NAME                        $NAME is an address that nobody listens at
+//	at ADDRESS COMMAND word...       sends a command there; its reply becomes stdout
+//	refuses ADDRESS                  nobody listens there
+//	page PATTERN URL                 waits until a page's status and text match, which become stdout
+//	shares NAME ADDRESS KEY          an old client at that address and a member keep each other out
+//	mover NAME NAMESPACE OLD         starts a Go member of a handover from package modern on OLD to the script's server, and waits until it may act
 //	each COMMAND word...             sends a command to each master and replica; stdout has a reply a line
 //	until PATTERN COMMAND word...    sends a command until its reply, or its error, matches
 //	turns NAME ADDRESS KEY           starts an old client that takes a lock and gives it back, again and again; $NAME is its address
@@ -60,13 +75,14 @@ func TestScriptOnARealServer(t *testing.T) {
 		Setup: func(env *testscript.Env) error {
 			t := env.T().(testing.TB)
 			server := redistest.Real(t)
-			env.Values[stageKey{}] = &realStage{operator: operator{t, server.URL()}, all: []*redistest.Server{server}, members: map[string]compat.Locker{}}
+			env.Values[stageKey{}] = &realStage{operator: operator{t, server.URL()}, all: []*redistest.Server{server}, members: map[string]lockmigrate.Locker{}}
 			env.Setenv("SERVER", server.Addr)
 			env.Setenv("LOCKMIGRATE_REDIS", server.URL())
 			setTimes(env)
 			return nil
 		},
-		Cmds: cmds,
+		Cmds:      cmds,
+		Condition: func(suite string) (bool, error) { return redistest.Wanted(suite), nil },
 	})
 }
 
@@ -76,7 +92,7 @@ type stageKey struct{}
 type realStage struct {
 	*testscript.TestScript
 	operator
-	members  map[string]compat.Locker
+	members  map[string]lockmigrate.Locker
 	nodes    []*redistest.Server // masters and replicas
 	all      []*redistest.Server // these, and sentinels
 	failover func() *redistest.Server
@@ -98,7 +114,11 @@ var onReal = map[string]func(on *realStage, args []string){
 			on.Fatalf("it has got the lock")
 		}
 	},
-	"works":    func(on *realStage, args []string) { working(on.t, on.pool(), args[0], args[1]) },
+	"works": func(on *realStage, args []string) {
+		on.busy(service(on.t, on.pool(), func(o *compat.Options) { o.Namespace = args[0] }), args[1])
+	},
+	"busy":     func(on *realStage, args []string) { on.busy(on.members[args[0]], args[1]) },
+	"leaves":   func(on *realStage, args []string) { on.Check(on.members[args[0]].Close()) },
 	"reported": func(on *realStage, args []string) { on.reported(on.number(args[0])) },
 	"cluster": func(on *realStage, args []string) {
 		c := redistest.NewCluster(on.t, on.number(args[0]), on.number(args[1]))
@@ -118,6 +138,67 @@ var onReal = map[string]func(on *realStage, args []string){
 	"failover": func(on *realStage, _ []string) { on.Setenv("NEW", on.failover().Addr) },
 	"crash": func(on *realStage, args []string) {
 		on.all[slices.IndexFunc(on.all, func(s *redistest.Server) bool { return s.Addr == args[0] })].Kill()
+	},
+	"revive": func(on *realStage, args []string) {
+		on.all[slices.IndexFunc(on.all, func(s *redistest.Server) bool { return s.Addr == args[0] })].Start()
+	},
+	"another": func(on *realStage, args []string) {
+		s := redistest.Real(on.t)
+		on.all = append(on.all, s)
+		on.Setenv(args[0], s.Addr)
+	},
+	"free": func(on *realStage, args []string) { on.Setenv(args[0], redistest.FreeAddr(on.t)) },
+	"at": func(on *realStage, args []string) {
+		reply, err := askRedis(args[0], args[1:])
+		on.Check(err)
+		fmt.Fprintln(on.Stdout(), reply)
+	},
+	"refuses": func(on *realStage, args []string) {
+		if _, err := askRedis(args[0], []string{"PING"}); !errors.Is(err, syscall.ECONNREFUSED) {
+			on.Fatalf("%v", err)
+		}
+	},
+	"page": func(on *realStage, args []string) {
+		pattern, text := regexp.MustCompile(args[0]), ""
+		redistest.Await(on.t, args[0], 20*time.Second, func() bool {
+			var code int
+			code, text = fetch("http://" + args[1])
+			text = fmt.Sprintln(code, text)
+			return pattern.MatchString(text)
+		})
+		fmt.Fprint(on.Stdout(), text)
+	},
+	"mover": func(on *realStage, args []string) {
+		pool := func(addr string) lockmigrate.Pool {
+			return &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
+		}
+		here := on.Getenv("SERVER")
+		old, err := modern.New(pool(args[2]), modern.Options{})
+		on.Check(err)
+		new, err := modern.New(pool(here), modern.Options{})
+		on.Check(err)
+		m, err := handover.New(pool(here), handover.Options{Namespace: args[1], Old: old, New: new, Lease: 2 * time.Second})
+		on.Check(err)
+		on.t.Cleanup(func() { _, _, _ = m.Close(), old.Close(), new.Close() })
+		on.Check(m.Ready(context.Background()))
+		on.members[args[0]] = m
+	},
+	"shares": func(on *realStage, args []string) {
+		member, key := on.members[args[0]], args[2]
+		client := func(want int64, words ...string) {
+			if reply, err := askRedis(args[1], words); err != nil || reply != want {
+				on.Fatalf("%q: %v %v", words, reply, err)
+			}
+		}
+		client(1, "SETNX", key, inMS(time.Minute))
+		if _, err := member.TryAcquire(context.Background(), key); err == nil {
+			on.Fatalf("both are inside")
+		}
+		client(1, "DEL", key)
+		held, err := member.Acquire(context.Background(), key)
+		on.Check(err)
+		client(0, "SETNX", key, inMS(time.Minute))
+		on.Check(held.Release(context.Background()))
 	},
 	"each": func(on *realStage, args []string) {
 		for _, s := range on.nodes {
@@ -179,6 +260,20 @@ var onReal = map[string]func(on *realStage, args []string){
 			on.Fatalf("it ends with %d", code)
 		}
 	},
+}
+
+// busy has a member lock a key again and again until the script's end.
+func (on *realStage) busy(member lockmigrate.Locker, key string) {
+	ctx, stop := context.WithCancel(context.Background())
+	ended := make(chan struct{})
+	on.t.Cleanup(func() { stop(); <-ended })
+	go func() {
+		defer close(ended)
+		for ctx.Err() == nil {
+			_ = member.Do(ctx, key, func(context.Context) error { return nil })
+			_ = lifetime.Sleep(ctx, 20*time.Millisecond)
+		}
+	}()
 }
 
 func (on *realStage) number(text string) int {

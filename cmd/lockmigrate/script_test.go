@@ -2,9 +2,11 @@ package main
 
 import (
 	"context"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -34,6 +36,7 @@ func TestMain(m *testing.M) {
 // commands there are
 //
 //	exits CODE lockmigrate word...   runs a command line and wants exactly that exit code
+//	exits CODE exec word...          the same of a process, in the script's folder
 //	redis COMMAND word...            sends a command; its reply becomes stdout
 //	server-says ERROR                makes the server answer every command with an error; nothing to undo it
 //	server-wants PASSWORD            makes it ask for a password
@@ -91,11 +94,24 @@ func setTimes(env *testscript.Env) {
 
 // exits runs a command line within the test and compares its exit code; stdout and stderr are then there to match.
 func exits(ts *testscript.TestScript, neg bool, args []string) {
-	if neg || len(args) < 2 || args[1] != "lockmigrate" {
-		ts.Fatalf("usage: exits CODE lockmigrate word...")
+	if neg || len(args) < 2 || args[1] != "lockmigrate" && args[1] != "exec" {
+		ts.Fatalf("usage: exits CODE lockmigrate word..., exits CODE exec word...")
 	}
 	want, err := strconv.Atoi(args[0])
 	ts.Check(err)
+	if args[1] == "exec" {
+		var ended *exec.ExitError
+		got := 0
+		if err := ts.Exec(args[2], args[3:]...); errors.As(err, &ended) {
+			got = ended.ExitCode()
+		} else {
+			ts.Check(err)
+		}
+		if got != want {
+			ts.Fatalf("%q exits %d, want %d", args[2:], got, want)
+		}
+		return
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 	defer cancel()
 	var stdout, stderr buffer

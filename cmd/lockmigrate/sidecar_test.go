@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/tls"
 	"io"
-	"net"
 	"net/http"
 	"path/filepath"
 	"strconv"
@@ -83,7 +82,7 @@ func says(t *testing.T, conn redis.Conn, want any, command string, args ...any) 
 }
 
 // TestSidecar runs the command: an old client's SETNX becomes a token with a TTL, the namespace lists the sidecar, and an interrupt ends it.
-// TestSidecarHandover has a second process beside the first.
+// The scripts have what needs a second process, or none.
 func TestSidecar(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
@@ -159,104 +158,4 @@ func TestSidecarTransports(t *testing.T) {
 		}
 		assert.Error(t, err, "a client without a certificate")
 	}
-}
-
-// TestVerifyBehindASidecar: an old client behind a sidecar is no old client left, at bridge and at modern. The same client with the
-// server's own address is seen.
-func TestVerifyBehindASidecar(t *testing.T) {
-	t.Parallel()
-	s := redistest.Real(t)
-	operator{t, s.URL()}.bridges("orders", "lock:*")
-	addr, _, _ := sidecarOf(t, s.URL(), "1s")
-	turns := func(addr string) func() {
-		conn := client(t, "tcp", addr)
-		return func() {
-			for range 5 {
-				text := strconv.FormatInt(time.Now().Add(time.Minute).UnixMilli(), 10)
-				says(t, conn, int64(1), "SETNX", "lock:a", text)
-				_, err := conn.Do("GET", "lock:a")
-				require.NoError(t, err)
-				says(t, conn, int64(1), "DEL", "lock:a")
-			}
-		}
-	}
-	behind, direct := turns(addr), turns(s.Addr)
-	args := []string{"--monitor", "--namespace", "orders", "--longest-silence", "1s"}
-	found := verifyWhile(t, s.URL(), behind, args...)
-	assert.Equal(t, "none-seen", found.Verdict, "%v", found.open())
-	assert.Equal(t, "seen", verifyWhile(t, s.URL(), func() { behind(); direct() }, args...).Verdict)
-
-	expect(t, exitDone, "stage", "advance", "--namespace", "orders", "--to", "modern", "--force", "a test", "--wait", "--execute", "--redis", s.URL())
-	found = verifyWhile(t, s.URL(), behind, args...)
-	assert.Equal(t, "none-seen", found.Verdict, "%v", found.open())
-	assert.Equal(t, "seen", verifyWhile(t, s.URL(), direct, args...).Verdict)
-}
-
-// TestSidecarWaitsForItsServer: a sidecar that finds no server lives, is not ready, refuses clients as a server that is away does, and tells
-// it once. It serves as soon as the server is there. What waiting cannot mend ends it at once.
-func TestSidecarWaitsForItsServer(t *testing.T) {
-	t.Parallel()
-	s := redistest.Real(t, "--appendonly", "yes", "--appendfsync", "always")
-	operator{t, s.URL()}.creates("orders", "lock:*")
-	addr, status := redistest.FreeAddr(t), redistest.FreeAddr(t)
-	line := func(url string, more ...string) []string {
-		return append([]string{"sidecar", "--redis", url, "--listen", addr, "--status", status, "--namespace", "orders", "--name", "billing", "--drain", "0s"}, more...)
-	}
-	for why, args := range map[string][]string{
-		"refuses the password": line("redis://:wrong@" + s.Addr + "/0"),
-		"no such namespace":    line(s.URL(), "--namespace", "others"),
-	} {
-		_, stderr := expect(t, exitFailed, args...)
-		assert.NotContains(t, stderr, "waiting for the server", why)
-	}
-	s.Kill()
-	for _, wrong := range []string{"nonsense", "jboot=127.0.0.1:0"} {
-		expect(t, exitUsage, line(s.URL(), "--listen", wrong)...)
-	}
-
-	type result struct {
-		code   int
-		stderr string
-	}
-	begin := func(ctx context.Context) <-chan result {
-		ended := make(chan result, 1)
-		go func() {
-			code, _, stderr := lockmigrateIn(ctx, false, line(s.URL())...)
-			ended <- result{code, stderr}
-		}()
-		redistest.Await(t, "the reason", 20*time.Second, func() bool {
-			code, text := fetch("http://" + status + "/readyz")
-			return code == http.StatusServiceUnavailable && strings.HasPrefix(text, "waiting for the server: ") && strings.Contains(text, "cannot connect to "+s.Addr+": connection refused")
-		})
-		return ended
-	}
-	ctx, cancel := context.WithCancel(t.Context())
-	ended := begin(ctx)
-	cancel()
-	assert.Equal(t, exitDone, (<-ended).code, "interrupted while it waits")
-
-	ctx, cancel = context.WithCancel(t.Context())
-	defer cancel()
-	ended = begin(ctx)
-	code, _ := fetch("http://" + status + "/healthz")
-	assert.Equal(t, http.StatusOK, code)
-	_, metrics := fetch("http://" + status + "/metrics")
-	for _, gauge := range []string{"lockmigrate_sidecar_member 0", "lockmigrate_sidecar_upstream_up 0"} {
-		assert.Contains(t, metrics, gauge+"\n")
-	}
-	_, err := net.Dial("tcp", addr)
-	assert.ErrorContains(t, err, "connection refused")
-	time.Sleep(1200 * time.Millisecond) // more than two attempts
-
-	s.Start()
-	awaitReady(t, status)
-	old := client(t, "tcp", addr)
-	says(t, old, int64(1), "SETNX", "lock:a", time.Now().Add(time.Minute).UnixMilli())
-	_ = old.Close()
-	cancel()
-	r := <-ended
-	assert.Equal(t, exitDone, r.code, r.stderr)
-	assert.Equal(t, 1, strings.Count(r.stderr, "waiting for the server"), r.stderr)
-	assert.Equal(t, 1, strings.Count(r.stderr, "the server may have lost changes of the stage"), "the server was restarted, and no member lives that worked since before: %s", r.stderr)
-	assert.Equal(t, 2, strings.Count(r.stderr, "level=ERROR"), r.stderr)
 }

@@ -54,13 +54,6 @@ func (o operator) bridges(namespace string, match ...string) {
 	o.runs(exitDone, "stage", "advance", "--namespace", namespace, "--to", "bridge", "--execute")
 }
 
-// says runs a command line and returns all that it prints.
-func (o operator) says(code int, args ...string) string {
-	o.t.Helper()
-	stdout, stderr := o.runs(code, args...)
-	return stdout + stderr
-}
-
 // service is a Go member of a namespace.
 func service(t testing.TB, pool lockmigrate.Pool, change ...func(*compat.Options)) compat.Locker {
 	t.Helper()
