@@ -32,11 +32,12 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 	if err != nil {
 		return err
 	}
-	addr, err := end.MasterOf(ctx, "")
+	pool, err := end.Locks()
 	if err != nil {
 		return err
 	}
-	listening, err := observe.Listen(ctx, flags.opts, end, addr)
+	defer pool.Close()
+	listening, err := observe.Listen(ctx, flags.opts, pool)
 	if err != nil {
 		return err
 	}
@@ -55,7 +56,7 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 	var background sync.WaitGroup
 	defer background.Wait()
 	defer over()
-	background.Go(func() { listening.KeepComparing(working) })
+	background.Go(func() { listening.KeepTime(working) })
 	background.Go(func() {
 		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })
 	})

@@ -6,7 +6,9 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
+	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -16,54 +18,30 @@ import (
 // replies too, and costs the server nothing but a TIME now and then. It sees the clients behind this process only. Its methods are
 // safe for concurrent use.
 type Listening struct {
-	endpoint *endpoint.Endpoint
-	addr     string // of the server
+	clock *lockers.ServerClock
 
-	mu    sync.Mutex
-	obs   *Observer
-	tap   *traffic.Tap
-	ahead time.Duration // this host's clock less the server's: what is taken off its stamps
+	mu  sync.Mutex
+	obs *Observer
+	tap *traffic.Tap
 	window
 }
 
-// Listen returns a Listening that has seen nothing. It compares this host's clock with the server's: skews are against the server's clock, as
-// they are from MONITOR.
-func Listen(ctx context.Context, opts Options, end *endpoint.Endpoint, addr string) (*Listening, error) {
-	l := &Listening{obs: New(opts), endpoint: end, addr: addr}
-	if err := l.compare(ctx); err != nil {
+// Listen returns a Listening that has seen nothing. Its stamps follow the server's clock, which it asks over the pool: skews are against that clock,
+// as they are from MONITOR.
+func Listen(ctx context.Context, opts Options, pool lockmigrate.Pool) (*Listening, error) {
+	l := &Listening{obs: New(opts), clock: lockers.NewServerClock(pool, time.Second)}
+	if err := l.clock.Sync(ctx); err != nil {
 		return nil, err
 	}
 	l.began = time.Now()
-	l.tap = traffic.NewTap(&l.mu, func() protocol.Instant { return protocol.InstantOf(time.Now().Add(-l.ahead)) }, l.obs.Keys, l.obs.Take)
+	l.tap = traffic.NewTap(&l.mu, func() protocol.Instant { return protocol.InstantOf(l.clock.Now()) }, l.obs.Keys, l.obs.Take)
 	return l, nil
 }
 
-// compare takes in what the two clocks show by now.
-func (l *Listening) compare(ctx context.Context) error {
-	conn, err := l.endpoint.DialAddr(ctx, l.addr)
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	clocks, err := endpoint.CompareClocks(ctx, conn, 5, nil)
-	if err != nil {
-		return err
-	}
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	l.ahead = clocks.Ahead
-	return nil
-}
-
-// KeepComparing asks the server for its time every ten seconds until ctx ends.
-func (l *Listening) KeepComparing(ctx context.Context) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-time.After(10 * time.Second):
-			_ = l.compare(ctx) // a server that is away for a while does not change its clock
-		}
+// KeepTime asks the server for its time now and then until ctx ends.
+func (l *Listening) KeepTime(ctx context.Context) {
+	for lifetime.Sleep(ctx, l.clock.Refresh) == nil {
+		_ = l.clock.Sync(ctx) // a server that is away for a while does not change its clock
 	}
 }
 

@@ -53,9 +53,7 @@ func served(t *testing.T, r proxy.Rewriter, dial func() (net.Conn, error)) strin
 // listen observes the connections that pass through an address.
 func listen(t *testing.T, s *redistest.Server, opts observe.Options) (listening *observe.Listening, addr string) {
 	t.Helper()
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	listening, err = observe.Listen(t.Context(), opts, end, s.Addr)
+	listening, err := observe.Listen(t.Context(), opts, s.Pool())
 	require.NoError(t, err)
 	return listening, served(t, proxy.Passing, func() (net.Conn, error) {
 		conn, err := net.Dial("tcp", s.Addr)
