@@ -99,7 +99,9 @@ func (d *demonstration) text(b *strings.Builder, env *environment) {
 	}
 	b.WriteString("\n" + acts.Render(env.screen(), ink))
 	for _, a := range d.Acts {
-		failures(b, a)
+		for _, line := range failures(a) {
+			b.WriteString(safe(line) + "\n")
+		}
 	}
 	if !d.Whole {
 		b.WriteString(ink.Warn("(not played to the end)") + "\n")
@@ -108,8 +110,9 @@ func (d *demonstration) text(b *strings.Builder, env *environment) {
 }
 
 // failures are what clients were told in an act.
-func failures(b *strings.Builder, a fleet.Act) {
+func failures(a fleet.Act) (lines []string) {
 	for _, why := range slices.Sorted(maps.Keys(a.Failures)) {
-		fmt.Fprintf(b, "%s: %d times: %s\n", a.Name, a.Failures[why], safe(why))
+		lines = append(lines, fmt.Sprintf("%s: %d times: %s", a.Name, a.Failures[why], why))
 	}
+	return lines
 }

@@ -2,7 +2,6 @@ package main
 
 import (
 	"fmt"
-	"io"
 	"strings"
 	"time"
 
@@ -107,12 +106,16 @@ func runForecast(env *environment, path string, p profile.Profile, o forecast.Op
 	if err != nil {
 		return usageError("see lockmigrate forecast --help", "%w", err)
 	}
+	said := forecastReport(made, path, p.Match)
 	if html != "" {
-		if err := writeFile(html, func(w io.Writer) error { return made.WritePage(w, path, nextOf(p.Match)) }); err != nil {
+		if err := writeFile(html, said.write); err != nil {
 			return err
 		}
 	}
-	err = env.print(made, func(out *strings.Builder) { forecastText(out, env, made) })
+	err = env.print(made, func(out *strings.Builder) {
+		said.print(out, env)
+		out.WriteByte('\n')
+	})
 	switch c := made.Check; {
 	case err != nil:
 		return err
@@ -124,64 +127,60 @@ func runForecast(env *environment, path string, p profile.Profile, o forecast.Op
 	return nil
 }
 
-func forecastText(out *strings.Builder, env *environment, f *forecast.Forecast) {
-	fmt.Fprintf(out, "forecast for %s from %.0f s of observation, %s, %d draws, seed %d\n", forecast.Hours(f.SpanHours), f.Seconds, f.Watched(), f.Draws, f.Seed)
-	fmt.Fprintf(out, "%s %s shared by two or more clients\n\n", forecast.Number(f.Shared), map[bool]string{true: "key", false: "keys"}[f.Shared == 1])
+// forecastReport is a forecast of the profile in a file, which was observed on the keys of some patterns.
+func forecastReport(f *forecast.Forecast, path string, match []string) *report {
+	r, number := &report{Title: "Double holds to come"}, forecast.Number
+	const minute = "2 Jan 2006, 15:04 UTC"
+	r.add(part{Lines: []string{
+		fmt.Sprintf("forecast for %s from %.0f s of observation, %s to %s, %d draws, seed %d", forecast.Hours(f.SpanHours), f.Seconds, f.Begun.Format(minute), f.Ended.Format(minute), f.Draws, f.Seed),
+		fmt.Sprintf("%s %s shared by two or more clients", number(f.Shared), map[bool]string{true: "key", false: "keys"}[f.Shared == 1]),
+	}})
+	between := func(i forecast.Interval) string { return number(i.Low) + " to " + number(i.High) }
 	stages := newTable("STAGE", "DOUBLE HOLDS|right", "90 % INTERVAL", "PER HOUR|right", "WHAT|wrap")
+	failovers := newTable("STAGE", "DOUBLE HOLDS|right", "90 % INTERVAL", "FIRST HOLDER IS TOLD|wrap", "NEVER HEARS OF IT|wrap")
 	for _, s := range f.Stages {
-		stages.Row(s.Name, forecast.Number(s.Count.Mean), forecast.Number(s.Count.Low)+" to "+forecast.Number(s.Count.High), forecast.Number(s.PerHour.Mean), s.What)
+		stages.Row(s.Name, number(s.Count.Mean), between(s.Count), number(s.PerHour.Mean), s.What)
+		if l := s.Failovers; l != nil {
+			failovers.Row(s.Name, number(l.Count.Mean), between(l.Count), number(l.Told), number(l.Untold))
+		}
 	}
-	fmt.Fprint(out, stages.Render(env.screen(), env.ink()))
-	if s := f.Stages[0]; s.Moves > 0.1*(s.Count.High-s.Count.Low) && s.Moves >= 1 {
-		fmt.Fprintf(out, "\nother draws would move an end of the first interval by about %s: --draws %d makes that less\n", forecast.Number(s.Moves), 4*f.Draws)
+	r.add(part{Table: stages})
+	first := f.Stages[0]
+	if first.Moves > 0.1*(first.Count.High-first.Count.Low) && first.Moves >= 1 {
+		r.add(part{Lines: []string{fmt.Sprintf("other draws would move an end of the first interval by about %s: --draws %d makes that less", number(first.Moves), 4*f.Draws)}})
 	}
 	if f.Check != nil {
-		fmt.Fprintf(out, "\nself-check: %s\n", f.Check.Words())
+		r.add(part{Lines: []string{"self-check: " + f.Check.Words()}})
 	}
-	if f.Failovers != nil {
-		failoverText(out, env, f)
+	if o := f.Failovers; o != nil {
+		r.add(part{Table: failovers, Head: fmt.Sprintf("of these by failovers: one of each master about every %s (%s), nobody answers for about %s, the replica is up to %s behind",
+			short(o.Every), o.From, short(o.Outage), short(o.Behind))})
 	}
-	first := f.Stages[0]
-	for _, part := range first.Parts() {
-		if len(part.Shares) == 0 {
-			continue
+	for _, by := range []struct {
+		what   string
+		shares []forecast.Share
+	}{{"cause", first.Causes}, {"client", first.Clients}, {"keys", first.Families}} {
+		shares, most := newTable("|wrap", "|right", "|right"), min(len(by.shares), 10)
+		for _, s := range by.shares[:most] {
+			shares.Row("  "+safe(s.Name), number(s.Mean), fmt.Sprintf("%.0f %%", 100*s.Mean/first.Count.Mean))
 		}
-		fmt.Fprintf(out, "\nby %s, at stage legacy\n", part.By)
-		most := min(len(part.Shares), 10)
-		shares := newTable("|wrap", "|right", "|right")
-		for _, s := range part.Shares[:most] {
-			shares.Row("  "+safe(s.Name), forecast.Number(s.Mean), fmt.Sprintf("%.0f %%", 100*s.Mean/first.Count.Mean))
+		if more := len(by.shares) - most; more > 0 {
+			shares.Row(fmt.Sprintf("  and %d more", more), "", "")
 		}
-		fmt.Fprint(out, shares.Render(env.screen(), env.ink()))
-		if more := len(part.Shares) - most; more > 0 {
-			fmt.Fprintf(out, "  and %d more\n", more)
-		}
+		r.add(part{Head: "by " + by.what + ", at stage legacy", Table: shares})
 	}
-	if len(f.Budgets) > 0 {
-		fmt.Fprintln(out, "\nhow far each clock may still move before the longest hold that was seen overlaps")
-		budgets := newTable("CLIENT|wrap", "CLOCK|right", "AHEAD|wrap", "BEHIND|wrap", "DRIFT|wrap", "FIRST OVERLAP|wrap")
-		for _, b := range f.Budgets {
-			budgets.Row(safe(b.Client), fmt.Sprintf("%+.0f ms", b.SkewMS), forecast.Margin(b.AheadMS), forecast.Margin(b.BehindMS), b.Drift(), b.When())
-		}
-		fmt.Fprint(out, budgets.Render(env.screen(), env.ink()))
+	budgets := newTable("CLIENT|wrap", "CLOCK|right", "AHEAD|wrap", "BEHIND|wrap", "DRIFT|wrap", "FIRST OVERLAP|wrap")
+	for _, b := range f.Budgets {
+		budgets.Row(safe(b.Client), fmt.Sprintf("%+.0f ms", b.SkewMS), forecast.Margin(b.AheadMS), forecast.Margin(b.BehindMS), b.Drift(), b.When())
 	}
-	if len(f.NotKnown) > 0 {
-		fmt.Fprintln(out, "\nnot known")
-		for _, n := range f.NotKnown {
-			fmt.Fprintf(out, "  %s\n", safe(n))
-		}
+	r.add(part{Head: "how far each clock may still move before the longest hold that was seen overlaps", Table: budgets})
+	r.add(part{Head: "not known", Lines: f.NotKnown})
+	next := part{Head: "what to do next", page: true}
+	if first.Count.High > 0 {
+		next.Lines = append(next.Lines, "See one double hold step by step.", fmt.Sprintf("lockmigrate forecast %s --scenario legacy > fleet.txt; lockmigrate simulate --scenario fleet.txt --as story", path))
 	}
-	out.WriteByte('\n')
-}
-
-// failoverText is the part that failovers have, at each stage.
-func failoverText(out *strings.Builder, env *environment, f *forecast.Forecast) {
-	fmt.Fprintf(out, "\nof these by failovers: one of each master about every %s (%s), nobody answers for about %s, the replica is up to %s behind\n",
-		short(f.Failovers.Every), f.Failovers.From, short(f.Failovers.Outage), short(f.Failovers.Behind))
-	t := newTable("STAGE", "DOUBLE HOLDS|right", "90 % INTERVAL", "FIRST HOLDER IS TOLD|wrap", "NEVER HEARS OF IT|wrap")
-	for _, s := range f.Stages {
-		l := s.Failovers
-		t.Row(s.Name, forecast.Number(l.Count.Mean), forecast.Number(l.Count.Low)+" to "+forecast.Number(l.Count.High), forecast.Number(l.Told), forecast.Number(l.Untold))
-	}
-	fmt.Fprint(out, t.Render(env.screen(), env.ink()))
+	next.Lines = append(next.Lines, "See where the migration stands, and its next step.", nextOf(match),
+		"Watch at the busy hours too. The longer it is watched, the narrower the interval.", "lockmigrate observe --for 10m"+matchFlags(match)+" --profile fleet.json")
+	r.add(next)
+	return r
 }

@@ -3,11 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
-	_ "embed"
 	"errors"
 	"fmt"
-	"html/template"
-	"io"
 	"math"
 	"math/rand/v2"
 	"slices"
@@ -18,7 +15,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
-	"github.com/lockmigrate/lockmigrate/internal/operate/page"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
@@ -149,11 +145,11 @@ func runRehearsal(ctx context.Context, env *environment, end *endpoint.Endpoint,
 	}
 	status.Clear()
 	if flags.html != "" && len(out.Acts) > 0 {
-		if err := writeFile(flags.html, out.writePage); err != nil {
+		if err := writeFile(flags.html, out.report(env).write); err != nil {
 			return err
 		}
 	}
-	if printed := env.print(out, func(b *strings.Builder) { out.text(b, env) }); printed != nil {
+	if printed := env.print(out, func(b *strings.Builder) { out.report(env).print(b, env) }); printed != nil {
 		return printed
 	}
 	if err != nil {
@@ -270,59 +266,65 @@ func keysOf(c *sim.Client) func() string {
 	}
 }
 
-func (r *rehearsal) text(b *strings.Builder, env *environment) {
-	fmt.Fprintf(b, "rehearsal of %s on %s: %s, %d of them old, %g times as fast\n\n", r.Profile, r.Server, counted(int64(r.Clients), "client"), r.Old, r.Speed)
-	t := newTable("ACT", "STAGE", "TURNS/S|right", "OVERLAPS|right", "FORECAST", "WAIT P50|right", "P95|right", "HAND-OVER|right",
-		"SERVER/TURN|right", "STEP TOOK|right")
+// report is a rehearsal beside its forecast.
+func (r *rehearsal) report(env *environment) *report {
+	out := &report{Title: "Rehearsal of a migration"}
+	out.add(part{Lines: []string{fmt.Sprintf("rehearsal of %s on %s: %s, %d of them old, %g times as fast", r.Profile, r.Server, counted(int64(r.Clients), "client"), r.Old, r.Speed)}})
+	acts := newTable("ACT", "STAGE", "TURNS/S|right", "OVERLAPS|right", "FORECAST", "WAIT P50|right", "P95|right", "HAND-OVER|right", "SERVER/TURN|right", "STEP TOOK|right")
+	steps := newTable("ACT", "WHAT", "COMMAND", "TURNS|right", "LONGEST WAIT|right", "MEMORY|right", "TOLD OF A LOSS|right")
+	var notes []string
 	for _, a := range r.Acts {
-		t.Row(a.Name, a.Stage, fmt.Sprintf("%.1f", float64(a.Turns)/a.Seconds), env.ink().Count(int64(a.Overlaps)), a.Expected(), written(a.Waits.P50), written(a.Waits.P95), a.HandedOver(), a.Server(), written(a.MoveMS))
-	}
-	b.WriteString(t.Render(env.screen(), env.ink()))
-	b.WriteByte('\n')
-	for _, a := range r.Acts {
-		if a.WithMembers > 0 && a.Old > 0 && a.Stage != stages.Legacy.String() {
-			fmt.Fprintf(b, "%s: %d times a member was one of the two: what old clients do to each other, by their clocks or blind deletes, frees a member's key too\n", a.Name, a.WithMembers)
+		acts.Row(a.Name, a.Stage, fmt.Sprintf("%.1f", float64(a.Turns)/a.Seconds), env.ink().Count(int64(a.Overlaps)), a.expected(), written(a.Waits.P50), written(a.Waits.P95), a.handedOver(), a.server(), written(a.MoveMS))
+		memory := "-"
+		if a.MemoryBytes != nil {
+			memory = fmt.Sprintf("%.1f MiB", float64(*a.MemoryBytes)/(1<<20))
 		}
-		failures(b, a.Act)
+		steps.Row(a.Name, a.What, a.Command, r.rate(a), written(a.Waits.Max), memory, fmt.Sprint(a.Lost))
+		if a.WithMembers > 0 && a.Old > 0 && a.Stage != stages.Legacy.String() {
+			notes = append(notes, fmt.Sprintf("%s: %d times a member was one of the two: what old clients do to each other, by their clocks or blind deletes, frees a member's key too", a.Name, a.WithMembers))
+		}
+		notes = append(notes, failures(a.Act)...)
 	}
 	if n := len(r.Acts); n >= 6 {
-		fmt.Fprintf(b, "the way back from modern to the bridge took %s\n", written(r.Acts[5].MoveMS))
+		notes = append(notes, fmt.Sprintf("the way back from modern to the bridge took %s", written(r.Acts[5].MoveMS)))
 	}
 	if !r.Whole {
-		b.WriteString(env.ink().Warn("(not played to the end)") + "\n")
+		notes = append(notes, "(not played to the end)")
 	}
-	b.WriteString("not rehearsed:\n")
-	for _, n := range r.NotDone {
-		fmt.Fprintf(b, "  - %s\n", n)
-	}
+	out.add(part{Table: acts})
+	out.add(part{Lines: notes})
+	out.add(part{Head: "how one gets there; turns beside those of the first act", Table: steps, page: true})
+	out.add(part{Head: "not rehearsed", Lines: r.NotDone})
+	out.add(part{Head: "what to do next", Lines: []string{"See where the migration stands, and its next step.", "lockmigrate next --profile " + r.Profile}, page: true})
+	return out
 }
 
-// Expected is the forecast of an act in words.
-func (a *rehearsedAct) Expected() string {
+// expected is the forecast of an act in words.
+func (a *rehearsedAct) expected() string {
 	if a.Forecast == nil {
 		return "-"
 	}
 	return forecast.Number(a.Forecast.Mean) + " (" + forecast.Number(a.Forecast.Low) + " to " + forecast.Number(a.Forecast.High) + ")"
 }
 
-// HandedOver is the middle hand-over, or that nobody waited.
-func (a *rehearsedAct) HandedOver() string {
+// handedOver is the middle hand-over, or that nobody waited.
+func (a *rehearsedAct) handedOver() string {
 	if a.Handovers.N == 0 {
 		return "-"
 	}
 	return written(a.Handovers.P50)
 }
 
-// Server is the server's time for a turn.
-func (a *rehearsedAct) Server() string {
+// server is the server's time for a turn.
+func (a *rehearsedAct) server() string {
 	if a.ServerUS == nil {
 		return "-"
 	}
 	return fmt.Sprintf("%.0f us", *a.ServerUS)
 }
 
-// Rate is turns a second beside those of the first act, in per cent.
-func (r *rehearsal) Rate(a rehearsedAct) string {
+// rate is turns a second beside those of the first act, in per cent.
+func (r *rehearsal) rate(a rehearsedAct) string {
 	first := float64(r.Acts[0].Turns) / r.Acts[0].Seconds
 	if first == 0 {
 		return "-"
@@ -335,26 +337,4 @@ func written(ms fleet.Millis) string {
 		return span(float64(ms))
 	}
 	return fmt.Sprintf("%.2g ms", float64(ms))
-}
-
-//go:embed rehearse.html
-var rehearsalLayout string
-
-func (r *rehearsal) writePage(w io.Writer) error {
-	t, err := page.Report(rehearsalLayout, template.FuncMap{
-		"ms": written, "rate": func(a rehearsedAct) string { return fmt.Sprintf("%.1f", float64(a.Turns)/a.Seconds) },
-		"beside": r.Rate, "mib": func(n *int64) string {
-			if n == nil {
-				return "-"
-			}
-			return fmt.Sprintf("%.1f MiB", float64(*n)/(1<<20))
-		},
-	})
-	if err != nil {
-		return err
-	}
-	return t.Execute(w, struct {
-		*rehearsal
-		Style template.CSS
-	}{r, page.ReportStyle()})
 }

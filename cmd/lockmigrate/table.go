@@ -10,16 +10,16 @@ import (
 
 // column is one column of a table.
 type column struct {
-	head  string // where no column has one, the table has no heading
-	right bool   // numbers end at the right
+	Head  string // where no column has one, the table has no heading
+	Right bool   // numbers end at the right
 	wrap  bool   // is broken between words where the table is wider than the screen
 	spare bool   // is left out where the table is too wide even then; the table says so
 }
 
 // textTable lays out rows in columns. It is not safe for concurrent use.
 type textTable struct {
-	columns []column
-	rows    [][]string
+	Columns []column
+	Rows    [][]string
 }
 
 // newTable returns a table without rows. A column is its heading, and behind | what it is: "TURNS|right spare".
@@ -27,20 +27,25 @@ func newTable(columns ...string) *textTable {
 	t := &textTable{}
 	for _, c := range columns {
 		head, how, _ := strings.Cut(c, "|")
-		t.columns = append(t.columns, column{head, strings.Contains(how, "right"), strings.Contains(how, "wrap"), strings.Contains(how, "spare")})
+		t.Columns = append(t.Columns, column{head, strings.Contains(how, "right"), strings.Contains(how, "wrap"), strings.Contains(how, "spare")})
 	}
 	return t
 }
 
 // Row adds a row: one cell for each column.
-func (t *textTable) Row(cells ...string) { t.rows = append(t.rows, cells) }
+func (t *textTable) Row(cells ...string) { t.Rows = append(t.Rows, cells) }
+
+// Headed tells that a column has a heading.
+func (t *textTable) Headed() bool {
+	return slices.ContainsFunc(t.Columns, func(c column) bool { return c.Head != "" })
+}
 
 // gap is the room between columns.
 const gap = 2
 
 // Render lays the table out for a screen of that many columns. 0 is a file or pipe: nothing is broken or left out.
 func (t *textTable) Render(width int, ink palette) string {
-	shown := make([]int, len(t.columns))
+	shown := make([]int, len(t.Columns))
 	for i := range shown {
 		shown[i] = i
 	}
@@ -48,14 +53,14 @@ func (t *textTable) Render(width int, ink palette) string {
 	widths := t.fit(shown, width)
 	for widths == nil { // the rightmost spare column goes
 		at := len(shown) - 1
-		for at >= 0 && !t.columns[shown[at]].spare {
+		for at >= 0 && !t.Columns[shown[at]].spare {
 			at--
 		}
 		if at < 0 {
 			widths = t.natural(shown)
 			break
 		}
-		without = append([]string{t.columns[shown[at]].head}, without...)
+		without = append([]string{t.Columns[shown[at]].Head}, without...)
 		shown = append(shown[:at:at], shown[at+1:]...)
 		widths = t.fit(shown, width)
 	}
@@ -70,8 +75,8 @@ func (t *textTable) Render(width int, ink palette) string {
 func (t *textTable) natural(shown []int) []int {
 	widths := make([]int, len(shown))
 	for i, c := range shown {
-		widths[i] = text.LongestLineLen(t.columns[c].head)
-		for _, row := range t.rows {
+		widths[i] = text.LongestLineLen(t.Columns[c].Head)
+		for _, row := range t.Rows {
 			widths[i] = max(widths[i], text.LongestLineLen(row[c]))
 		}
 	}
@@ -90,14 +95,14 @@ func (t *textTable) fit(shown []int, width int) []int {
 	}
 	least := narrowest
 	for _, c := range shown {
-		if t.columns[c].spare {
+		if t.Columns[c].spare {
 			least = comfortable
 		}
 	}
 	for width > 0 && over > 0 {
 		widest := -1
 		for i, c := range shown {
-			if t.columns[c].wrap && widths[i] > least && (widest < 0 || widths[i] > widths[widest]) {
+			if t.Columns[c].wrap && widths[i] > least && (widest < 0 || widths[i] > widths[widest]) {
 				widest = i
 			}
 		}
@@ -122,17 +127,17 @@ func (t *textTable) draw(shown, widths []int, ink palette) string {
 	head := make(table.Row, len(shown))
 	for i, c := range shown {
 		align := text.AlignLeft
-		if t.columns[c].right {
+		if t.Columns[c].Right {
 			align = text.AlignRight
 		}
 		configs[i] = table.ColumnConfig{Number: i + 1, Align: align, AlignHeader: align, WidthMin: widths[i], WidthMax: widths[i], WidthMaxEnforcer: text.WrapSoft}
-		head[i] = ink.Head(t.columns[c].head)
+		head[i] = ink.Head(t.Columns[c].Head)
 	}
 	w.SetColumnConfigs(configs)
-	if slices.ContainsFunc(t.columns, func(c column) bool { return c.head != "" }) {
+	if t.Headed() {
 		w.AppendHeader(head)
 	}
-	for _, row := range t.rows {
+	for _, row := range t.Rows {
 		cells := make(table.Row, len(shown))
 		for i, c := range shown {
 			cells[i] = row[c]

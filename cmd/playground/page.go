@@ -8,7 +8,7 @@ import (
 	"html/template"
 	"io"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/page"
+	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 )
 
 //go:embed page.html
@@ -25,6 +25,6 @@ var sheet = template.Must(template.New("playground").Parse(html))
 // writePage writes one file, which loads nothing. Program is the gzipped WebAssembly, exec Go's wasm_exec.js.
 func writePage(out io.Writer, program []byte, exec string) error {
 	return sheet.Execute(out, map[string]any{
-		"Style": page.Style() + template.CSS(style), "Exec": template.JS(exec), "Script": template.JS(script), "Wasm": template.JSStr(base64.StdEncoding.EncodeToString(program)),
+		"Style": serve.Style() + template.CSS(style), "Exec": template.JS(exec), "Script": template.JS(script), "Wasm": template.JSStr(base64.StdEncoding.EncodeToString(program)),
 	})
 }

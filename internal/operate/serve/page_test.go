@@ -85,7 +85,7 @@ func get(t *testing.T, url string, change func(*http.Request)) (int, string, htt
 
 func TestHandler(t *testing.T) {
 	url := start(t, "")
-	for path, want := range map[string]string{"/": "<title>lockmigrate</title>", "/page.css": "prefers-color-scheme", "/style.css": ".tiles", "/charts.js": "var uPlot", "/app.js": "textContent", "/api/state": `"stage":"bridge"`, "/metrics": `lockmigrate_stage{namespace="orders",stage="bridge"} 1`} {
+	for path, want := range map[string]string{"/": "<title>lockmigrate</title>", "/page.css": "prefers-color-scheme", "/style.css": ".tiles", "/uplot/uPlot.iife.min.js": "var uPlot", "/charts.js": "new uPlot", "/app.js": "textContent", "/api/state": `"stage":"bridge"`, "/metrics": `lockmigrate_stage{namespace="orders",stage="bridge"} 1`} {
 		code, body, head := get(t, url+path, nil)
 		assert.Equal(t, 200, code, path)
 		assert.Contains(t, body, want, path)

@@ -7,19 +7,25 @@ import (
 	"embed"
 	"encoding/json"
 	"errors"
-	"io"
+	"html/template"
 	"io/fs"
 	"net"
 	"net/http"
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/lockmigrate/lockmigrate/internal/operate/page"
 )
 
 //go:embed assets
 var assets embed.FS
+
+//go:embed assets/page.css
+var style template.CSS
+
+// Style is the sheet of every page and report, for light and dark, screen and phone. It defines the colours as variables: --bg, --card, --ink,
+// --dim, --line, --link, --good, --warn, --bad, and one for each kind of client. A table of class "stack" becomes a list on a phone: its head
+// goes, and each cell shows its data-label.
+func Style() template.CSS { return style }
 
 // Handler serves the page, the API and the metrics. With a token every request needs it: as a bearer token,
 // or once as ?token=, which then becomes a cookie. Hosts are the names that the page may be addressed by
@@ -31,22 +37,12 @@ func Handler(state func() State, token string, hosts []string) http.Handler {
 		panic(err) // embedded at build time: a missing folder is a programming error
 	}
 	mux.Handle("GET /", http.FileServerFS(files))
-	charts, chartScript := page.Charts()
-	mux.HandleFunc("GET /page.css", text(string(page.Style())+"\n"+string(charts), "text/css; charset=utf-8"))
-	mux.HandleFunc("GET /charts.js", text(string(chartScript), "text/javascript; charset=utf-8"))
 	mux.HandleFunc("GET /api/state", func(w http.ResponseWriter, _ *http.Request) {
 		w.Header().Set("Content-Type", "application/json")
 		_ = json.NewEncoder(w).Encode(state())
 	})
 	mux.Handle("GET /metrics", metrics(state))
 	return guarded(mux, token, hosts)
-}
-
-func text(content, kind string) http.HandlerFunc {
-	return func(w http.ResponseWriter, _ *http.Request) {
-		w.Header().Set("Content-Type", kind)
-		_, _ = io.WriteString(w, content)
-	}
 }
 
 const cookieName = "lockmigrate"
