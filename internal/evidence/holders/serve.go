@@ -22,16 +22,21 @@ import (
 	"github.com/lockmigrate/lockmigrate/pool/rawconn"
 )
 
+// Held is a lock that a Taker holds.
+type Held struct {
+	Release func(context.Context) error
+	Lock    lockmigrate.Lock // it knows its deadline, and tells of a loss; nil: there is no more than a release
+}
+
 // Taker is a Go lock as the line protocol of the holders needs it.
 type Taker interface {
-	// Acquire returns a function that gives the lock back. An error that matches ErrBusy says that another holds the lock;
-	// turns try again then, and count no error.
-	Acquire(ctx context.Context, key string) (release func(context.Context) error, err error)
+	// Acquire takes the lock. An error that matches ErrBusy says that another holds it; turns try again then, and count no error.
+	Acquire(ctx context.Context, key string) (Held, error)
 }
 
 // TakerOf makes a Taker of a Locker's Acquire.
-func TakerOf(acquire func(context.Context, string) (lockmigrate.Lock, error)) LockTaker {
-	return LockTaker{acquire}
+func TakerOf(acquire func(context.Context, string) (lockmigrate.Lock, error)) Taker {
+	return taker(acquire)
 }
 
 // Of is the Taker of a new Locker, or why there is none.
@@ -42,32 +47,19 @@ func Of(locker lockmigrate.Locker, err error) (Taker, error) {
 	return TakerOf(locker.Acquire), nil
 }
 
-// LockTaker is the Taker of a Locker. The events of its turns have their deadlines.
-type LockTaker struct {
-	acquire func(context.Context, string) (lockmigrate.Lock, error)
-}
+type taker func(context.Context, string) (lockmigrate.Lock, error)
 
-// Acquire implements Taker.
-func (t LockTaker) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
-	lock, err := t.acquire(ctx, key)
+func (t taker) Acquire(ctx context.Context, key string) (Held, error) {
+	lock, err := t(ctx, key)
 	if err != nil {
-		return nil, err
+		return Held{}, err
 	}
-	return lock.Release, nil
-}
-
-func (t LockTaker) lock(ctx context.Context, key string) (lockmigrate.Lock, error) {
-	return t.acquire(ctx, key)
-}
-
-// knowing is a LockTaker, or what embeds one: its locks know their deadlines, and tell of a loss.
-type knowing interface {
-	lock(ctx context.Context, key string) (lockmigrate.Lock, error)
+	return Held{lock.Release, lock}, nil
 }
 
 // Trier is a Taker that has one attempt without a wait, the command `try`, and tells by ErrBusy what is no error of the lock.
 type Trier interface {
-	TryAcquire(ctx context.Context, key string) (release func(context.Context) error, err error)
+	TryAcquire(ctx context.Context, key string) (Held, error)
 }
 
 // Clocked is a Taker whose wall clock can be moved, the command `clock`.
@@ -138,7 +130,7 @@ type server struct {
 	taker   Taker
 	id      string
 	referee *redis.Pool
-	held    map[string]func(context.Context) error
+	held    map[string]Held
 	out     sync.Mutex
 	stopped atomic.Bool
 	turning sync.WaitGroup
@@ -169,7 +161,7 @@ func serve(kind string, maker Maker, url string, words []string) error {
 	if err != nil {
 		return err
 	}
-	s := &server{taker: taker, id: args["id"], referee: referee, held: map[string]func(context.Context) error{}}
+	s := &server{taker: taker, id: args["id"], referee: referee, held: map[string]Held{}}
 	s.long, s.pause = Millis(args, "long", 0), Millis(args, "pause", 0)
 	s.rarely, _ = strconv.Atoi(args["rarely"])
 	s.say(Event{Event: "ready", Kind: kind, Version: "go", PID: os.Getpid(), ID: s.id})
@@ -237,9 +229,9 @@ func (s *server) clock(word string) {
 	}
 }
 
-func (s *server) acquire(op, key string, take func(context.Context, string) (func(context.Context) error, error)) {
+func (s *server) acquire(op, key string, take func(context.Context, string) (Held, error)) {
 	began := time.Now()
-	release, err := take(context.Background(), key)
+	held, err := take(context.Background(), key)
 	if _, tells := s.taker.(Trier); tells && err != nil && !errors.Is(err, ErrBusy) {
 		s.say(Event{Event: "error", Op: op, Class: fmt.Sprintf("%T", err), Key: key, Message: err.Error()})
 		return
@@ -248,16 +240,16 @@ func (s *server) acquire(op, key string, take func(context.Context, string) (fun
 		s.say(Event{Event: "busy", Key: key, Message: err.Error(), WaitedMS: millis(began)})
 		return
 	}
-	s.held[key] = release
+	s.held[key] = held
 	s.say(Event{Event: "acquired", Key: key, WaitedMS: millis(began)})
 }
 
 func (s *server) release(key string) {
-	release, held := s.held[key]
+	held, ok := s.held[key]
 	err := errors.New("not held")
-	if held {
+	if ok {
 		delete(s.held, key)
-		err = release(context.Background())
+		err = held.Release(context.Background())
 	}
 	if err != nil {
 		s.say(Event{Event: "error", Op: "release", Key: key, Message: err.Error()})
@@ -275,7 +267,7 @@ func (s *server) turns(keys []string, referee string, n int, hold time.Duration)
 			time.Sleep(rand.N(2 * s.pause))
 		}
 		key, began := keys[rand.IntN(len(keys))], time.Now()
-		release, lock, err := s.take(key)
+		held, err := s.taker.Acquire(context.Background(), key)
 		if errors.Is(err, ErrBusy) {
 			continue
 		}
@@ -293,8 +285,8 @@ func (s *server) turns(keys []string, referee string, n int, hold time.Duration)
 		if turn.Long = s.rarely > 0 && rand.IntN(s.rarely) == 0; turn.Long {
 			work = s.long
 		}
-		if err = s.critical(lock, strings.ReplaceAll(referee, "*", key), &turn, work); err == nil {
-			err = release(context.Background())
+		if err = s.critical(held.Lock, strings.ReplaceAll(referee, "*", key), &turn, work); err == nil {
+			err = held.Release(context.Background())
 		}
 		turn.ended(err)
 		if err != nil {
@@ -308,19 +300,6 @@ func (s *server) turns(keys []string, referee string, n int, hold time.Duration)
 		}
 		s.say(turn)
 	}
-}
-
-// take acquires the lock. It is nil where the taker has only its release.
-func (s *server) take(key string) (release func(context.Context) error, lock lockmigrate.Lock, err error) {
-	taker, ok := s.taker.(knowing)
-	if !ok {
-		release, err = s.taker.Acquire(context.Background(), key)
-		return release, nil, err
-	}
-	if lock, err = taker.lock(context.Background(), key); err != nil {
-		return nil, nil, err
-	}
-	return lock.Release, lock, nil
 }
 
 // ended notes the end of a turn, and what its lock said of itself.

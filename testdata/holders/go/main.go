@@ -24,7 +24,7 @@ func main() {
 }
 
 // trial is one attempt; it returns holders.ErrBusy when another holds the lock.
-type trial func(ctx context.Context, key string) (release func(context.Context) error, err error)
+type trial func(ctx context.Context, key string) (holders.Held, error)
 
 // waiting makes a Taker of one attempt: it tries again after each poll until the wait is over.
 type waiting struct {
@@ -32,16 +32,16 @@ type waiting struct {
 	wait, poll time.Duration
 }
 
-func (w waiting) TryAcquire(ctx context.Context, key string) (func(context.Context) error, error) {
+func (w waiting) TryAcquire(ctx context.Context, key string) (holders.Held, error) {
 	return w.try(ctx, key)
 }
 
-func (w waiting) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+func (w waiting) Acquire(ctx context.Context, key string) (holders.Held, error) {
 	end := time.Now().Add(w.wait)
 	for {
-		release, err := w.try(ctx, key)
+		held, err := w.try(ctx, key)
 		if !errors.Is(err, holders.ErrBusy) || !time.Now().Before(end) {
-			return release, err
+			return held, err
 		}
 		time.Sleep(w.poll)
 	}
@@ -65,12 +65,12 @@ func newMachinery(_ *redigo.Pool, args map[string]string) (holders.Taker, error)
 	}
 	lock := machinery.New(&config.Config{}, []string{host}, db, 1)
 	lease := holders.Millis(args, "lease", time.Minute)
-	return newWaiting(args, func(_ context.Context, key string) (func(context.Context) error, error) {
+	return newWaiting(args, func(_ context.Context, key string) (holders.Held, error) {
 		err := lock.Lock(key, time.Now().Add(lease).UnixNano())
 		if errors.Is(err, machinery.ErrRedisLockFailed) || errors.Is(err, redis.Nil) {
-			return nil, fmt.Errorf("%w: %w", holders.ErrBusy, err) // redis.Nil: the key went between SET NX and GET
+			return holders.Held{}, fmt.Errorf("%w: %w", holders.ErrBusy, err) // redis.Nil: the key went between SET NX and GET
 		}
-		return func(context.Context) error { return nil }, err
+		return holders.Held{Release: func(context.Context) error { return nil }}, err
 	}), nil
 }
 
@@ -98,33 +98,33 @@ func (s *setNX) Clock(offset time.Duration) { s.offset.Store(int64(offset)) }
 
 func (s *setNX) now() int64 { return time.Now().Add(time.Duration(s.offset.Load())).UnixMilli() }
 
-func (s *setNX) try(ctx context.Context, key string) (func(context.Context) error, error) {
-	release := func(ctx context.Context) error { return s.client.Del(ctx, key).Err() }
+func (s *setNX) try(ctx context.Context, key string) (holders.Held, error) {
+	held := holders.Held{Release: func(ctx context.Context) error { return s.client.Del(ctx, key).Err() }}
 	expires := s.now() + s.lease.Milliseconds() + 1
 	won, err := s.client.SetNX(ctx, key, expires, 0).Result()
 	if won || err != nil {
-		return release, err
+		return held, err
 	}
 	current, err := s.client.Get(ctx, key).Result()
 	if errors.Is(err, redis.Nil) {
-		return nil, holders.ErrBusy
+		return holders.Held{}, holders.ErrBusy
 	}
 	if err != nil {
-		return nil, err
+		return holders.Held{}, err
 	}
 	until, err := strconv.ParseInt(current, 10, 64)
 	if err != nil {
-		return nil, err
+		return holders.Held{}, err
 	}
 	if until >= s.now() {
-		return nil, holders.ErrBusy
+		return holders.Held{}, holders.ErrBusy
 	}
 	old, err := s.client.GetSet(ctx, key, expires).Result()
 	if err != nil && !errors.Is(err, redis.Nil) {
-		return nil, err
+		return holders.Held{}, err
 	}
 	if old != current {
-		return nil, holders.ErrBusy
+		return holders.Held{}, holders.ErrBusy
 	}
-	return release, nil
+	return held, nil
 }

@@ -81,17 +81,17 @@ func poolOf(single *redis.Pool, args map[string]string) (pool, error) {
 // what may be another's.
 type bug struct{ pool *redis.Pool }
 
-func (b bug) Acquire(ctx context.Context, key string) (func(context.Context) error, error) {
+func (b bug) Acquire(ctx context.Context, key string) (holders.Held, error) {
 	for {
 		_, err := redis.String(b.do("SET", key, "6000000000000000001", "NX", "PX", 100))
 		if err == nil {
-			return func(context.Context) error {
+			return holders.Held{Release: func(context.Context) error {
 				_, err := b.do("DEL", key)
 				return err
-			}, nil
+			}}, nil
 		}
 		if !errors.Is(err, redis.ErrNil) {
-			return nil, err
+			return holders.Held{}, err
 		}
 		time.Sleep(2 * time.Millisecond) // the bug's poll
 	}
