@@ -220,10 +220,11 @@ func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]fleet.
 		if lease < time.Second { // a machine's own delays are not scaled, and no sidecar has a shorter one
 			return nil, record, usageError("give a lower --speed", "a lease of %v, %g times as fast, is less than a second", c.Lease, flags.speed)
 		}
+		keys := sim.NewGenerator(rand.Uint64(), 0)
 		one := fleet.Client{
 			Go:     c.Scheme != model.Legacy,
 			Old:    fleet.Old{Dialect: c.Dialect, Release: c.Release, Lease: lease, Poll: max(scaled(c.Poll), time.Millisecond), Offset: scaled(c.Offset)},
-			Worker: fleet.Worker{Name: c.Name, Dies: func() bool { return rand.Float64() < float64(c.Dies)/1e6 }, Key: keysOf(c), Hold: draw(c.Hold), Think: draw(c.Think)},
+			Worker: fleet.Worker{Name: c.Name, Dies: func() bool { return rand.Float64() < float64(c.Dies)/1e6 }, Key: func() string { return c.DrawKey(&keys) }, Hold: draw(c.Hold), Think: draw(c.Think)},
 		}
 		if i >= len(f.Clients) {
 			one.Name = fmt.Sprintf("%s+%d", c.Name, i/len(f.Clients))
@@ -245,25 +246,6 @@ func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]fleet.
 		return nil, record, usageError("give a lower --speed", "%g times as fast the fleet has no bridge: %w", flags.speed, err)
 	}
 	return all, record, nil
-}
-
-// keysOf draws the key of a client's next turn.
-func keysOf(c *sim.Client) func() string {
-	sets := c.Keys
-	if len(sets) == 0 {
-		sets = []sim.KeySet{{Prefix: c.Key, Count: 1}}
-	}
-	sum := 0
-	for _, s := range sets {
-		sum += int(max(s.Weight, 1))
-	}
-	return func() string {
-		of := 0
-		for at := rand.IntN(sum); at >= int(max(sets[of].Weight, 1)); of++ {
-			at -= int(max(sets[of].Weight, 1))
-		}
-		return fmt.Sprintf("%s%d", sets[of].Prefix, rand.IntN(max(sets[of].Count, 1)))
-	}
 }
 
 // report is a rehearsal beside its forecast.

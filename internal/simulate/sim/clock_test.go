@@ -7,6 +7,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 func TestClock(t *testing.T) {
@@ -67,4 +68,18 @@ func TestTheServersClockDrifts(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, overlaps, new(World).Run(&s.Fleet, 1).Overlaps, faults)
 	}
+}
+
+// TestDrawsKeysByTheirWeight: a set's weight is that of each of its keys.
+func TestDrawsKeysByTheirWeight(t *testing.T) {
+	g, drawn := NewGenerator(1, 2), map[string]int{}
+	c := Client{Keys: []KeySet{{Prefix: "many:", Count: 100}, {Prefix: "one:", Count: 1, Weight: 300}}}
+	for range 40_000 {
+		drawn[c.DrawKey(&g)]++
+	}
+	require.Len(t, drawn, 101)
+	require.InDelta(t, 30_000, drawn["one:0"], 500)
+	require.InDelta(t, 100, drawn["many:99"], 60)
+	c = Client{Member: model.Member{Key: "orders"}}
+	require.Equal(t, "orders", c.DrawKey(&g))
 }

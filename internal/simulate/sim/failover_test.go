@@ -115,25 +115,12 @@ func TestAFailoverLosesTheLastMoments(t *testing.T) {
 
 // smallFleet is 40 clients of a service on 20 keys of 4 masters, so that they meet. A client takes a lock about once a second, and crashes.
 func smallFleet(scheme model.Scheme) *Fleet {
-	f := &Fleet{Until: 30 * time.Second, Masters: 4, Network: legacyFleet(1).Network}
-	for i := range 40 {
-		c := Client{
-			Member: model.Member{
-				Name: fmt.Sprint("s-", i), Scheme: scheme, Dialect: protocol.JedisMS,
-				Lease: 30 * time.Second, Poll: 100 * time.Millisecond, Patience: time.Hour,
-			},
-			Keys:  []KeySet{{Prefix: "order-0:", Count: 20}},
-			Hold:  Uniform(5*time.Millisecond, 100*time.Millisecond),
-			Think: Uniform(500*time.Millisecond, 1400*time.Millisecond),
-			First: Uniform(0, time.Second),
-			Chaos: Chaos{CrashEvery: Uniform(5*time.Second, 20*time.Second), Restart: Fixed(time.Second)},
-		}
-		if !scheme.Old() {
-			c.Queue, c.Member.Fence, c.Renew, c.Settle, c.Grace, c.Yield = true, "fence", 10*time.Second, 50*time.Millisecond, time.Second, 300*time.Millisecond
-		}
-		f.Clients = append(f.Clients, c)
+	tokens := ""
+	if !scheme.Old() {
+		tokens = " queue fence renew=10s settle=50ms grace=1s yield=300ms"
 	}
-	return f
+	return parsed("run 30s\nmasters 4\nnetwork 100us/200us/1ms/5ms\nclient s-* " + scheme.String() + " count=40 keys=order-0:*20 lease=30s hold=5ms..100ms think=500ms..1400ms" +
+		" first=0s..1s crash-every=5s..20s restart=1s" + tokens)
 }
 
 func TestAnyNumberOfCoresIsOneResult(t *testing.T) {

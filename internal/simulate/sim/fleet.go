@@ -44,7 +44,7 @@ type Client struct {
 	Keys []KeySet
 }
 
-// KeySet is Count keys of one kind: Prefix and a number from 0. Clients that name the same Prefix share its keys.
+// KeySet is Count keys of one kind: Prefix and a number from 0. Clients that name the same Prefix share its keys. Count 0 is one key, Prefix.
 type KeySet struct {
 	Prefix string
 	Count  int

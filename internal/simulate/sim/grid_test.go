@@ -2,6 +2,7 @@ package sim
 
 import (
 	"context"
+	"fmt"
 	"runtime"
 	"testing"
 	"time"
@@ -9,8 +10,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // TestBoundary finds where each scheme breaks without being told, and compares it with the closed
@@ -120,24 +119,17 @@ func BenchmarkTenThousandCells(b *testing.B) {
 	b.ReportMetric(float64(ops)/b.Elapsed().Seconds(), "ops/s")
 }
 
-func legacyFleet(n int) *Fleet {
-	f := &Fleet{Until: time.Minute, Network: Network{
-		Request: Spread(100*time.Microsecond, 200*time.Microsecond, time.Millisecond, 5*time.Millisecond),
-		Reply:   Spread(100*time.Microsecond, 200*time.Microsecond, time.Millisecond, 5*time.Millisecond),
-		Timeout: time.Second,
-	}}
-	for i := 0; i < n; i++ {
-		f.Clients = append(f.Clients, Client{
-			Member: model.Member{
-				Name: string(rune('a' + i)), Scheme: model.Legacy, Dialect: protocol.JedisMS, Key: "orders",
-				Lease: 10 * time.Second, Poll: 100 * time.Millisecond, Patience: time.Hour,
-			},
-			Hold:  Uniform(50*time.Millisecond, 500*time.Millisecond),
-			Think: Uniform(0, 500*time.Millisecond),
-			First: Uniform(0, 500*time.Millisecond),
-		})
+// parsed is the fleet that a text describes.
+func parsed(text string) *Fleet {
+	s, err := Parse(text)
+	if err != nil {
+		panic(err)
 	}
-	return f
+	return &s.Fleet
+}
+
+func legacyFleet(n int) *Fleet {
+	return parsed(fmt.Sprintf("run 1m\nnetwork 100us/200us/1ms/5ms\nclient c-* legacy count=%d release=blind hold=50ms..500ms think=0s..500ms first=0s..500ms", n))
 }
 
 // BenchmarkSixClients is the documented scenario: six old clients near their server, the referee on.

@@ -15,8 +15,8 @@ import (
 type keyspace struct {
 	rooms    []room
 	byName   map[string]int32
-	sets     map[string]roomRange // of each set's rooms, by its prefix
-	habits   []habit              // of each client
+	sets     map[KeySet][]int32 // the rooms of each set
+	habits   []habit            // of each client
 	channels map[string][]int32
 }
 
@@ -34,12 +34,49 @@ type room struct {
 
 // Has tells whether a key is of the set.
 func (s KeySet) Has(key string) bool {
-	number, ok := strings.CutPrefix(key, s.Prefix)
-	n, err := strconv.Atoi(number)
-	return ok && err == nil && n >= 0 && n < s.Count && strconv.Itoa(n) == number
+	n, err := strconv.Atoi(strings.TrimPrefix(key, s.Prefix))
+	return err == nil && n >= 0 && n < s.Count && s.key(n) == key
 }
 
-type roomRange struct{ first, count int32 }
+// key is the n-th key of the set.
+func (s KeySet) key(n int) string {
+	if s.Count == 0 {
+		return s.Prefix
+	}
+	return s.Prefix + strconv.Itoa(n)
+}
+
+// weights are how often a key of the set is drawn, and all of them together.
+func (s KeySet) weights() (each, all uint64) {
+	each = uint64(max(s.Weight, 1))
+	return each, each * uint64(max(s.Count, 1))
+}
+
+// sets are what a client works on.
+func (c *Client) sets() []KeySet {
+	if len(c.Keys) == 0 {
+		return []KeySet{{Prefix: c.Key}}
+	}
+	return c.Keys
+}
+
+// DrawKey draws the key of a client's turn.
+func (c *Client) DrawKey(g *Generator) string {
+	sum := uint64(0)
+	for _, set := range c.sets() {
+		_, all := set.weights()
+		sum += all
+	}
+	at := g.Below(sum)
+	for _, set := range c.sets() {
+		each, all := set.weights()
+		if at < all {
+			return set.key(int(at / each))
+		}
+		at -= all
+	}
+	return ""
+}
 
 // habit is on which of a master's keys a client works, and with which share of its time.
 type habit struct {
@@ -47,28 +84,27 @@ type habit struct {
 	mine, all uint64 // the weight of its keys on this master, and of all its keys
 }
 
-// pick is a run of rooms that are drawn equally often.
+// pick are rooms that are drawn equally often.
 type pick struct {
 	upTo  uint64 // the weights of the picks before, and of this
 	each  uint64
-	room  int32
-	count int32
+	rooms []int32
 }
 
 // pick draws the room of a turn.
 func (h *habit) pick(g *Generator) int32 {
-	if len(h.picks) == 1 && h.picks[0].count == 1 {
-		return h.picks[0].room
+	if len(h.picks) == 1 && len(h.picks[0].rooms) == 1 {
+		return h.picks[0].rooms[0]
 	}
 	at, before := g.Below(h.mine), uint64(0)
 	for i := range h.picks {
 		p := &h.picks[i]
 		if at < p.upTo {
-			return p.room + int32((at-before)/p.each)
+			return p.rooms[(at-before)/p.each]
 		}
 		before = p.upTo
 	}
-	return h.picks[0].room
+	return h.picks[0].rooms[0]
 }
 
 // spread is how long a client is idle that has a part of its keys on this master: so long that its turns here are that
@@ -88,30 +124,24 @@ func (h *habit) spread(think, hold time.Duration) time.Duration {
 // layOut makes the rooms of one master and shows each client to its own.
 func (w *World) layOut(fleet *Fleet, master int) {
 	if w.byName == nil {
-		w.byName, w.sets, w.channels = map[string]int32{}, map[string]roomRange{}, map[string][]int32{}
+		w.byName, w.sets, w.channels = map[string]int32{}, map[KeySet][]int32{}, map[string][]int32{}
 	}
 	clear(w.byName)
 	clear(w.sets)
 	clear(w.channels)
 	w.rooms, w.habits = w.rooms[:0], w.habits[:0]
-	for i := range fleet.Clients { // the keys of sets first: a client may have one of them for its only key
-		for _, set := range fleet.Clients[i].Keys {
-			w.roomsOf(fleet, master, set)
-		}
-	}
 	for i := range fleet.Clients {
 		c := &fleet.Clients[i]
-		w.habits = append(w.habits, habit{})
-		h := &w.habits[i]
-		if len(c.Keys) == 0 {
-			h.all = 1
-			w.give(h, w.rooming(fleet, master, c.Key), 1)
+		var h habit
+		for _, set := range c.sets() {
+			each, all := set.weights()
+			h.all += all
+			if rooms := w.roomsOf(fleet, master, set); len(rooms) > 0 {
+				h.mine += each * uint64(len(rooms))
+				h.picks = append(h.picks, pick{h.mine, each, rooms})
+			}
 		}
-		for _, set := range c.Keys {
-			each := uint64(max(set.Weight, 1))
-			h.all += each * uint64(set.Count)
-			w.give(h, w.roomsOf(fleet, master, set), each)
-		}
+		w.habits = append(w.habits, h)
 		if h.mine > 0 && (c.Queue || c.Scheme == model.Sidecar) && !c.Polls {
 			s := model.NewSession(i, &c.Member)
 			w.channels[s.Channel()] = append(w.channels[s.Channel()], int32(i))
@@ -119,39 +149,20 @@ func (w *World) layOut(fleet *Fleet, master int) {
 	}
 }
 
-// give adds rooms to what a client works on.
-func (w *World) give(h *habit, s roomRange, each uint64) {
-	if s.count > 0 {
-		h.mine += each * uint64(s.count)
-		h.picks = append(h.picks, pick{upTo: h.mine, each: each, room: s.first, count: s.count})
-	}
-}
-
-// rooming is the room of one key, or none if it is on another master.
-func (w *World) rooming(fleet *Fleet, master int, key string) roomRange {
-	if r, ok := w.byName[key]; ok {
-		return roomRange{r, 1}
-	}
-	if masterOf(fleet, key) != master {
-		return roomRange{}
-	}
-	return roomRange{w.open(key), 1}
-}
-
 // roomsOf are the rooms of a set's keys on this master.
-func (w *World) roomsOf(fleet *Fleet, master int, set KeySet) roomRange {
-	if s, ok := w.sets[set.Prefix]; ok {
-		return s
+func (w *World) roomsOf(fleet *Fleet, master int, set KeySet) []int32 {
+	set.Weight = 0
+	rooms, known := w.sets[set]
+	if known {
+		return rooms
 	}
-	s := roomRange{first: int32(len(w.rooms))}
-	for n := range set.Count {
-		if key := set.Prefix + strconv.Itoa(n); masterOf(fleet, key) == master {
-			w.open(key)
+	for n := range max(set.Count, 1) {
+		if key := set.key(n); masterOf(fleet, key) == master {
+			rooms = append(rooms, w.open(key))
 		}
 	}
-	s.count = int32(len(w.rooms)) - s.first
-	w.sets[set.Prefix] = s
-	return s
+	w.sets[set] = rooms
+	return rooms
 }
 
 func masterOf(fleet *Fleet, key string) int {
@@ -161,8 +172,11 @@ func masterOf(fleet *Fleet, key string) int {
 	return protocol.Slot(key) * fleet.Masters / 16384
 }
 
-// open makes a key's room, in the memory of one of an earlier run if there is any.
+// open makes a key's room, unless it has one, in the memory of one of an earlier run if there is any.
 func (w *World) open(key string) int32 {
+	if r, ok := w.byName[key]; ok {
+		return r
+	}
 	n := len(w.rooms)
 	if n < cap(w.rooms) {
 		w.rooms = w.rooms[:n+1]

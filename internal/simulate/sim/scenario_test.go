@@ -1,4 +1,4 @@
-package sim_test
+package sim
 
 import (
 	"errors"
@@ -13,7 +13,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
-	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 var rewrite = flag.Bool("rewrite", false, "write what the runs show into testdata/scenarios")
@@ -22,16 +21,13 @@ var rewrite = flag.Bool("rewrite", false, "write what the runs show into testdat
 // that the documentation names. The race detector watches one run of each. The fleet of scale.txt takes seconds: it is left to a run that names Proofs.
 // `go test ./internal/simulate/sim -rewrite` writes them anew: read the difference.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("../../../testdata/scenarios/*.txt")
-	require.NoError(t, err)
-	require.NotEmpty(t, files)
-	var sum sim.Tally
-	for _, file := range files {
-		t.Run(filepath.Base(file), func(t *testing.T) {
-			if filepath.Base(file) == "scale.txt" {
+	var sum Tally
+	for name, s := range scenarios(t) {
+		t.Run(name, func(t *testing.T) {
+			if name == "scale.txt" {
 				redistest.Need(t, redistest.Proofs)
 			}
-			s := read(t, file)
+			file := "../../../testdata/scenarios/" + name
 			if redistest.Raced {
 				s.Seeds = 1
 			}
@@ -53,41 +49,47 @@ func TestScenarios(t *testing.T) {
 		})
 	}
 	t.Run("every hazard is shown", func(t *testing.T) {
-		for h := range sim.Hazards {
-			if h != sim.FenceDisorder { // which must never be
+		for h := range Hazards {
+			if h != FenceDisorder { // which must never be
 				require.Positive(t, sum.Hazards[h], "%s", h)
 			}
 		}
 	})
 }
 
-func read(t *testing.T, file string) *sim.Scenario {
-	t.Helper()
-	text, err := os.ReadFile(file)
+// scenarios reads every file under testdata/scenarios.
+func scenarios(t *testing.T) map[string]*Scenario {
+	files, err := filepath.Glob("../../../testdata/scenarios/*.txt")
 	require.NoError(t, err)
-	s, err := sim.Parse(string(text))
-	require.NoError(t, err, file)
-	return s
+	require.NotEmpty(t, files)
+	all := map[string]*Scenario{}
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		require.NoError(t, err)
+		all[filepath.Base(file)], err = Parse(string(text))
+		require.NoError(t, err, file)
+	}
+	return all
 }
 
 // run plays all seeds.
-func run(s *sim.Scenario) sim.Tally {
-	return sim.RunAll(&s.Fleet, s.Seed, max(s.Seeds, 1), nil).Tally
+func run(s *Scenario) Tally {
+	return RunAll(&s.Fleet, s.Seed, max(s.Seeds, 1), nil).Tally
 }
 
 // shown is a file as its runs show it: the counts that it expects, and below its rule the story of the first seed.
-func shown(text string, s *sim.Scenario, tally *sim.Tally) string {
+func shown(text string, s *Scenario, tally *Tally) string {
 	var b strings.Builder
 	for line := range strings.Lines(text) {
 		if words := strings.Fields(line); len(words) == 4 && words[0] == "expect" && words[2] == "=" {
-			n, _ := sim.Count(tally, words[1])
-			line = "expect " + sim.Expectation{What: words[1], Op: "=", N: n}.String() + "\n"
+			n, _ := Count(tally, words[1])
+			line = "expect " + Expectation{What: words[1], Op: "=", N: n}.String() + "\n"
 		}
 		b.WriteString(line)
 		if line != "----\n" {
 			continue
 		}
-		w := sim.World{Trace: func(r *sim.Record) {
+		w := World{Trace: func(r *Record) {
 			if line := s.Fleet.Line(r); line != "" {
 				b.WriteString(line + "\n")
 			}
@@ -101,7 +103,7 @@ func shown(text string, s *sim.Scenario, tally *sim.Tally) string {
 // TestOnlyTheShareLetsAPollerIn: without it, the fleet of old_poller.txt leaves the old client outside from the moment in
 // which two others wait. What it gets, ten seeds together, it gets before.
 func TestOnlyTheShareLetsAPollerIn(t *testing.T) {
-	s := read(t, "../../../testdata/scenarios/old_poller.txt")
+	s := scenarios(t)["old_poller.txt"]
 	for i := range s.Fleet.Clients {
 		s.Fleet.Clients[i].Share = 0
 	}
@@ -111,25 +113,45 @@ func TestOnlyTheShareLetsAPollerIn(t *testing.T) {
 }
 
 func TestFormatReadsBack(t *testing.T) {
-	files, _ := filepath.Glob("../../../testdata/scenarios/*.txt")
-	for _, file := range files {
-		s := read(t, file)
+	for file, s := range scenarios(t) {
 		written, began := s.Format(), time.Now()
-		again, err := sim.Parse(written)
+		again, err := Parse(written)
 		require.NoError(t, err, "%s:\n%s", file, written)
 		require.Less(t, time.Since(began), 5*time.Second, "%s: 10,000 lines take 20 ms", file) // 16 s when each line looked at all names
 		require.Equal(t, s, again, file)
 	}
 }
 
+// TestShrinksAPlan: a scenario of turns and delays is a plan already: recording it would lose what it says.
+func TestShrinksAPlan(t *testing.T) {
+	shrunk := 0
+	for file, s := range scenarios(t) {
+		if s.Fleet.Plan == nil {
+			continue
+		}
+		var w World
+		want := w.Run(&s.Fleet, s.Seed)
+		planned, was := Planned(&w, &s.Fleet, s.Seed)
+		require.Equal(t, want.Hash, was.Hash, file)
+		require.Equal(t, want.Hash, w.Run(planned, s.Seed).Hash, "%s: the plan is another run", file)
+		if was.Overlaps == 0 {
+			continue
+		}
+		r := w.Run(Shrink(&w, planned, 100*time.Millisecond), 0)
+		require.Positive(t, r.Overlaps, "%s: what was shrunk does not break", file)
+		shrunk++
+	}
+	require.Greater(t, shrunk, 5)
+}
+
 func FuzzParse(f *testing.F) {
 	f.Add("client a legacy lease=10s hold=1s..2s\nturn a at 0s holds 1s\nat 1s a pauses 2s\nexpect overlaps = 0\n")
 	f.Fuzz(func(t *testing.T, text string) {
-		s, err := sim.Parse(text)
+		s, err := Parse(text)
 		if err != nil {
 			return
 		}
-		if _, err := sim.Parse(s.Format()); err != nil {
+		if _, err := Parse(s.Format()); err != nil {
 			t.Fatalf("%v\n%s", err, s.Format())
 		}
 	})
@@ -153,14 +175,14 @@ func TestUnknownWords(t *testing.T) {
 		{fleet + "command 1 of a replies", "replies", "reply"},
 		{fleet + "expect overlap = 0", "overlap", "overlaps"},
 	} {
-		_, err := sim.Parse(c.text)
-		var line *sim.Error
+		_, err := Parse(c.text)
+		var line *Error
 		require.ErrorAs(t, err, &line, c.text)
 		require.Equal(t, c.word, line.Word, c.text)
 		require.Contains(t, line.Known, c.known, c.text)
 		for _, word := range line.Known { // the same line with a word of the list does not fail for its word
 			before, after, _ := strings.Cut(c.text, c.word)
-			if _, err := sim.Parse(before + word + after); errors.As(err, &line) {
+			if _, err := Parse(before + word + after); errors.As(err, &line) {
 				require.NotEqual(t, word, line.Word, "instead of %q", c.word)
 			}
 		}
@@ -173,9 +195,9 @@ func TestUnknownWords(t *testing.T) {
 		fleet + "expect overlaps = none":   `line 3: "none" is no count`,
 		fleet + "expect overlaps equals 0": "line 3: write: expect WHAT = N (or <, >)",
 	} {
-		_, err := sim.Parse(text)
+		_, err := Parse(text)
 		require.ErrorContains(t, err, want, text)
-		var line *sim.Error
+		var line *Error
 		require.ErrorAs(t, err, &line)
 		require.Empty(t, line.Word, text)
 	}

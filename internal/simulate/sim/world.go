@@ -183,7 +183,7 @@ func (w *World) enlist(i int, seed uint64, master int) {
 	if m.habit.mine == 0 { // it has no key on this master
 		return
 	}
-	m.room = m.habit.picks[0].room
+	m.room = m.habit.picks[0].rooms[0]
 	m.clock.reset()
 	if w.fleet.Plan == nil {
 		w.befall(m)
