@@ -179,26 +179,23 @@ func runSimulate(ctx context.Context, env *environment, flags *simulateFlags) er
 	if err != nil {
 		return err
 	}
-	cells := axes.Cells()
+	cells := len(axes.Cells())
 	status := env.status()
 	defer status.Clear()
 	start := env.now()
-	plan := sim.Sweep{Cells: cells, Runs: flags.runs, Seed: flags.seed}
-	plan.Progress = func(done int) {
-		status.Update("simulate %s %s of %s cells%s", bar(float64(done)/float64(len(cells))), thousands(int64(done)), thousands(int64(len(cells))), timeLeft(env.now().Sub(start), done, len(cells)))
-	}
-	outcomes, err := plan.Run(ctx)
+	r, err := axes.Run(ctx, flags.runs, flags.seed, func(done int) {
+		status.Update("simulate %s %s of %s cells%s", bar(float64(done)/float64(cells)), thousands(int64(done)), thousands(int64(cells)), timeLeft(env.now().Sub(start), done, cells))
+	})
 	if err != nil {
 		return err
 	}
 	wall := env.now().Sub(start)
-	r := sim.Collect(axes, outcomes, flags.seed)
 	status.Clear()
 	if err := env.print(sweepJSON(r, wall), func(b *strings.Builder) { sweepText(b, env, r, wall) }); err != nil {
 		return err
 	}
-	for i := range outcomes {
-		if o := &outcomes[i]; o.Unpromised() > 0 {
+	for i := range r.Outcomes {
+		if o := &r.Outcomes[i]; o.Unpromised() > 0 {
 			return unsafeError(o.PlayCommand(), "%s broke where it promises not to", o.Scheme)
 		}
 	}

@@ -19,7 +19,7 @@
 //
 // # Grids
 //
-// A Sweep runs fleets over a Grid of clock skew against lease and hold time. It compares the cells that break with the prediction
+// A Grid is fleets, one for each clock skew, lease and hold time. Its report compares the cells that break with the prediction
 // of the closed form.
 //
 // # Scenarios

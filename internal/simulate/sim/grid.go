@@ -1,11 +1,9 @@
 package sim
 
 import (
-	"context"
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -118,39 +116,6 @@ func (c *Cell) breaks(slack time.Duration) bool {
 type Outcome struct {
 	Cell
 	Sum
-}
-
-// Sweep is a list of cells and how often to run each.
-type Sweep struct {
-	Cells []Cell
-	Runs  int
-	Seed  uint64
-	// Progress, if set, is called now and then with the number of cells done.
-	Progress func(done int)
-}
-
-// Run runs all cells. The outcome is the same for any number of cores.
-func (p *Sweep) Run(ctx context.Context) ([]Outcome, error) {
-	outcomes := make([]Outcome, len(p.Cells))
-	var done atomic.Int64
-	Each(ctx, len(p.Cells), func(w *World, i int) {
-		outcomes[i] = p.cell(w, i)
-		if n := done.Add(1); p.Progress != nil && n%16 == 0 {
-			p.Progress(int(n))
-		}
-	})
-	return outcomes, ctx.Err()
-}
-
-// cell runs one cell. Its seeds are its own, so that it can be run again alone.
-func (p *Sweep) cell(w *World, i int) Outcome {
-	o := Outcome{Cell: p.Cells[i]}
-	fleet := o.Fleet()
-	for n := range p.Runs {
-		r := w.Run(fleet, p.Seed+uint64(n))
-		o.Add(&r)
-	}
-	return o
 }
 
 // Unpromised counts the overlaps that break a promise: any where the scheme promises to hold, and any

@@ -1,7 +1,6 @@
 package sim
 
 import (
-	"context"
 	"fmt"
 	"runtime"
 	"testing"
@@ -19,12 +18,11 @@ func TestBoundary(t *testing.T) {
 	redistest.Unraced(t)
 	g := StandardGrid()
 	const step = time.Second
-	p := Sweep{Cells: g.Cells(), Runs: 5, Seed: 1}
-	outcomes, err := p.Run(context.Background())
+	r, err := g.Run(t.Context(), 5, 1, nil)
 	require.NoError(t, err)
 	at := map[[3]time.Duration]map[string]*Outcome{}
-	for i := range outcomes {
-		o := &outcomes[i]
+	for i := range r.Outcomes {
+		o := &r.Outcomes[i]
 		require.Zero(t, o.Unpromised(), "%s, skew %v, lease %v, hold %v, seed %d", o.Scheme, o.Skew, o.Lease, o.Hold, o.FirstSeed)
 		k := [3]time.Duration{o.Skew, o.Lease, o.Hold}
 		if at[k] == nil {
@@ -59,17 +57,16 @@ func sign(d time.Duration) time.Duration {
 func TestSameAtAnyNumberOfThreads(t *testing.T) {
 	g := StandardGrid()
 	g.Skews, g.Leases, g.Holds = Range(-12*time.Second, 12*time.Second, 6*time.Second), g.Leases[:4], g.Holds[:4]
-	var first []Outcome
+	var first *Report
 	for _, threads := range []int{1, 2, 7} {
 		before := runtime.GOMAXPROCS(threads)
-		p := Sweep{Cells: g.Cells(), Runs: 2, Seed: 7}
-		outcomes, err := p.Run(context.Background())
+		r, err := g.Run(t.Context(), 2, 7, nil)
 		runtime.GOMAXPROCS(before)
 		require.NoError(t, err)
 		if first == nil {
-			first = outcomes
+			first = r
 		}
-		require.Equal(t, first, outcomes, "%d threads", threads)
+		require.Equal(t, first, r, "%d threads", threads)
 	}
 }
 
@@ -105,17 +102,13 @@ func BenchmarkTenThousandCells(b *testing.B) {
 		Leases: Range(3*time.Second, 10*time.Second, 500*time.Millisecond)[:14],
 		Holds:  Range(time.Second, 12*time.Second, 500*time.Millisecond)[:20],
 	}
-	cells := g.Cells() // 49 skews x 34 rows x 6 schemes
 	var ops int64
 	for b.Loop() {
-		p := Sweep{Cells: cells, Runs: 100, Seed: 1}
-		outcomes, err := p.Run(context.Background())
+		r, err := g.Run(b.Context(), 100, 1, nil)
 		require.NoError(b, err)
-		for i := range outcomes {
-			ops += outcomes[i].Ops
-		}
+		ops += r.Ops
 	}
-	b.ReportMetric(float64(len(cells)), "cells")
+	b.ReportMetric(float64(len(g.Cells())), "cells") // 49 skews x 34 rows x 6 schemes
 	b.ReportMetric(float64(ops)/b.Elapsed().Seconds(), "ops/s")
 }
 

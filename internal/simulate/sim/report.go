@@ -1,8 +1,10 @@
 package sim
 
 import (
+	"context"
 	"fmt"
 	"strings"
+	"sync/atomic"
 	"time"
 )
 
@@ -25,43 +27,58 @@ type Row struct {
 	Unpromised int64
 }
 
-// Collect makes a report of a sweep's outcomes.
-func Collect(table Grid, outcomes []Outcome, seed uint64) *Report {
-	r := &Report{Grid: table, Outcomes: outcomes}
-	for i := range outcomes {
-		r.Add(&outcomes[i].Result)
+// Run plays all cells of a grid, each with so many seeds from one on: they are the cell's own, so that it can be run again alone. The report is
+// the same for any number of cores. Progress, if it is not nil, is called now and then with the number of cells done.
+func (g *Grid) Run(ctx context.Context, runs int, seed uint64, progress func(done int)) (*Report, error) {
+	cells := g.Cells()
+	r := &Report{Grid: *g, Outcomes: make([]Outcome, len(cells))}
+	var done atomic.Int64
+	Each(ctx, len(cells), func(w *World, i int) {
+		o := &r.Outcomes[i]
+		o.Cell = cells[i]
+		fleet := o.Fleet()
+		for n := range runs {
+			result := w.Run(fleet, seed+uint64(n))
+			o.Add(&result)
+		}
+		if n := done.Add(1); progress != nil && n%16 == 0 {
+			progress(int(n))
+		}
+	})
+	for i := range r.Outcomes {
+		r.Add(&r.Outcomes[i].Result)
 	}
 	r.Seed = seed
 	for _, scheme := range Schemes {
-		if row := row(table, outcomes, scheme); row.Cells > 0 { // of a scheme that did not run nothing is known
+		if row := r.row(scheme); row.Cells > 0 { // of a scheme that did not run nothing is known
 			r.Rows = append(r.Rows, row)
 		}
 	}
-	return r
+	return r, ctx.Err()
 }
 
 // row sums a scheme up. Its break is looked for where lease and hold time are the grid's own.
-func row(table Grid, outcomes []Outcome, scheme string) Row {
-	r := Row{Scheme: scheme}
+func (r *Report) row(scheme string) Row {
+	row := Row{Scheme: scheme}
 	var own []*Outcome
-	for i := range outcomes {
-		o := &outcomes[i]
+	for i := range r.Outcomes {
+		o := &r.Outcomes[i]
 		if o.Scheme != scheme {
 			continue
 		}
-		r.Cells++
-		r.Overlaps += o.Overlaps
-		r.Unpromised += o.Unpromised()
+		row.Cells++
+		row.Overlaps += o.Overlaps
+		row.Unpromised += o.Unpromised()
 		if o.Broken > 0 {
-			r.Broken++
+			row.Broken++
 		}
-		if o.Lease == table.Lease && o.Hold == table.Hold {
+		if o.Lease == r.Grid.Lease && o.Hold == r.Grid.Hold {
 			own = append(own, o)
 		}
 	}
-	r.Breaks = edges(own, func(o *Outcome) bool { return o.Broken > 0 })
-	r.Predicted = edges(own, func(o *Outcome) bool { return o.Breaks() })
-	return r
+	row.Breaks = edges(own, func(o *Outcome) bool { return o.Broken > 0 })
+	row.Predicted = edges(own, func(o *Outcome) bool { return o.Breaks() })
+	return row
 }
 
 // edges are the least skews on either side of zero at which some cells break.
