@@ -104,7 +104,7 @@ func agree(t *testing.T, addr string, count int, noStats bool, known func([]ques
 // question is a command, or one of the things that only the test does.
 type question struct {
 	command protocol.Command
-	special byte // 'p' asks for the TTL, 'x' ends it, 'r' resets the server's counts, 'q' asks how many wait, 'g' reads the guard, 't' which keys beside the lock have no TTL
+	special byte // 's' asks for the state of the lock, 'x' ends its TTL, 'r' resets the server's counts
 }
 
 func agreeBatch(t *testing.T, conn redis.Conn, first, n int, noStats bool, known func([]question) []question, seen coverage) int {
@@ -200,17 +200,17 @@ func listening(channel string) int {
 	return 0
 }
 
+// state is the lock's TTL, in whole units of whichTTL, how many wait, its guard, and which keys beside it have no TTL.
+const state = `local left, endless = redis.call('PTTL', KEYS[1]), ''
+if left >= 0 then left = math.floor((left + 5e8) / 1e9) end
+for _, name in ipairs(ARGV) do if redis.call('PTTL', KEYS[1] .. name) == -1 then endless = endless .. name end end
+return left .. '/' .. redis.call('ZCARD', KEYS[1] .. ARGV[1]) .. '/' .. (redis.call('GET', KEYS[1] .. ARGV[2]) or 'none') .. '/' .. endless`
+
 // ask sends a question without waiting for its answer.
 func ask(conn redis.Conn, q *question) error {
 	switch q.special {
-	case 'p':
-		return conn.Send("PTTL", q.command.Key)
-	case 'q':
-		return conn.Send("ZCARD", q.command.Key+":q")
-	case 'g':
-		return conn.Send("GET", q.command.Key+":g")
-	case 't':
-		return conn.Send("EVAL", "local s = '' for _, name in ipairs(ARGV) do if redis.call('PTTL', KEYS[1] .. name) == -1 then s = s .. name end end return s", 1, q.command.Key, ":q", ":g", ":f", ":y", ":r")
+	case 's':
+		return conn.Send("EVAL", state, 1, q.command.Key, ":q", ":g", ":f", ":y", ":r")
 	case 'r':
 		return conn.Send("CONFIG", "RESETSTAT")
 	case 'x':
@@ -277,31 +277,24 @@ func load(t *testing.T, conn redis.Conn) {
 
 func answer(store *model.Store, now protocol.Instant, q *question) protocol.Reply {
 	switch q.special {
-	case 'p':
-		e, ok := store.Look(now, q.command.Key)
-		switch {
-		case !ok:
-			return protocol.Reply{Kind: protocol.Integer, Int: -2}
-		case e.ExpireMS == 0:
-			return protocol.Reply{Kind: protocol.Integer, Int: -1}
+	case 's':
+		key := q.command.Key
+		left, guard, endless := int64(-2), "none", ""
+		if e, ok := store.Look(now, key); ok && e.ExpireMS == 0 {
+			left = -1
+		} else if ok {
+			left = whichTTL(e.ExpireMS - int64(now)/1e6)
 		}
-		return protocol.Reply{Kind: protocol.Integer, Int: e.ExpireMS - int64(now)/1e6}
-	case 'q':
-		e, _ := store.Look(now, q.command.Key+":q")
-		return protocol.Reply{Kind: protocol.Integer, Int: int64(len(e.Fields))}
-	case 'g':
-		if e, ok := store.Look(now, q.command.Key+":g"); ok {
-			return protocol.Reply{Kind: protocol.Text, Text: e.Value}
+		queue, _ := store.Look(now, key+":q")
+		if e, ok := store.Look(now, key+":g"); ok {
+			guard = e.Value
 		}
-		return protocol.Reply{Kind: protocol.Nil}
-	case 't':
-		text := ""
 		for _, name := range []string{":q", ":g", ":f", ":y", ":r"} {
-			if e, ok := store.Look(now, q.command.Key+name); ok && e.ExpireMS == 0 {
-				text += name
+			if e, ok := store.Look(now, key+name); ok && e.ExpireMS == 0 {
+				endless += name
 			}
 		}
-		return protocol.Reply{Kind: protocol.Text, Text: text}
+		return protocol.Reply{Kind: protocol.Text, Text: fmt.Sprintf("%d/%d/%s/%s", left, len(queue.Fields), guard, endless)}
 	case 'r':
 		return protocol.Reply{Kind: protocol.Text, Text: "OK"} // of a store that has counted nothing yet
 	case 'x':
@@ -348,7 +341,7 @@ func normal(q *question, r protocol.Reply, past *pastNumbers) protocol.Reply {
 	switch {
 	case q.command.Op == protocol.SidecarKeep && (r.Int == protocol.KeepDone || r.Int == protocol.KeepRepair || r.Int == protocol.KeepTheirs):
 		r.Int2 = (r.Int2 + 100_000) / 1_000_000 // milliseconds, which time makes fewer
-	case q.special == 'p' || q.command.Op == protocol.RedissonTake:
+	case q.command.Op == protocol.RedissonTake:
 		r.Int = whichTTL(r.Int)
 	case r.Kind == protocol.Integer && (q.command.Op == protocol.Take || q.command.Op == protocol.Queue):
 		if r.Int == 1 {

@@ -37,22 +37,16 @@ func random(g *rand.Rand, key string) []question {
 		if q.command.Op >= protocol.SidecarTake {
 			sidecarCall(g, d, &q.command)
 		}
-		switch g.IntN(12) {
+		switch g.IntN(8) {
 		case 0:
-			q.special = 'p'
+			q.special = 's'
 		case 1:
 			q.special = 'x'
-		case 2:
-			q.special = 'q'
-		case 3:
-			q.special = 't'
 		}
-
 		sequence = append(sequence, q)
 	}
 	return append(sequence, question{command: protocol.Command{Op: protocol.Unwatch}},
-		question{command: protocol.Command{Op: protocol.Get, Key: key}}, question{command: protocol.Command{Key: key}, special: 'p'},
-		question{command: protocol.Command{Key: key}, special: 'q'}, question{command: protocol.Command{Key: key}, special: 'g'}, question{command: protocol.Command{Key: key}, special: 't'})
+		question{command: protocol.Command{Op: protocol.Get, Key: key}}, question{command: protocol.Command{Key: key}, special: 's'})
 }
 
 // families are commands that meet on a key.
