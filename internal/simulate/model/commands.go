@@ -1,6 +1,8 @@
 package model
 
 import (
+	"strconv"
+	"strings"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -212,3 +214,24 @@ func (c *call) forget() {
 func integer(n int64) protocol.Reply { return protocol.Reply{Kind: protocol.Integer, Int: n} }
 func text(s string) protocol.Reply   { return protocol.Reply{Kind: protocol.Text, Text: s} }
 func fault(s string) protocol.Reply  { return protocol.Reply{Kind: protocol.Fault, Text: s} }
+
+// SayCommand writes a command as a person would.
+func SayCommand(c *protocol.Command) string {
+	return strings.TrimRight(operations[c.Op].name+" "+c.Key+" "+c.Value, " ")
+}
+
+// SayReply writes a reply as a person would.
+func SayReply(r *protocol.Reply) string {
+	switch r.Kind {
+	case protocol.Nil:
+		return "nothing"
+	case protocol.Integer:
+		return strconv.FormatInt(r.Int, 10)
+	case protocol.Fault:
+		return "error " + r.Text
+	case protocol.Silence:
+		return "no reply"
+	default:
+		return r.Text
+	}
+}

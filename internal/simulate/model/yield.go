@@ -1,16 +1,16 @@
 package model
 
 import (
+	"regexp"
 	"strconv"
-	"strings"
 	"time"
 )
 
 // gaps is bridge_yield.lua: when a key is left free for old clients. All times are in milliseconds.
 type gaps struct {
-	c                                                              *call
-	gap                                                            int64
-	mode, at, credit, owed, waiting, count, noted, due, step, seen int64
+	c                                                                    *call
+	gap                                                                  int64
+	mode, at, credit, owed, waiting, count, noted, due, step, seen, ends int64
 }
 
 const (
@@ -21,20 +21,29 @@ const (
 
 func (c *call) yieldsOn() bool { return c.command.Yield != "" && c.command.Gap >= time.Millisecond }
 
+// fields are the state's, in its order; the last is when a gap ends, for modern_queue.lua.
+func (g *gaps) fields() [11]*int64 {
+	return [...]*int64{&g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step, &g.seen, &g.ends}
+}
+
+var gapsState = regexp.MustCompile(`^(\d) (\d+) (-?\d+) (-?\d+) (\d+) (-?\d+) (\d+) (\d+) (\d+) (-?\d+) (\d+)$`)
+
 // recall reads the state; nil where there is none that is believed.
 func (c *call) recall() *gaps {
 	i := c.find(c.command.Yield)
 	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) > 140 {
 		return nil
 	}
+	words := gapsState.FindStringSubmatch(c.entries[i].Value)
+	if words == nil {
+		return nil
+	}
 	g := &gaps{c: c, gap: c.command.Gap.Milliseconds()}
-	rest, ends := c.entries[i].Value, int64(0)
-	for n, field := range [...]*int64{&g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step, &g.seen, &ends} {
-		word, after, more := strings.Cut(rest, " ")
-		if more == (n == gapsFields-1) || n == 0 && len(word) != 1 || !readGap(word, n, field) {
+	for n, field := range g.fields() {
+		var err error
+		if *field, err = strconv.ParseInt(words[n+1], 10, 64); err != nil {
 			return nil
 		}
-		rest = after
 	}
 	if g.at > c.ms || g.noted > c.ms {
 		return nil
@@ -42,33 +51,16 @@ func (c *call) recall() *gaps {
 	return g
 }
 
-// readGap reads the n-th field of the state: digits, and for some of them a minus before.
-func readGap(word string, n int, into *int64) bool {
-	digits := word
-	if n == 2 || n == 3 || n == 5 || n == 9 {
-		digits = strings.TrimPrefix(word, "-")
-	}
-	if digits == "" || strings.Trim(digits, "0123456789") != "" {
-		return false
-	}
-	var err error
-	*into, err = strconv.ParseInt(word, 10, 64)
-	return err == nil
-}
-
-const gapsFields = 11
-
 func (g *gaps) remember(ms int64) {
-	ends := int64(0)
-	if g.mode == 1 {
-		ends = g.at + g.gap
+	if g.ends = 0; g.mode == 1 {
+		g.ends = g.at + g.gap
 	}
 	text := make([]byte, 0, 96)
-	for n, field := range [...]int64{g.mode, g.at, g.credit, g.owed, g.waiting, g.count, g.noted, g.due, g.step, g.seen, ends} {
+	for n, field := range g.fields() {
 		if n > 0 {
 			text = append(text, ' ')
 		}
-		text = strconv.AppendInt(text, field, 10)
+		text = strconv.AppendInt(text, *field, 10)
 	}
 	g.c.write(g.c.command.Yield, string(text), ms)
 }
