@@ -185,7 +185,7 @@ func (d *drawing) overlap(r *sim.Record) {
 // value notes what stands on the key after a command.
 func (d *drawing) value(r *sim.Record) {
 	v := Value{Span: Span{d.at, open}, By: -1}
-	if r.Exists {
+	if r.Key.Key != "" {
 		v.Text, v.By = r.Key.Value, int(r.Key.Writer>>32)-1
 	}
 	if n := len(d.Key); n > 0 {

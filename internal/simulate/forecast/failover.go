@@ -131,7 +131,7 @@ func writesOf(w *sim.World, f *sim.Fleet, seed uint64) (writes []protocol.Instan
 			return
 		}
 		is, was := r.Key, before[r.Command.Key]
-		if r.Exists && (is.Value != was.Value || is.ExpireMS != was.ExpireMS || is.Writer != was.Writer) {
+		if r.Key.Key != "" && (is.Value != was.Value || is.ExpireMS != was.ExpireMS || is.Writer != was.Writer) {
 			writes = append(writes, r.At)
 		}
 		before[r.Command.Key] = is

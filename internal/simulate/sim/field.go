@@ -133,57 +133,33 @@ func span(n int, s string) (time.Duration, error) {
 	return d, nil
 }
 
-// distribution reads 1s, 1s..2s or 1ms/2ms/5ms/20ms.
-func distribution(n int, s string) (Distribution, error) {
-	if lo, hi, ok := strings.Cut(s, ".."); ok {
-		low, err := span(n, lo)
-		if err != nil {
-			return nil, err
-		}
-		high, err := span(n, hi)
-		if err == nil && high < low {
-			err = fail(n, "%s ends before it begins", s)
-		}
-		return Uniform(low, high), err
-	}
-	parts := strings.Split(s, "/")
-	if strings.Contains(s, "%:") {
-		return quantiles(n, parts)
-	}
-	var values []time.Duration
-	for _, p := range parts {
-		d, err := span(n, p)
-		if err != nil {
-			return nil, err
-		}
-		if len(values) > 0 && d < values[len(values)-1] {
-			return nil, fail(n, "%s must not fall", s)
-		}
-		values = append(values, d)
-	}
-	switch len(values) {
-	case 1:
-		return Fixed(values[0]), nil
-	case 4:
-		return Spread(values[0], values[1], values[2], values[3]), nil
-	}
-	return nil, fail(n, "write 1s, 1s..2s, least/median/p99/greatest, or 10%%:1s/50%%:2s/100%%:9s")
-}
+// shares are the quantiles of which a distribution names the values alone, by their number and what stands between them.
+var shares = map[string][]uint32{"1/": {10000}, "2..": {0, 10000}, "4/": {0, 5000, 9900, 10000}}
 
-// quantiles reads 10%:1s, 50%:2s, 100%:9s: so many of the values lie at or below that.
-func quantiles(n int, parts []string) (d Distribution, err error) {
-	for _, part := range parts {
-		share, value, _ := strings.Cut(part, "%:")
-		percent, err := strconv.ParseFloat(share, 64)
-		if err != nil || !(percent >= 0 && percent <= 100) {
-			return nil, fail(n, "%q is no part of a distribution such as 50%%:2s", part)
+// distribution reads 1s, 1s..2s, 1ms/2ms/5ms/20ms, or with other shares 10%:1s/50%:2s/100%:9s: so many of the values lie at or below that.
+func distribution(n int, s string) (d Distribution, err error) {
+	between := "/"
+	if strings.Contains(s, "..") {
+		between = ".."
+	}
+	parts := strings.Split(s, between)
+	usual, known := shares[strconv.Itoa(len(parts))+between]
+	for i, part := range parts {
+		var q Quantile
+		share, value, given := strings.Cut(part, "%:")
+		switch percent, err := strconv.ParseFloat(share, 64); {
+		case given && err == nil && percent >= 0 && percent <= 100:
+			q.Permyriad = uint32(percent*100 + 0.5)
+		case given || !known || strings.Contains(s, "%:"):
+			return nil, fail(n, "write 1s, 1s..2s, least/median/p99/greatest, or 10%%:1s/50%%:2s/100%%:9s, not %s", s)
+		default:
+			q.Permyriad, value = usual[i], part
 		}
-		q := Quantile{Permyriad: uint32(percent*100 + 0.5)}
 		if q.Value, err = span(n, value); err != nil {
 			return nil, err
 		}
-		if len(d) > 0 && (q.Permyriad < d[len(d)-1].Permyriad || q.Value < d[len(d)-1].Value) {
-			return nil, fail(n, "%s must not fall", strings.Join(parts, "/"))
+		if i > 0 && (q.Permyriad < d[i-1].Permyriad || q.Value < d[i-1].Value) {
+			return nil, fail(n, "%s must not fall", s)
 		}
 		d = append(d, q)
 	}
@@ -214,20 +190,19 @@ func ppm(n int, s string) (int64, error) {
 
 // text writes a distribution as the language has it.
 func text(d Distribution) string {
-	switch {
-	case len(d) == 0:
+	if len(d) == 0 {
 		return "0s"
-	case len(d) == 1:
-		return d[0].Value.String()
-	case len(d) == 2 && d[0].Permyriad == 0 && d[1].Permyriad == 10000:
-		return d[0].Value.String() + ".." + d[1].Value.String()
 	}
-	usual := len(d) == 4 && d[0].Permyriad == 0 && d[1].Permyriad == 5000 && d[2].Permyriad == 9900 && d[3].Permyriad == 10000
-	parts := make([]string, len(d))
-	for i := range d {
-		if parts[i] = d[i].Value.String(); !usual {
-			parts[i] = fmt.Sprintf("%g%%:%v", float64(d[i].Permyriad)/100, d[i].Value)
+	values, quantiles := make([]string, len(d)), make([]string, len(d))
+	given := make([]uint32, len(d))
+	for i, q := range d {
+		values[i], given[i] = q.Value.String(), q.Permyriad
+		quantiles[i] = fmt.Sprintf("%g%%:%v", float64(q.Permyriad)/100, q.Value)
+	}
+	for _, between := range []string{"/", ".."} {
+		if usual, known := shares[strconv.Itoa(len(d))+between]; known && slices.Equal(usual, given) {
+			return strings.Join(values, between)
 		}
 	}
-	return strings.Join(parts, "/")
+	return strings.Join(quantiles, "/")
 }

@@ -107,7 +107,7 @@ func (f *Fleet) Sentence(r *Record) string {
 	case Overlaps:
 		return fmt.Sprintf("%s and %s are inside at the same time.", f.Name(int(r.Other)), who)
 	case Endangers:
-		return hazardSentence(f, r)
+		return fmt.Sprintf("%s %s (%s).", who, hazards[r.Hazard].says, r.Hazard)
 	case Strikes:
 		return who + " " + r.Fault.String() + "."
 	default:
@@ -163,25 +163,4 @@ func leftOf(d time.Duration) string {
 		return "over for " + round(-d).String()
 	}
 	return round(d).String() + " are left"
-}
-
-var hazardSays = [...]string{
-	EarlyTakeover:  "takes over a lease that is still live, because of the clocks",
-	LateTakeover:   "still takes a lease for live that is over",
-	UnitMismatch:   "takes over a live lease that is written in another unit",
-	Clobber:        "loses, but its value now stands on the key instead of the holder's",
-	ClobberShorter: "has made the holder's lease shorter by that",
-	StaleDelete:    "deletes a key that another client relies on",
-	Overrun:        "has worked past the end of its lease without noticing",
-	DoubleWin:      "wins a takeover that another client has won before",
-	ForeignValue:   "meets a value that it cannot read",
-	Ghost:          "is kept out by a value that nobody stands behind",
-	LostUpdate:     "holds a lock that the server has forgotten",
-	UnknownOutcome: "does not learn what became of its command",
-	StepHazard:     "has its time changed under it while it holds the lock",
-	FenceDisorder:  "got a fencing number that is not above its predecessor's",
-}
-
-func hazardSentence(f *Fleet, r *Record) string {
-	return fmt.Sprintf("%s %s (%s).", f.Name(int(r.Client)), hazardSays[r.Hazard], r.Hazard)
 }

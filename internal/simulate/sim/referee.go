@@ -29,12 +29,25 @@ const (
 	Hazards
 )
 
-var hazardNames = [Hazards]string{
-	"early-takeover", "late-takeover", "unit-mismatch", "clobber", "clobber-shorter", "stale-delete", "overrun",
-	"double-win", "foreign-value", "ghost", "lost-update", "unknown-outcome", "step", "fence-disorder",
+// hazards has the name of each, and what a client does in a story.
+var hazards = [Hazards]struct{ name, says string }{
+	EarlyTakeover:  {"early-takeover", "takes over a lease that is still live, because of the clocks"},
+	LateTakeover:   {"late-takeover", "still takes a lease for live that is over"},
+	UnitMismatch:   {"unit-mismatch", "takes over a live lease that is written in another unit"},
+	Clobber:        {"clobber", "loses, but its value now stands on the key instead of the holder's"},
+	ClobberShorter: {"clobber-shorter", "has made the holder's lease shorter by that"},
+	StaleDelete:    {"stale-delete", "deletes a key that another client relies on"},
+	Overrun:        {"overrun", "has worked past the end of its lease without noticing"},
+	DoubleWin:      {"double-win", "wins a takeover that another client has won before"},
+	ForeignValue:   {"foreign-value", "meets a value that it cannot read"},
+	Ghost:          {"ghost", "is kept out by a value that nobody stands behind"},
+	LostUpdate:     {"lost-update", "holds a lock that the server has forgotten"},
+	UnknownOutcome: {"unknown-outcome", "does not learn what became of its command"},
+	StepHazard:     {"step", "has its time changed under it while it holds the lock"},
+	FenceDisorder:  {"fence-disorder", "got a fencing number that is not above its predecessor's"},
 }
 
-func (h Hazard) String() string { return hazardNames[h] }
+func (h Hazard) String() string { return hazards[h].name }
 
 // Tally is what the referee counted.
 type Tally struct {
@@ -45,7 +58,6 @@ type Tally struct {
 	// Pairs counts the overlaps by the schemes of the earlier and the later holder.
 	Pairs       [model.Schemes][model.Schemes]int64
 	Overlapped  time.Duration // true time with two or more inside
-	Longest     time.Duration // the longest single overlap
 	Hazards     [Hazards]int64
 	Causes      [Causes]int64 // of Overlaps: each has one
 	Told        [Causes]int64 // ... those whose first holder heard of its loss before it was through
@@ -70,7 +82,6 @@ func (t *Tally) Add(u *Tally) {
 		}
 	}
 	t.Overlapped += u.Overlapped
-	t.Longest = max(t.Longest, u.Longest)
 	for i := range t.Hazards {
 		t.Hazards[i] += u.Hazards[i]
 	}
@@ -247,9 +258,7 @@ func (r *referee) out(w *World, m *member) {
 }
 
 func (r *referee) overlapped(w *World, room *room) {
-	d := w.now.Sub(room.since)
-	r.tally.Overlapped += d
-	r.tally.Longest = max(r.tally.Longest, d)
+	r.tally.Overlapped += w.now.Sub(room.since)
 }
 
 func (r *referee) crashes(w *World, m *member) {

@@ -31,8 +31,7 @@ type Record struct {
 	Verdict protocol.Verdict
 	Command protocol.Command
 	Reply   protocol.Reply
-	Key     model.Entry // Executes: what the key holds afterwards; Enters: the key's name alone
-	Exists  bool
+	Key     model.Entry      // Executes: what the key holds afterwards, if it is there; Enters: the key's name alone
 	Error   time.Duration    // how far the client's wall clock is ahead
 	Lease   protocol.Instant // Enters: the true time at which the lease is over
 	Cause   Cause            // Overlaps: why the first holder had lost its lock
@@ -59,8 +58,8 @@ func (w *World) emit(r Record) {
 
 func (w *World) noteCommand(m *member, f *flight, reply *protocol.Reply) {
 	room := &w.rooms[f.room]
-	key, exists := room.store.Look(w.clock.Read(w.now).Wall, room.key)
-	w.emit(Record{Kind: Executes, Client: m.number, Command: f.command, Reply: *reply, Key: key, Exists: exists})
+	key, _ := room.store.Look(w.clock.Read(w.now).Wall, room.key)
+	w.emit(Record{Kind: Executes, Client: m.number, Command: f.command, Reply: *reply, Key: key})
 }
 
 // hashCommand mixes a command and its reply into the trace's hash.
