@@ -15,12 +15,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/legacy"
-	"github.com/lockmigrate/lockmigrate/modern"
-	"github.com/lockmigrate/lockmigrate/modern/quorum"
-	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )
 
 var (
@@ -57,17 +51,12 @@ func fill(options reflect.Value, r *rand.Rand) {
 	}
 }
 
-// try checks one combination: what New accepts, locks.
-func try[O any](t *testing.T, r *rand.Rand, open func(O) (lockmigrate.Locker, error), acquire func(lockmigrate.Locker, context.Context, string) (lockmigrate.Lock, error)) (accepted bool) {
+type acquires = func(lockmigrate.Locker, context.Context, string) (lockmigrate.Lock, error)
+
+// works checks that a Locker of options that New accepts locks.
+func works(t *testing.T, o any, l lockmigrate.Locker, acquire acquires) {
 	t.Helper()
-	var o O
-	fill(reflect.ValueOf(&o).Elem(), r)
-	l, err := open(o)
-	if err != nil {
-		return false
-	}
-	defer l.Close()
-	_, err = acquire(l, t.Context(), "")
+	_, err := acquire(l, t.Context(), "")
 	require.ErrorContains(t, err, "the key is empty", "%+v", o)
 
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -76,7 +65,7 @@ func try[O any](t *testing.T, r *rand.Rand, open func(O) (lockmigrate.Locker, er
 	if err != nil { // a lease, or a timeout, of some milliseconds on a busy machine
 		require.NoError(t, ctx.Err(), "%+v: it hangs: %v", o, err)
 		require.True(t, short(o), "%+v: %v", o, err)
-		return true
+		return
 	}
 	if left := time.Until(k.Expiry()); left <= 0 || left > 11*365*24*time.Hour {
 		require.True(t, left <= 0 && short(o), "%+v: expires in %v", o, left)
@@ -88,7 +77,6 @@ func try[O any](t *testing.T, r *rand.Rand, open func(O) (lockmigrate.Locker, er
 		require.True(t, short(o), "%+v: release: %v", o, err)
 		require.NoError(t, ctx.Err(), "%+v: release: it hangs: %v", o, err)
 	}
-	return true
 }
 
 // short tells that one of the durations is so short that a busy machine may be too slow for it, or that WAIT is asked for, which
@@ -112,40 +100,13 @@ func TestEveryCombinationIsRefusedOrWorks(t *testing.T) {
 		*seed = rand.Uint64()
 	}
 	t.Logf("-seed %d", *seed)
-	for name, one := range map[string]func(t *testing.T, r *rand.Rand) bool{
-		"legacy": func(t *testing.T, r *rand.Rand) bool {
-			pool := redistest.Mini(t).Pool()
-			return try(t, r, func(o legacy.Options) (lockmigrate.Locker, error) { return legacy.New(pool, o) }, lockmigrate.Locker.Acquire)
-		},
-		"modern": func(t *testing.T, r *rand.Rand) bool {
-			pool := redistest.Mini(t).Pool()
-			return try(t, r, func(o modern.Options) (lockmigrate.Locker, error) { return modern.New(pool, o) }, lockmigrate.Locker.Acquire)
-		},
-		"quorum": func(t *testing.T, r *rand.Rand) bool {
-			pools := []lockmigrate.Pool{redistest.Mini(t).Pool(), redistest.Mini(t).Pool(), redistest.Mini(t).Pool()}
-			return try(t, r, func(o modern.Options) (lockmigrate.Locker, error) { return quorum.New(pools, o) },
-				lockmigrate.Locker.TryAcquire) // Acquire would try for ever where every reply is too late
-		},
-		"redisson": func(t *testing.T, r *rand.Rand) bool {
-			pool := redistest.Mini(t).Pool()
-			return try(t, r, func(o modern.Options) (lockmigrate.Locker, error) { return redisson.New(pool, o) }, lockmigrate.Locker.Acquire)
-		},
-		"compat": func(t *testing.T, r *rand.Rand) bool {
-			pool := redistest.Mini(t).Pool()
-			return try(t, r, func(o compat.Options) (lockmigrate.Locker, error) {
-				l, err := compat.New(pool, o)
-				refused := o.Validate()
-				require.Equal(t, refused == nil, err == nil, "%+v: Validate: %v; New: %v", o, refused, err)
-				return l, err
-			}, lockmigrate.Locker.TryAcquire)
-		},
-	} {
+	for name, k := range shapes {
 		t.Run(name, func(t *testing.T) {
 			r := rand.New(rand.NewPCG(*seed, 0))
 			accepted := 0
 			for n := range *tries {
 				var was bool
-				require.True(t, t.Run("", func(t *testing.T) { was = one(t, r) }), "combination %d of -seed %d", n, *seed)
+				require.True(t, t.Run("", func(t *testing.T) { was = k.try(t, r) }), "combination %d of -seed %d", n, *seed)
 				if was {
 					accepted++
 				}

@@ -3,8 +3,8 @@ package kinds
 import (
 	"context"
 	"errors"
+	"math/rand/v2"
 	"reflect"
-	"strings"
 	"testing"
 	"time"
 
@@ -22,55 +22,75 @@ import (
 	"github.com/lockmigrate/lockmigrate/pool/sentinel"
 )
 
-// shape is one kind of Locker.
+// shape is the Lockers of one package.
 type shape struct {
-	options any
+	options reflect.Type
 	most    int // options
+	servers int
 	ttl     time.Duration
-	open    func(pool lockmigrate.Pool) (lockmigrate.Locker, error)
-	refused func() error // what New says to options that cannot work
+	open    func(t *testing.T, pools []lockmigrate.Pool) (lockmigrate.Locker, error) // without options
+	try     func(t *testing.T, r *rand.Rand) (accepted bool)                         // with some
 }
 
-func refusal[L any](_ L, err error) error { return err }
+// shapeOf makes one of a package's New. Acquire is how a Locker of drawn options is tried.
+func shapeOf[O any](most, servers int, ttl time.Duration, acquire acquires, open func(t *testing.T, pools []lockmigrate.Pool, o O) (lockmigrate.Locker, error)) shape {
+	k := shape{options: reflect.TypeFor[O](), most: most, servers: servers, ttl: ttl}
+	k.open = func(t *testing.T, pools []lockmigrate.Pool) (lockmigrate.Locker, error) {
+		var none O
+		return open(t, pools, none)
+	}
+	k.try = func(t *testing.T, r *rand.Rand) bool {
+		var o O
+		fill(reflect.ValueOf(&o).Elem(), r)
+		l, err := open(t, k.pools(t), o)
+		if err != nil {
+			return false
+		}
+		defer l.Close()
+		works(t, o, l, acquire)
+		return true
+	}
+	return k
+}
+
+func (k shape) pools(t *testing.T) (pools []lockmigrate.Pool) {
+	for range k.servers {
+		pools = append(pools, redistest.Mini(t).Pool())
+	}
+	return pools
+}
 
 var shapes = map[string]shape{
-	"legacy": {
-		legacy.Options{}, 9, 5 * time.Minute,
-		func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return legacy.New(p, legacy.Options{}) },
-		func() error { return refusal(legacy.New(nil, legacy.Options{})) },
-	},
-	"modern": {
-		modern.Options{}, 12, 30 * time.Second,
-		func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return modern.New(p, modern.Options{}) },
-		func() error { return refusal(modern.New(nil, modern.Options{})) },
-	},
-	"redisson": {
-		modern.Options{}, 12, 30 * time.Second,
-		func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return redisson.New(p, modern.Options{}) },
-		func() error { return refusal(redisson.New(nil, modern.Options{})) },
-	},
-	"quorum": {
-		modern.Options{}, 12, 30 * time.Second,
-		func(p lockmigrate.Pool) (lockmigrate.Locker, error) {
-			return quorum.New([]lockmigrate.Pool{p}, modern.Options{})
-		},
-		func() error { return refusal(quorum.New(nil, modern.Options{})) },
-	},
-	"compat": {
-		compat.Options{}, 14, 30 * time.Second,
-		func(p lockmigrate.Pool) (lockmigrate.Locker, error) { return compat.New(p, compat.Options{}) },
-		func() error { return refusal(compat.New(nil, compat.Options{})) },
-	},
+	"legacy": shapeOf(9, 1, 5*time.Minute, lockmigrate.Locker.Acquire, func(_ *testing.T, p []lockmigrate.Pool, o legacy.Options) (lockmigrate.Locker, error) {
+		return legacy.New(p[0], o)
+	}),
+	"modern": shapeOf(12, 1, 30*time.Second, lockmigrate.Locker.Acquire, func(_ *testing.T, p []lockmigrate.Pool, o modern.Options) (lockmigrate.Locker, error) {
+		return modern.New(p[0], o)
+	}),
+	"redisson": shapeOf(12, 1, 30*time.Second, lockmigrate.Locker.Acquire, func(_ *testing.T, p []lockmigrate.Pool, o modern.Options) (lockmigrate.Locker, error) {
+		return redisson.New(p[0], o)
+	}),
+	// Acquire would try for ever where every reply is too late.
+	"quorum": shapeOf(12, 3, 30*time.Second, lockmigrate.Locker.TryAcquire, func(_ *testing.T, p []lockmigrate.Pool, o modern.Options) (lockmigrate.Locker, error) {
+		return quorum.New(p, o)
+	}),
+	"compat": shapeOf(14, 1, 30*time.Second, lockmigrate.Locker.TryAcquire, func(t *testing.T, p []lockmigrate.Pool, o compat.Options) (lockmigrate.Locker, error) {
+		l, err := compat.New(p[0], o)
+		refused := o.Validate()
+		require.Equal(t, refused == nil, err == nil || p[0] == nil, "%+v: Validate: %v; New: %v", o, refused, err)
+		return l, err
+	}),
 }
 
 // TestOneShape: all Lockers, and all locks, have the same methods, the same defaults, and the same words for what they refuse.
 func TestOneShape(t *testing.T) {
 	for name, k := range shapes {
 		t.Run(name, func(t *testing.T) {
-			assert.LessOrEqual(t, exported(reflect.TypeOf(k.options)), k.most, "options")
-			assert.True(t, strings.HasPrefix(k.refused().Error(), name+": "), "%v", k.refused())
+			assert.LessOrEqual(t, exported(k.options), k.most, "options")
+			_, err := k.open(t, make([]lockmigrate.Pool, k.servers))
+			assert.Regexp(t, "^"+name+": ", err, "no pool")
 
-			l, err := k.open(redistest.Mini(t).Pool())
+			l, err := k.open(t, k.pools(t))
 			require.NoError(t, err)
 
 			for _, acquire := range []func(context.Context, string) (lockmigrate.Lock, error){l.TryAcquire, l.Acquire} {
