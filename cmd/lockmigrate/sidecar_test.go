@@ -131,11 +131,11 @@ func TestSidecarTransports(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	certs := redistest.NewCertificates(t)
 	server := redistest.TLS(t, certs)
-	known := []string{"--redis", "rediss://" + server.Addr + "/0", "--tls-ca", certs.CA, "--tls-cert", certs.ClientCert, "--tls-key", certs.ClientKey}
+	known := []string{"--redis", "rediss://" + server.Addr + "/0", "--tls-ca", certs.CA, "--tls-cert", certs.Cert, "--tls-key", certs.Key}
 	expect(t, exitDone, append([]string{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--stage", "bridge", "--execute"}, known...)...)
 	tcp, path := redistest.FreeAddr(t), filepath.Join(t.TempDir(), "sidecar.sock")
 	sidecarWith(t, append([]string{"sidecar", "--namespace", "orders", "--name", "nightly", "--listen", "redispy-float=" + tcp, "--listen", "none=unix:" + path,
-		"--drain", "0s", "--listen-cert", certs.ServerCert, "--listen-key", certs.ServerKey, "--listen-ca", certs.CA}, known...)...)
+		"--drain", "0s", "--listen-cert", certs.Cert, "--listen-key", certs.Key, "--listen-ca", certs.CA}, known...)...)
 	secure := []redis.DialOption{redis.DialUseTLS(true), redis.DialTLSConfig(certs.Client)}
 	python, crawler := client(t, "tcp", tcp, secure...), client(t, "unix", path, secure...)
 	text := strconv.FormatFloat(float64(time.Now().Add(time.Minute).UnixMilli())/1000, 'f', 3, 64)

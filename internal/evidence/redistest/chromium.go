@@ -7,9 +7,12 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
 // Chromium is one running browser, for tests of pages and for the pictures of the documents. It speaks the DevTools protocol over a pipe: a few
@@ -32,33 +35,21 @@ type View struct {
 func NewChromium(t testing.TB) *Chromium {
 	t.Helper()
 	Need(t, Browser)
-	must := func(err error) {
-		if err != nil {
-			t.Helper()
-			t.Fatal(err)
-		}
-	}
-	path := ""
-	for _, name := range []string{"chromium", "chromium-browser", "google-chrome"} {
-		if found, err := exec.LookPath(name); err == nil && path == "" {
-			path = found
-		}
-	}
-	if path == "" {
-		t.Fatal("none of chromium, chromium-browser, google-chrome is installed (browser is named in LOCKMIGRATE_SUITES)")
-	}
+	programs := []string{"chromium", "chromium-browser", "google-chrome"}
+	i := slices.IndexFunc(programs, func(name string) bool { _, err := exec.LookPath(name); return err == nil })
+	require.GreaterOrEqual(t, i, 0, "none of %v is installed (browser is named in LOCKMIGRATE_SUITES)", programs)
 	theirs, ours, err := os.Pipe()
-	must(err)
+	require.NoError(t, err)
 	pipe, writes, err := os.Pipe()
-	must(err)
+	require.NoError(t, err)
 	folder := t.TempDir()
-	cmd := exec.CommandContext(t.Context(), path, "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
+	cmd := exec.CommandContext(t.Context(), programs[i], "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking",
 		"--disable-component-update", "--disable-sync", "--hide-scrollbars", "--user-data-dir="+folder, "--remote-debugging-pipe", "about:blank")
 	cmd.ExtraFiles = []*os.File{theirs, writes} // 3 and 4, where Chromium looks for them
 	cmd.Env = append(os.Environ(), "TZ=UTC")
 	cmd.WaitDelay = 5 * time.Second
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // it starts processes of its own, which write into the folder
-	must(cmd.Start())
+	require.NoError(t, cmd.Start())
 	_ = theirs.Close()
 	_ = writes.Close()
 	t.Cleanup(func() {
@@ -74,11 +65,11 @@ func NewChromium(t testing.TB) *Chromium {
 	var target struct {
 		TargetID string `json:"targetId"`
 	}
-	must(b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target))
+	require.NoError(t, b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target))
 	var attached struct {
 		SessionID string `json:"sessionId"`
 	}
-	must(b.call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached))
+	require.NoError(t, b.call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached))
 	b.session = attached.SessionID
 	return b
 }

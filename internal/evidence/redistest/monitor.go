@@ -80,23 +80,16 @@ func parseMonitor(line string) Command {
 	return c
 }
 
-func quotedWords(rest string) []string {
-	var words []string
-	for rest != "" {
-		rest = strings.TrimPrefix(rest, " ")
-		if !strings.HasPrefix(rest, `"`) {
+// quotedWords reads strings that the server quotes as Go does.
+func quotedWords(text string) (words []string) {
+	for text != "" {
+		quoted, err := strconv.QuotedPrefix(text)
+		if err != nil {
 			break
 		}
-		var word strings.Builder
-		i := 1
-		for ; i < len(rest) && rest[i] != '"'; i++ {
-			if rest[i] == '\\' && i+1 < len(rest) {
-				i++
-			}
-			word.WriteByte(rest[i])
-		}
-		words = append(words, word.String())
-		rest = rest[min(i+1, len(rest)):]
+		word, _ := strconv.Unquote(quoted) // its syntax is right
+		words = append(words, word)
+		text = strings.TrimPrefix(text[len(quoted):], " ")
 	}
 	return words
 }

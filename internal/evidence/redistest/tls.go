@@ -14,67 +14,53 @@ import (
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/stretchr/testify/require"
 )
 
-// Certificates are an authority, a server's certificate and a client's, as files and ready to use.
+// Certificates are an authority, and a certificate of it for servers and clients on the loopback: as files, and ready to use.
 type Certificates struct {
-	CA, ServerCert, ServerKey, ClientCert, ClientKey string
-	Client                                           *tls.Config // knows the authority and has the client's certificate
+	CA, Cert, Key string
+	Client        *tls.Config // knows the authority and has the certificate
 }
 
-// NewCertificates makes certificates for the loopback.
+// NewCertificates makes them.
 func NewCertificates(t testing.TB) *Certificates {
 	t.Helper()
-	dir := t.TempDir()
-	must := func(err error) {
-		if err != nil {
-			t.Helper()
-			t.Fatal(err)
-		}
+	caKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	require.NoError(t, err)
+	leaf := x509.Certificate{
+		SerialNumber: big.NewInt(2), Subject: pkix.Name{CommonName: "lockmigrate test"},
+		NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		KeyUsage:    x509.KeyUsageDigitalSignature,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
+		IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
 	}
+	ca := leaf
+	ca.SerialNumber, ca.Subject.CommonName = big.NewInt(1), "lockmigrate test authority"
+	ca.IsCA, ca.BasicConstraintsValid, ca.KeyUsage = true, true, x509.KeyUsageCertSign
+	caDER, err := x509.CreateCertificate(rand.Reader, &ca, &ca, &caKey.PublicKey, caKey)
+	require.NoError(t, err)
+	der, err := x509.CreateCertificate(rand.Reader, &leaf, &ca, &key.PublicKey, caKey)
+	require.NoError(t, err)
+	private, err := x509.MarshalECPrivateKey(key)
+	require.NoError(t, err)
+	dir := t.TempDir()
 	write := func(name, kind string, der []byte) string {
 		file := filepath.Join(dir, name)
-		must(os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
+		require.NoError(t, os.WriteFile(file, pem.EncodeToMemory(&pem.Block{Type: kind, Bytes: der}), 0o600))
 		return file
 	}
-	key := func() *ecdsa.PrivateKey {
-		k, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
-		must(err)
-		return k
-	}
-	template := func(serial int64, name string) *x509.Certificate {
-		return &x509.Certificate{
-			SerialNumber: big.NewInt(serial), Subject: pkix.Name{CommonName: name},
-			NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
-			KeyUsage:    x509.KeyUsageDigitalSignature,
-			ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth},
-			IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, DNSNames: []string{"localhost"},
-		}
-	}
-	caKey := key()
-	ca := template(1, "lockmigrate test authority")
-	ca.IsCA, ca.BasicConstraintsValid, ca.KeyUsage = true, true, x509.KeyUsageCertSign
-	caDER, err := x509.CreateCertificate(rand.Reader, ca, ca, &caKey.PublicKey, caKey)
-	must(err)
-	signed := func(serial int64, name string) (certFile, keyFile string) {
-		k := key()
-		der, err := x509.CreateCertificate(rand.Reader, template(serial, name), ca, &k.PublicKey, caKey)
-		must(err)
-		private, err := x509.MarshalECPrivateKey(k)
-		must(err)
-		return write(name+".crt", "CERTIFICATE", der), write(name+".key", "EC PRIVATE KEY", private)
-	}
-
-	c := &Certificates{CA: write("ca.crt", "CERTIFICATE", caDER)}
-	c.ServerCert, c.ServerKey = signed(2, "server")
-	c.ClientCert, c.ClientKey = signed(3, "client")
-	pool := x509.NewCertPool()
+	c := &Certificates{CA: write("ca.crt", "CERTIFICATE", caDER), Cert: write("test.crt", "CERTIFICATE", der), Key: write("test.key", "EC PRIVATE KEY", private)}
+	c.Client = &tls.Config{RootCAs: x509.NewCertPool(), ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}
 	parsed, err := x509.ParseCertificate(caDER)
-	must(err)
-	pool.AddCert(parsed)
-	pair, err := tls.LoadX509KeyPair(c.ClientCert, c.ClientKey)
-	must(err)
-	c.Client = &tls.Config{RootCAs: pool, Certificates: []tls.Certificate{pair}, ServerName: "127.0.0.1", MinVersion: tls.VersionTLS12}
+	require.NoError(t, err)
+	c.Client.RootCAs.AddCert(parsed)
+	pair, err := tls.LoadX509KeyPair(c.Cert, c.Key)
+	require.NoError(t, err)
+	c.Client.Certificates = []tls.Certificate{pair}
 	return c
 }
 
@@ -89,7 +75,5 @@ func TLS(t testing.TB, c *Certificates, args ...string) *Server {
 }
 
 func (c *Certificates) args() []string {
-	return []string{
-		"--tls-cert-file", c.ServerCert, "--tls-key-file", c.ServerKey, "--tls-ca-cert-file", c.CA, "--tls-auth-clients", "yes",
-	}
+	return []string{"--tls-cert-file", c.Cert, "--tls-key-file", c.Key, "--tls-ca-cert-file", c.CA, "--tls-auth-clients", "yes"}
 }

@@ -181,7 +181,7 @@ func TestExplain(t *testing.T) {
 
 func TestDialTLS(t *testing.T) {
 	certs := redistest.NewCertificates(t)
-	pair, err := tls.LoadX509KeyPair(certs.ServerCert, certs.ServerKey)
+	pair, err := tls.LoadX509KeyPair(certs.Cert, certs.Key)
 	require.NoError(t, err)
 	serve := func(addr string, config *tls.Config) string {
 		mini := miniredis.NewMiniRedis()
@@ -196,7 +196,7 @@ func TestDialTLS(t *testing.T) {
 	config := &tls.Config{Certificates: []tls.Certificate{pair}}
 	here, elsewhere, plain := serve("127.0.0.1:0", config), serve("127.0.0.2:0", config), serve("127.0.0.1:0", nil)
 
-	for _, files := range []TLSFiles{{CA: certs.CA}, {Insecure: true}, {Insecure: true, Cert: certs.ClientCert, Key: certs.ClientKey}} {
+	for _, files := range []TLSFiles{{CA: certs.CA}, {Insecure: true}, {Insecure: true, Cert: certs.Cert, Key: certs.Key}} {
 		e := parsed(t, "rediss://"+here, files)
 		writes(t, e)
 		raw, err := e.DialRaw(context.Background(), here)

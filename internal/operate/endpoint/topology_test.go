@@ -240,7 +240,7 @@ func TestLocksOverTLSWithACertificateAndAnACLUser(t *testing.T) {
 	s := redistest.TLS(t, certs)
 	s.Do("ACL", "SETUSER", "locks", "on", ">p@ss:w/rd", "~*", "&*", "+@all", "-@dangerous", "+client", "+info")
 	s.Do("ACL", "SETUSER", "default", "nopass", "on")
-	hold(t, "rediss://locks:p%40ss%3Aw%2Frd@"+s.Addr, TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey})
+	hold(t, "rediss://locks:p%40ss%3Aw%2Frd@"+s.Addr, TLSFiles{CA: certs.CA, Cert: certs.Cert, Key: certs.Key})
 }
 
 func TestLocksOverAClusterWithTLSAndAnACLUser(t *testing.T) {
@@ -250,7 +250,7 @@ func TestLocksOverAClusterWithTLSAndAnACLUser(t *testing.T) {
 		s.Do("ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all", "-@dangerous", "+client", "+info", "+cluster|slots")
 	}
 	url := "rediss+cluster://locks:secret@" + strings.Join(c.Addrs(), ",")
-	hold(t, url, TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey})
+	hold(t, url, TLSFiles{CA: certs.CA, Cert: certs.Cert, Key: certs.Key})
 }
 
 func TestLocksOverSentinels(t *testing.T) {

@@ -82,11 +82,11 @@ func TestHalfClose(t *testing.T) {
 func TestTLSBothSides(t *testing.T) {
 	certs := redistest.NewCertificates(t)
 	direct, behind := redistest.Real(t), redistest.TLS(t, certs)
-	end, err := endpoint.Parse(behind.URL(), endpoint.TLSFiles{CA: certs.CA, Cert: certs.ClientCert, Key: certs.ClientKey})
+	end, err := endpoint.Parse(behind.URL(), endpoint.TLSFiles{CA: certs.CA, Cert: certs.Cert, Key: certs.Key})
 	require.NoError(t, err)
 	up, err := NewUpstream(context.Background(), end, nil)
 	require.NoError(t, err)
-	pair, err := tls.LoadX509KeyPair(certs.ServerCert, certs.ServerKey)
+	pair, err := tls.LoadX509KeyPair(certs.Cert, certs.Key)
 	require.NoError(t, err)
 	path := filepath.Join(t.TempDir(), "sidecar.sock")
 	s, addr := startWith(t, Options{Dial: up.Dial, Listeners: []Listener{
