@@ -17,12 +17,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 )
 
@@ -48,12 +46,9 @@ func (f *fleet) try(t *testing.T, window, span time.Duration, ready func()) tria
 	// The members come from addresses of their own, which a server in protected mode refuses.
 	server := redistest.Real(t, "--protected-mode", "no")
 	dialect, shortest := "jedis-ms", 2*time.Second
-	for _, m := range f.members {
-		if m.kind == holders.RedisPy {
-			dialect = protocol.RedisPyFloat.Name
-		}
-		if m.kind.Name != "" {
-			shortest = min(shortest, m.lease)
+	for _, c := range f.clients {
+		if c.Scheme.Old() {
+			dialect, shortest = c.Dialect.Name, min(shortest, c.Lease)
 		}
 	}
 	_, err := redistest.InStage(server.Pool(), lockmigrate.StageBridge, dialect, shortest)
@@ -87,21 +82,28 @@ func (tr *trial) forecast(t *testing.T, draws int) *forecast.Forecast {
 	return made
 }
 
-// rounds are the fleets that were measured, in the order in which that was done.
-func rounds() []round {
-	unseen := kept("six", "drifting", "families", "worn", "crowd", "apart", "early", "slow", "guarded", "polls")
-	return []round{
-		{"first", "The forecast was made beside these.", fleets()},
-		{"unseen", "These were written down before they ran for the first time, by somebody who had no part in the forecast.", unseen},
-		{"drawn", "These come from random numbers.", kept(numbered("drawn", 10)...)},
-		{"fresh", "These come from other random numbers. They were drawn after the forecast was made.", kept(numbered("fresh", 6)...)},
-		{"waits", "These come from random numbers again. They were written down before they ran, with the rule by which a run counts.", kept(numbered("waits", 8)...)},
-	}
+// rounds are the fleets that were measured, in the order in which that was done: of those of the first round what runs is in fleets.txt, of the others
+// what ran stands in words beside what was measured. Those of "unseen" were written down after the forecast was made, and before they ran for the first
+// time. Those of the other rounds come from random numbers, a seed for each round: of ten, two are at stage bridge, one is behind sidecars in part, one
+// shares no key. Before "waits" ran it was written down that the round is left out as a whole if in more than half of the fleets that run with it one hold
+// in a hundred is late by over 100 ms.
+var rounds = []struct {
+	name, what string
+	fleets     []string
+}{
+	{"first", "The forecast was made beside these.", strings.Fields("near far rare unshared several overrun behind crash tail bridge")},
+	{"unseen", "These were written down before they ran for the first time, by somebody who had no part in the forecast.", strings.Fields("six drifting families worn crowd apart early slow guarded polls")},
+	{"drawn", "These come from random numbers.", numbered("drawn", 10)},
+	{"fresh", "These come from other random numbers. They were drawn after the forecast was made.", numbered("fresh", 6)},
+	{"waits", "These come from random numbers again. They were written down before they ran, with the rule by which a run counts.", numbered("waits", 8)},
 }
 
-type round struct {
-	name, what string
-	fleets     []fleet
+// numbered are the names of a round's fleets.
+func numbered(round string, n int) (names []string) {
+	for i := range n {
+		names = append(names, fmt.Sprintf("%s-%d", round, i))
+	}
+	return names
 }
 
 // outside are the fleets whose count did not lie in the interval, and wide those with an interval wider than a factor of four:
@@ -129,8 +131,11 @@ func TestCalibration(t *testing.T) {
 		draws = documented
 	}
 	var document strings.Builder
-	for _, round := range rounds() {
-		table, inside := round.check(t, draws)
+	for _, name := range rounds[0].fleets {
+		assert.Contains(t, fleets(t), name, "measured with -calibrate")
+	}
+	for _, round := range rounds {
+		table, inside := check(t, round.fleets, draws)
 		t.Logf("%s: %d of %d inside\n%s", round.name, inside, len(round.fleets), table)
 		fmt.Fprintf(&document, "%s %d of %d lie in the interval.\n\n%s\n", round.what, inside, len(round.fleets), table)
 	}
@@ -139,19 +144,16 @@ func TestCalibration(t *testing.T) {
 	}
 }
 
-// measure runs the fleets of rounds, or of these names, side by side, each on a server of its own.
+// measure runs the first round, or fleets of it, side by side, each on a server of its own.
 func measure(t *testing.T, names []string) {
-	var chosen []fleet
-	for _, r := range rounds() {
-		for _, f := range r.fleets {
-			if len(f.members) > 0 && (slices.Contains(names, r.name) || slices.Contains(names, f.name)) {
-				chosen = append(chosen, f)
-			}
-		}
+	if slices.Equal(names, []string{rounds[0].name}) {
+		names = rounds[0].fleets
 	}
 	var starting sync.WaitGroup
-	starting.Add(len(chosen))
-	for _, f := range chosen {
+	starting.Add(len(names))
+	for _, name := range names {
+		f, known := fleets(t)[name]
+		require.True(t, known, name)
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			started := sync.OnceFunc(starting.Done)
@@ -171,11 +173,11 @@ func measure(t *testing.T, names []string) {
 }
 
 // check makes the forecasts of what was measured, and the table of both.
-func (r *round) check(t *testing.T, draws int) (table string, in int) {
+func check(t *testing.T, fleets []string, draws int) (table string, in int) {
 	var b strings.Builder
 	fmt.Fprintln(&b, "| fleet | seen in 2 minutes | forecast for 10 minutes | 90 % interval | measured | inside |\n|---|---|---|---|---|---|")
-	for _, f := range r.fleets {
-		tr := trial{Name: f.name}
+	for _, name := range fleets {
+		tr := trial{Name: name}
 		text, err := os.ReadFile(tr.file())
 		require.NoError(t, err)
 		require.NoError(t, json.Unmarshal(text, &tr))
@@ -211,13 +213,7 @@ func (r *round) check(t *testing.T, draws int) (table string, in int) {
 // TestRunningFleets is the short form on a real server: a fleet whose clocks are apart, and one that shares no key.
 func TestRunningFleets(t *testing.T) {
 	redistest.Need(t, redistest.Redis, redistest.Python)
-	skewed := same(4, member{kind: pythonLock, lease: 1000 * ms, keys: []string{"stock:1"}, hold: between(300*ms, 800*ms), think: between(0, 100*ms)})
-	skewed[0].clock = 600 * ms
-	alone := same(3, member{kind: pythonLock, lease: 1000 * ms, hold: between(300*ms, 1500*ms), think: between(0, 100*ms)})
-	for i := range alone {
-		alone[i].keys, alone[i].clock = []string{fmt.Sprintf("order:%d", i)}, time.Duration(i)*time.Minute
-	}
-	for _, f := range []fleet{{"skewed", "", skewed}, {"alone", "", alone}} {
+	for _, f := range []fleet{fleets(t)["skewed"], fleets(t)["alone"]} {
 		t.Run(f.name, func(t *testing.T) {
 			t.Parallel()
 			tr := f.try(t, 8*time.Second, 12*time.Second, func() { time.Sleep(2 * time.Second) })

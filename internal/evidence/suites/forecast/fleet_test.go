@@ -9,6 +9,8 @@ import (
 	"io"
 	"math/rand/v2"
 	"net"
+	"os"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,45 +23,30 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	work "github.com/lockmigrate/lockmigrate/internal/operate/fleet"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
 
 // fleet is a fleet that is tried.
 type fleet struct {
 	name    string
 	what    string // for the table
-	members []member
+	clients []sim.Client
 }
 
-// member is one old client: its lock, its clock, its keys and habits.
-type member struct {
-	kind  holders.Kind // none: a service of this project, at the stage of its namespace
-	lease time.Duration
-	clock time.Duration // ahead of the server's
-	keys  []string      // it chooses one at random for each turn
-	hold  duration
-	think duration
-	crash float64 // the chance that it is killed inside, each turn
-}
-
-// duration draws one.
-type duration func(*rand.Rand) time.Duration
-
-func between(lo, hi time.Duration) duration {
-	return func(r *rand.Rand) time.Duration { return lo + time.Duration(r.Int64N(int64(hi-lo)+1)) }
-}
-
-// mixed draws from one, and with a chance from the other.
-func mixed(usual, rare duration, chance float64) duration {
-	return func(r *rand.Rand) time.Duration {
-		if r.Float64() < chance {
-			return rare(r)
-		}
-		return usual(r)
+// fleets reads those of testdata/fleets.txt: scenarios, each with its name in its comment. Leases and holds are large beside the delays of a busy machine.
+func fleets(t *testing.T) map[string]fleet {
+	text, err := os.ReadFile("testdata/fleets.txt")
+	require.NoError(t, err)
+	all := map[string]fleet{}
+	for part := range strings.SplitSeq(string(text), "\n\n") {
+		s, err := sim.Parse(part)
+		require.NoError(t, err, part)
+		name, what, _ := strings.Cut(s.Purpose[0], ": ")
+		all[name] = fleet{name, what, s.Fleet.Clients}
 	}
-}
-
-func exponential(least, mean time.Duration) duration {
-	return func(r *rand.Rand) time.Duration { return least + time.Duration(r.ExpFloat64()*float64(mean)) }
+	return all
 }
 
 // run lets a fleet work on a server until the context ends. The returned function waits for its end.
@@ -69,21 +56,27 @@ func (f *fleet) run(ctx context.Context, t *testing.T, server *redistest.Server)
 	name := fnv.New64a()
 	_, _ = io.WriteString(name, f.name)
 	var all []*work.Worker
-	for i, m := range f.members {
-		random := rand.New(rand.NewPCG(name.Sum64(), uint64(i))) // no two fleets have the same luck
+	for i, c := range f.clients {
+		random, draws := rand.New(rand.NewPCG(name.Sum64(), uint64(i))), sim.NewGenerator(name.Sum64(), uint64(i)) // no two fleets have the same luck
+		var keys []string
+		for _, set := range c.Keys {
+			for n := range set.Count {
+				keys = append(keys, fmt.Sprint(set.Prefix, n))
+			}
+		}
 		w := &work.Worker{
-			Name:  fmt.Sprint(i),
-			Key:   func() string { return m.keys[random.IntN(len(m.keys))] },
-			Hold:  func() time.Duration { return m.hold(random) },
-			Think: func() time.Duration { return m.think(random) },
+			Name:  c.Name,
+			Key:   func() string { return keys[random.IntN(len(keys))] },
+			Hold:  func() time.Duration { return c.Hold.Draw(&draws) },
+			Think: func() time.Duration { return c.Think.Draw(&draws) },
 		}
 		addr := redistest.Copying(t, server.Addr, &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))}) // observe tells services by their hosts
-		if m.kind.Name == "" {
+		if c.Scheme == model.Bridge {
 			w.Take = service(t, addr)
 		} else {
-			p := &process{t: t, start: func() *holders.Holder { return m.start(t, addr) }}
+			p := &process{t: t, start: func() *holders.Holder { return start(t, &c, addr) }}
 			p.h = p.start()
-			w.Take, w.Dies = p.take, func() bool { return random.Float64() < m.crash && p.dies() }
+			w.Take, w.Dies = p.take, func() bool { return random.IntN(1e6) < int(c.Dies) && p.dies() }
 		}
 		w.Start(ctx, r, 0)
 		all = append(all, w)
@@ -95,15 +88,15 @@ func (f *fleet) run(ctx context.Context, t *testing.T, server *redistest.Server)
 	}
 }
 
-func (m *member) start(t *testing.T, addr string) *holders.Holder {
-	options := []holders.Option{holders.Arg("lease", m.lease), holders.Arg("wait", time.Hour)}
+func start(t *testing.T, c *sim.Client, addr string) *holders.Holder {
+	kind, options := holders.JedisLock, []holders.Option{holders.Arg("lease", c.Lease), holders.Arg("wait", time.Hour)}
 	switch {
-	case m.kind == holders.JedisLock && m.clock != 0:
-		options = append(options, holders.Clock(t, m.clock))
-	case m.kind == holders.RedisPy:
-		options = append(options, holders.Arg("clock", m.clock))
+	case c.Dialect == protocol.RedisPyFloat:
+		kind, options = holders.RedisPy, append(options, holders.Arg("clock", c.Offset))
+	case c.Offset != 0:
+		options = append(options, holders.Clock(t, c.Offset))
 	}
-	return holders.Start(t, m.kind, "redis://"+addr+"/0", options...)
+	return holders.Start(t, kind, "redis://"+addr+"/0", options...)
 }
 
 // process is an old client: a holder program, and its lock where it has one.

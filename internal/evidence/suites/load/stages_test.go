@@ -20,8 +20,10 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	work "github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 func TestMain(m *testing.M) { redistest.Main(m, redistest.Redis) }
@@ -53,7 +55,10 @@ func TestStagesCost(t *testing.T) {
 		runFor = 6 * time.Second
 	}
 	var b strings.Builder
-	fmt.Fprintf(&b, "%s, one core for the server, %s.\n\n", version(t), time.Now().Format(time.DateOnly))
+	text, err := redis.String(redistest.Real(t).Try("INFO", "server"))
+	require.NoError(t, err)
+	machine, _ := os.ReadFile("/proc/cpuinfo") // it has the form of INFO
+	fmt.Fprintf(&b, "%s on%s, one core for the server, %s.\n\n", servers.Of(endpoint.InfoOf(text)), endpoint.InfoOf(string(machine))["model name\t"], time.Now().Format(time.DateOnly))
 	fmt.Fprintln(&b, "| fleet | stage | locks/s | commands a lock | processor time a lock | connections | memory |\n|---|---|---|---|---|---|---|")
 	for _, h := range fleets {
 		old := counted{}
@@ -88,11 +93,8 @@ type bench struct {
 func (b *bench) number(field string) float64 {
 	text, err := redis.String(b.s.Try("INFO", "everything"))
 	require.NoError(b.t, err)
-	_, rest, ok := strings.Cut(text, "\r\n"+field+":")
-	require.True(b.t, ok, field)
-	value, _, _ := strings.Cut(rest, "\r\n")
-	n, err := strconv.ParseFloat(value, 64)
-	require.NoError(b.t, err)
+	n, err := strconv.ParseFloat(endpoint.InfoOf(text)[field], 64)
+	require.NoError(b.t, err, field)
 	return n
 }
 
@@ -104,20 +106,6 @@ func (b *bench) between(runFor time.Duration) (commands, cpu, seconds float64) {
 	time.Sleep(runFor) // it is watched for so long
 	seconds = time.Since(began).Seconds()
 	return (b.number("total_commands_processed") - commands) / seconds, (b.cpu() - cpu) / seconds, seconds
-}
-
-func version(t *testing.T) string {
-	text, err := redis.String(redistest.Real(t).Try("INFO", "server"))
-	require.NoError(t, err)
-	_, rest, _ := strings.Cut(text, "redis_version:")
-	v, _, _ := strings.Cut(rest, "\r\n")
-	cpu := ""
-	if text, err := os.ReadFile("/proc/cpuinfo"); err == nil {
-		_, name, _ := strings.Cut(string(text), "model name")
-		name, _, _ = strings.Cut(name, "\n")
-		cpu = " on " + strings.Trim(name, "\t :")
-	}
-	return "redis-server " + v + cpu
 }
 
 // counted is what a server did, a second.
