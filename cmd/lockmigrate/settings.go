@@ -1,9 +1,7 @@
 package main
 
 import (
-	"fmt"
 	"slices"
-	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -13,8 +11,8 @@ import (
 )
 
 // settingNames are the flags that a command line may leave out where the environment has them: LOCKMIGRATE_REDIS, LOCKMIGRATE_NAMESPACE and their
-// like; LOCKMIGRATE_MATCH holds patterns with blanks between them. The namespace stands before the patterns that belong to it.
-var settingNames = []string{"redis", "tls-ca", "tls-cert", "tls-key", "tls-insecure", "namespace", "match"}
+// like.
+var settingNames = []string{"redis", "tls-ca", "tls-cert", "tls-key", "tls-insecure", "namespace"}
 
 // playing are the commands that play a fleet on a server of their own: they work on another one only if their command line names it, not because
 // the shell still has the server of yesterday's tools.
@@ -30,10 +28,8 @@ func applySettings(cmd *cobra.Command, env *environment) error {
 			continue
 		case name == "redis" && slices.Contains(playing, cmd.CommandPath()):
 			continue
-		case name == "match" && (cmd.CommandPath() == "lockmigrate stage set" || !ofNamespace(cmd, env)): // in stage set a pattern is a change
-			continue
 		}
-		if err := setFlag(f, value); err != nil {
+		if err := f.Value.Set(value); err != nil { // unchanged in name: nobody gave it on the command line
 			return usageError("give --"+name, "%s of the environment: %w", name, err)
 		}
 	}
@@ -92,29 +88,4 @@ func checkValues(cmd *cobra.Command) (err error) {
 		}
 	}
 	return nil
-}
-
-// ofNamespace tells that the environment's patterns are of the namespace that the command is about.
-func ofNamespace(cmd *cobra.Command, env *environment) bool {
-	f, name := cmd.Flags().Lookup("namespace"), env.getenv("LOCKMIGRATE_NAMESPACE")
-	return f == nil || name == "" || f.Value.String() == name
-}
-
-// setFlag sets a flag and leaves it unchanged in name: nobody gave it on the command line.
-func setFlag(f *pflag.Flag, value string) error {
-	if f.Name == "match" {
-		patterns := strings.Fields(value)
-		if list, ok := f.Value.(pflag.SliceValue); ok {
-			return list.Replace(patterns)
-		}
-		if len(patterns) > 1 {
-			return fmt.Errorf("this command takes one, not %d", len(patterns))
-		}
-	}
-	if f.Value.Type() == "bool" {
-		if _, err := strconv.ParseBool(value); err != nil {
-			return fmt.Errorf("%s is neither true nor false", shown(value))
-		}
-	}
-	return f.Value.Set(value)
 }

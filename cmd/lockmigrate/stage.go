@@ -365,13 +365,10 @@ func changingOver(view stages.View) string {
 		return ""
 	}
 	var names []string
-	for _, m := range late[:min(3, len(late))] {
+	for _, m := range late {
 		names = append(names, safe(m.ID))
 	}
-	if n := len(late) - len(names); n > 0 {
-		names = append(names, fmt.Sprintf("%d more", n))
-	}
-	return fmt.Sprintf("%d of %d members change over with their next report, within %s: %s", len(late), len(view.Members), short(atMost), strings.Join(names, ", "))
+	return fmt.Sprintf("%d of %d members change over with their next report, within %s: %s", len(late), len(view.Members), short(atMost), firstFew(names))
 }
 
 // both is one refusal of two.

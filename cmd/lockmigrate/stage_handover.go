@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -33,8 +34,9 @@ func (at *place) initHandover(ctx context.Context) error {
 		return err
 	}
 	var old, new lockmigrate.Pool // of a half that is known by its server
+	from, to := strconv.Quote(oldName), strconv.Quote(flags.newName)
 	if flags.newName == "" {
-		new = at.store.Pool
+		new, to = at.store.Pool, "this server"
 	}
 	if oldName == "" {
 		end, stop, err := at.env.endpointOf(flags.old)
@@ -47,21 +49,15 @@ func (at *place) initHandover(ctx context.Context) error {
 			return err
 		}
 		defer pool.Close()
-		old = pool
+		old, from = pool, "the server of --old"
 		if _, err := stages.ReadMark(ctx, old, at.store.Namespace, stageReplyTimeout); err != nil { // a plan for a server that cannot be reached is none
 			return fmt.Errorf("--old: %w", endpoint.Explain(err))
 		}
 	}
 	halves := &stages.Halves{Old: stages.Half{Name: oldName}, New: stages.Half{Name: flags.newName}}
-	named := func(name, otherwise string) string {
-		if name != "" {
-			return fmt.Sprintf("%q", name)
-		}
-		return otherwise
-	}
 	record := stages.Record{Namespace: at.store.Namespace, Stage: stages.Old, Patterns: flags.match, Handover: halves}
 	p := plan{
-		what:   fmt.Sprintf("create handover %s at stage old: keys %s, from %s to %s", at.store.Namespace, shownPatterns(flags.match), named(oldName, "the server of --old"), named(flags.newName, "this server")),
+		what:   fmt.Sprintf("create handover %s at stage old: keys %s, from %s to %s", at.store.Namespace, shownPatterns(flags.match), from, to),
 		record: record,
 		know:   []string{"a key " + stages.MarkKey(at.store.Namespace) + " is written on each server of a lock of this module: members know by it that they have the same halves"},
 	}

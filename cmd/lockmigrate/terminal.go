@@ -38,7 +38,7 @@ func widthOf(w io.Writer) int {
 	return defaultWidth
 }
 
-// safe makes text of any bytes harmless on a terminal: what is not printable is written as an escape.
+// safe makes text of any bytes harmless on a terminal, and where JSON is read: what is not printable is written as an escape.
 // Text that is printable throughout comes back as it is.
 func safe(text string) string {
 	if printable(text) {
@@ -51,8 +51,12 @@ func safe(text string) string {
 			fmt.Fprintf(&b, `\x%02x`, text[i])
 		case unicode.IsPrint(r):
 			b.WriteRune(r)
-		default:
+		case r < ' ':
 			b.WriteString(strings.Trim(strconv.QuoteRuneToASCII(r), "'"))
+		default:
+			for _, unit := range utf16.Encode([]rune{r}) {
+				fmt.Fprintf(&b, `\u%04x`, unit)
+			}
 		}
 	}
 	return b.String()
@@ -72,24 +76,13 @@ func printable(text string) bool {
 	return utf8.ValidString(text) && !strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) })
 }
 
-// printableJSON escapes what is not printable in a JSON text, from control characters to bidirectional overrides; encoding/json leaves some of them.
+// printableJSON escapes what is not printable in a JSON text, such as bidirectional overrides: encoding/json escapes control characters alone.
 func printableJSON(text []byte) []byte {
-	if printable(strings.ReplaceAll(string(text), "\n", "")) {
-		return text
+	lines := strings.Split(string(text), "\n")
+	for i, line := range lines {
+		lines[i] = safe(line)
 	}
-	var out []byte
-	for _, r := range string(text) {
-		switch {
-		case r == '\n' || unicode.IsPrint(r):
-			out = utf8.AppendRune(out, r)
-		case r > 0xffff:
-			high, low := utf16.EncodeRune(r)
-			out = fmt.Appendf(out, `\u%04x\u%04x`, high, low)
-		default:
-			out = fmt.Appendf(out, `\u%04x`, r)
-		}
-	}
-	return out
+	return []byte(strings.Join(lines, "\n"))
 }
 
 // palette colours words. Its zero value leaves them as they are.

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"runtime"
-	"runtime/debug"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -14,9 +13,7 @@ import (
 
 // versionInfo is what `version --json` prints.
 type versionInfo struct {
-	Version  string `json:"version"`
-	Commit   string `json:"commit,omitempty"`
-	Modified bool   `json:"modified,omitempty"` // built from a tree with changes of its own
+	Version  string `json:"version"` // of a build without one: the commit, and whether the tree had changes of its own
 	Go       string `json:"go"`
 	Platform string `json:"platform"`
 }
@@ -26,33 +23,12 @@ func newVersionCommand(env *environment) *cobra.Command {
 		Use:   "version",
 		Short: "Print the version",
 		RunE: func(*cobra.Command, []string) error {
-			v := buildVersion()
+			v := versionInfo{buildVersion(), runtime.Version(), runtime.GOOS + "/" + runtime.GOARCH}
 			return env.print(v, func(b *strings.Builder) {
-				b.WriteString("lockmigrate " + v.Version)
-				if v.Commit != "" {
-					b.WriteString(" " + v.Commit[:min(12, len(v.Commit))])
-				}
-				fmt.Fprintf(b, " %s %s\n", v.Go, v.Platform)
+				fmt.Fprintf(b, "lockmigrate %s %s %s\n", v.Version, v.Go, v.Platform)
 			})
 		},
 	}
 }
 
-// buildVersion is the version that the build has set, or what the Go command recorded in the binary.
-func buildVersion() versionInfo {
-	v := versionInfo{Version: "(devel)", Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
-	info, ok := debug.ReadBuildInfo()
-	if !ok {
-		return v
-	}
-	v.Version = cmp.Or(stages.Release(), info.Main.Version, v.Version)
-	for _, s := range info.Settings {
-		switch s.Key {
-		case "vcs.revision":
-			v.Commit = s.Value
-		case "vcs.modified":
-			v.Modified = s.Value == "true"
-		}
-	}
-	return v
-}
+func buildVersion() string { return cmp.Or(stages.Version(), "(devel)") }

@@ -37,8 +37,8 @@ const library = "github.com/lockmigrate/lockmigrate"
 // built without the repository's history, so the Go command records no version there.
 var release string
 
-// Release returns the version that the build has set, or nothing.
-func Release() string { return release }
+// Version is this program's, where its build tells; else it is empty.
+func Version() string { return thisBuild().Version }
 
 // thisBuild is the build of this process. The zero value: the binary does not tell.
 var thisBuild = sync.OnceValue(func() Build {

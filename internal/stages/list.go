@@ -410,20 +410,31 @@ func (s *Store) Set(ctx context.Context, epoch int64, from, to Record, execute b
 	if err != nil {
 		return nil, err
 	}
-	values := s.on(scripts.Values{"seen": epoch, "patterns": patterns, "clients": clients, "alone": flag(NeedsNobody(from, to)), "execute": flag(execute), "not_after": 0,
-		"change": s.changing(epoch+1, to.Note, "set: %s, %s", patterns, clients)})
+	alone := 0
+	if NeedsNobody(from, to) {
+		alone = 1
+	}
+	values := scripts.Values{"seen": epoch, "patterns": patterns, "clients": clients, "alone": alone, "not_after": 0,
+		"change": s.changing(epoch+1, to.Note, "set: %s, %s", patterns, clients)}
 	if !execute {
 		if err := s.CheckOthers(ctx, to.Patterns); err != nil {
 			return nil, fmt.Errorf("%s: %w", what, err)
 		}
-		return s.change(from, what, execute)(s.eval(ctx, scripts.StageSet, values))
+		return s.change(ctx, from, what, scripts.StageSet, false, values)
 	}
-	c, err := s.reserve(ctx, to.Patterns, 0)
+	return s.claiming(ctx, what, to.Patterns, 0, func(c *claim) ([]Blocker, error) {
+		values["not_after"] = c.until.UnixMilli()
+		return s.change(ctx, from, what, scripts.StageSet, true, values)
+	})
+}
+
+// claiming makes a change while patterns are reserved, and then brings the list in line.
+func (s *Store) claiming(ctx context.Context, what string, patterns []string, epoch int64, change func(c *claim) ([]Blocker, error)) ([]Blocker, error) {
+	c, err := s.reserve(ctx, patterns, epoch)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %w", what, err)
 	}
-	values["not_after"] = c.until.UnixMilli()
-	blockers, err := s.change(from, what, execute)(s.eval(ctx, scripts.StageSet, values))
+	blockers, err := change(c)
 	if errors.Is(err, ErrUnsure) {
 		return nil, err // the keys stay reserved
 	}
@@ -448,25 +459,19 @@ func Widens(from, to Record) bool { return Narrows(to, from) }
 // execute it tells what would happen. Where there is no record, keys that a stopped command has reserved are given up.
 func (s *Store) Delete(ctx context.Context, epoch int64, execute bool) ([]Blocker, error) {
 	what := "delete namespace " + s.Namespace
-	values := s.on(scripts.Values{"seen": epoch, "execute": flag(execute)})
+	remove := func() ([]Blocker, error) {
+		return s.change(ctx, Record{}, what, scripts.StageDelete, execute, scripts.Values{"seen": epoch})
+	}
 	if !execute {
-		return s.change(Record{}, what, execute)(s.eval(ctx, scripts.StageDelete, values))
+		return remove()
 	}
-	c, err := s.reserve(ctx, nil, epoch)
-	if err != nil {
-		return nil, fmt.Errorf("%s: %w", what, err)
-	}
-	blockers, err := s.change(Record{}, what, execute)(s.eval(ctx, scripts.StageDelete, values))
-	switch {
-	case errors.Is(err, ErrUnsure):
-		return nil, err
-	case errors.Is(err, ErrNoRecord) && len(c.entry.Patterns) > 0:
-		err = nil
-	}
-	if endErr := c.end(ctx); err == nil && len(blockers) == 0 {
-		err = Made(endErr)
-	}
-	return blockers, err
+	return s.claiming(ctx, what, nil, epoch, func(c *claim) ([]Blocker, error) {
+		blockers, err := remove()
+		if errors.Is(err, ErrNoRecord) && len(c.entry.Patterns) > 0 {
+			err = nil
+		}
+		return blockers, err
+	})
 }
 
 // Forget removes what the list remembers of namespaces that were deleted, and the list itself when nothing else

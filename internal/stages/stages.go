@@ -326,48 +326,48 @@ func (s *Store) move(ctx context.Context, epoch int64, to Stage, execute bool, n
 	if to >= Old {
 		kind.Handover = &Halves{}
 	}
-	return s.change(kind, fmt.Sprintf("move namespace %s to %v", s.Namespace, to), execute)(
-		s.eval(ctx, scripts.StageMove, s.on(scripts.Values{"seen": epoch, "target": Number(to), "execute": flag(execute), "note": note,
-			"change": s.changing(epoch+1, note, "to stage %v", to)})))
+	return s.change(ctx, kind, fmt.Sprintf("move namespace %s to %v", s.Namespace, to), scripts.StageMove, execute, scripts.Values{
+		"seen": epoch, "target": Number(to), "note": note, "change": s.changing(epoch+1, note, "to stage %v", to)})
 }
 
-// change reads the reply of a script that changes the record: who blocks it, nobody when it is done, or why it
-// cannot be.
-func (s *Store) change(of Record, what string, execute bool) func(any, error) ([]Blocker, error) {
-	return func(reply any, err error) ([]Blocker, error) {
-		row, err := redis.Values(reply, err)
-		if err != nil {
-			return nil, fmt.Errorf("%s: %w", what, unsure(err, execute))
-		}
-		var code, found, stage int64
-		if row, err = redis.Scan(row, &code, &found, &stage); err != nil {
+// change runs a script that changes the record, or tells what it would do: who blocks it, nobody when it is done, or why it cannot be.
+func (s *Store) change(ctx context.Context, of Record, what string, script *scripts.Script, execute bool, values scripts.Values) ([]Blocker, error) {
+	values["execute"] = 0
+	if execute {
+		values["execute"] = 1
+	}
+	row, err := redis.Values(s.eval(ctx, script, s.on(values)))
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", what, unsure(err, execute))
+	}
+	var code, found, stage int64
+	if row, err = redis.Scan(row, &code, &found, &stage); err != nil {
+		return nil, err
+	}
+	switch code {
+	case 1:
+		return nil, nil
+	case -1:
+		return nil, fmt.Errorf("%s: %w: it is %v, epoch %d", what, ErrConflict, of.stage(stage), found)
+	case -2:
+		return nil, fmt.Errorf("%s: %w", what, ErrNoRecord)
+	case -3:
+		return nil, fmt.Errorf("%s: it took %v too long; nothing was changed", what, time.Duration(found)*time.Millisecond)
+	}
+	var blockers []Blocker
+	for len(row) > 0 {
+		var b Blocker
+		var wait, stage, left int64
+		if row, err = redis.Scan(row, &b.Member, &b.Why, &wait, &stage, &left, &b.Misfit); err != nil {
 			return nil, err
 		}
-		switch code {
-		case 1:
-			return nil, nil
-		case -1:
-			return nil, fmt.Errorf("%s: %w: it is %v, epoch %d", what, ErrConflict, of.stage(stage), found)
-		case -2:
-			return nil, fmt.Errorf("%s: %w", what, ErrNoRecord)
-		case -3:
-			return nil, fmt.Errorf("%s: it took %v too long; nothing was changed", what, time.Duration(found)*time.Millisecond)
+		if b.Why == "unreadable" {
+			b.Misfit = s.unreadable(b.Member)
 		}
-		var blockers []Blocker
-		for len(row) > 0 {
-			var b Blocker
-			var wait, stage, left int64
-			if row, err = redis.Scan(row, &b.Member, &b.Why, &wait, &stage, &left, &b.Misfit); err != nil {
-				return nil, err
-			}
-			if b.Why == "unreadable" {
-				b.Misfit = s.unreadable(b.Member)
-			}
-			b.Wait, b.Left, b.Stage = time.Duration(wait)*time.Millisecond, time.Duration(left)*time.Millisecond, of.stage(stage)
-			blockers = append(blockers, b)
-		}
-		return blockers, nil
+		b.Wait, b.Left, b.Stage = time.Duration(wait)*time.Millisecond, time.Duration(left)*time.Millisecond, of.stage(stage)
+		blockers = append(blockers, b)
 	}
+	return blockers, nil
 }
 
 // Show reads the namespace. With ErrNoRecord come the members that a lost record has left.
@@ -490,11 +490,4 @@ func (s *Store) eval(ctx context.Context, script *scripts.Script, values scripts
 func (s *Store) on(values scripts.Values) scripts.Values {
 	values["record"], values["members"] = RecordKey(s.Namespace), MembersKey(s.Namespace)
 	return values
-}
-
-func flag(b bool) int {
-	if b {
-		return 1
-	}
-	return 0
 }

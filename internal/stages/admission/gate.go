@@ -6,6 +6,7 @@
 package admission
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -113,49 +114,45 @@ func (g *Gate[T]) wait(ctx context.Context, key string, p *Permit[T], patience t
 		defer cancel()
 		ctx = bounded
 	}
+	_, err = g.await(ctx, func() (over bool, err error) {
+		err = g.Enter(key, p)
+		return err == nil || g.Hopeless(err) || !patient && !errors.Is(err, ErrNotJoined), err
+	})
+	return err
+}
+
+// await tries again with each order that changes something, until a try is over. When ctx ends first, the error is what the reports that failed
+// meanwhile say.
+func (g *Gate[T]) await(ctx context.Context, try func() (over bool, err error)) (over bool, err error) {
 	for {
 		changed := g.Changed()
-		err = g.Enter(key, p)
-		if err == nil || g.Hopeless(err) || !patient && !errors.Is(err, ErrNotJoined) {
-			return err
+		if over, err = try(); over {
+			return true, err
 		}
 		select {
 		case <-changed.Done():
 		case <-ctx.Done():
-			if why := g.Refusal(); why != nil {
-				err = why
-			}
-			return err
+			return false, cmp.Or(g.Refusal(), err)
 		}
 	}
 }
 
 // Ready returns nil when attempts may begin, and ErrStage at once when they never will as things are, or when ctx ends first.
 func (g *Gate[T]) Ready(ctx context.Context, namespace string) error {
-	refused := func(err error) error {
-		return &lockmigrate.Error{Op: "join", Key: namespace, Kind: lockmigrate.ErrStage, Cause: err}
-	}
 	if ctx == nil {
-		return refused(errors.New("the context is nil"))
+		return &lockmigrate.Error{Op: "join", Key: namespace, Kind: lockmigrate.ErrStage, Cause: errors.New("the context is nil")}
 	}
-	for {
-		changed := g.Changed()
-		err := g.Refusal()
-		switch {
-		case err == nil:
-			return nil
-		case g.Hopeless(err):
-			return refused(err)
-		}
-		select {
-		case <-changed.Done():
-		case <-ctx.Done():
-			if why := g.Refusal(); why != nil { // what the reports that failed meanwhile say
-				err = why
-			}
-			return refused(errors.Join(err, context.Cause(ctx)))
-		}
+	over, err := g.await(ctx, func() (over bool, err error) {
+		err = g.Refusal()
+		return err == nil || g.Hopeless(err), err
+	})
+	if !over {
+		err = errors.Join(err, context.Cause(ctx))
 	}
+	if err != nil {
+		err = &lockmigrate.Error{Op: "join", Key: namespace, Kind: lockmigrate.ErrStage, Cause: err}
+	}
+	return err
 }
 
 // Told is Stage with an error for the Locker's caller.
