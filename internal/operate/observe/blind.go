@@ -29,7 +29,7 @@ func (o *Observer) blind(c *client, l *traffic.Command, e traffic.Effect) bool {
 func (o *Observer) setBlindly(c *client, lk *lock, l *traffic.Command, e traffic.Effect, s form) {
 	c.votes[vote{Legacy, blindSet}]++
 	c.blindSets++
-	increment(&c.sent, l.Words[0])
+	c.sent[l.Words[0]]++
 	u := o.works(c, lk)
 	o.sample(c, lk, s, l.At, e.TTL)
 	a := c.attempt(lk.id)

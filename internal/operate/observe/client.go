@@ -61,14 +61,6 @@ type sighting struct {
 // recent tells that there was one not long before.
 func (s *sighting) recent(now protocol.Instant) bool { return s.at != 0 && now.Sub(s.at) < time.Minute }
 
-// increment counts one more, also in a map that is not made yet.
-func increment[K comparable](counts *map[K]int64, of K) {
-	if *counts == nil {
-		*counts = map[K]int64{}
-	}
-	(*counts)[of]++
-}
-
 // vote is what one command makes a client look like.
 type vote struct{ kind, dialect string }
 
@@ -127,7 +119,7 @@ func (o *Observer) client(l *traffic.Command) *client {
 		o.counts.Crowded++
 	} else if c == nil {
 		addr := strings.Clone(l.Addr)
-		c = &client{o: o, addr: addr, votes: map[vote]int64{}, attempts: map[traffic.Key]*attempt{}, uses: map[string]*use{}}
+		c = &client{o: o, addr: addr, votes: map[vote]int64{}, sent: map[string]int64{}, attempts: map[traffic.Key]*attempt{}, uses: map[string]*use{}}
 		o.clients[addr] = c
 	}
 	return c

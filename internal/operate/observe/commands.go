@@ -104,7 +104,7 @@ func (o *Observer) expires(c *client, lk *lock, l *traffic.Command, e traffic.Ef
 		h.c.expired++
 		f.expired++
 		if h.form.timed() && len(f.ttls) < 64 {
-			increment(&f.ttls, e.TTL)
+			f.ttls[e.TTL]++
 		}
 	}
 }

@@ -317,7 +317,7 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 		if len(o.overlaps) < maxEvents {
 			o.overlaps = append(o.overlaps, ov)
 		}
-		o.later(func() { increment(&o.family(lk.family).overlaps, o.cause(ov)) })
+		o.later(func() { o.family(lk.family).overlaps[o.cause(ov)]++ })
 	}
 	h.successors = nil
 }

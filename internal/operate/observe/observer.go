@@ -77,7 +77,7 @@ type family struct {
 func (o *Observer) family(name string) *family {
 	f := o.families[name]
 	if f == nil {
-		f = &family{}
+		f = &family{ttls: map[time.Duration]int64{}, overlaps: map[string]int64{}}
 		if len(o.families) < maxKeys {
 			o.families[name] = f
 		}
@@ -193,7 +193,7 @@ func (o *Observer) takes(c *client, l *traffic.Command, e traffic.Effect) (lock 
 	}
 	ours := l.InScript() && o.script.name != ""
 	if lock && (!ours || word == "SETNX" || word == "GETSET") {
-		increment(&c.sent, word)
+		c.sent[word]++
 	}
 	return lock
 }

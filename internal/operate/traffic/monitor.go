@@ -106,21 +106,20 @@ func (c *Command) ParseCut(text string, cut bool) error {
 // ReadFile reads a recorded stream of MONITOR lines, as redis-cli monitor prints them. Take is told of each command, and unread of each line
 // that cannot be read.
 func ReadFile(ctx context.Context, in io.Reader, take func(*Command), unread func()) error {
-	reader := bufio.NewReaderSize(in, 256<<10)
+	m := Monitor{in: bufio.NewReaderSize(in, longest)}
 	var c Command
-	var scripts Scripts
 	for n := 0; ; n++ {
 		if n%1024 == 0 && ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		text, err := reader.ReadString('\n')
-		if text = strings.TrimSpace(text); text != "" && text != "OK" && text != "+OK" {
-			if c.Parse(text) != nil {
-				unread()
-			} else {
-				scripts.Attribute(&c)
-				take(&c)
-			}
+		text, cut, err := m.Line()
+		switch text = strings.TrimSpace(text); {
+		case text == "" || text == "OK" || text == "+OK":
+		case c.ParseCut(text, cut) != nil:
+			unread()
+		default:
+			m.scripts.Attribute(&c)
+			take(&c)
 		}
 		if errors.Is(err, io.EOF) {
 			return nil
