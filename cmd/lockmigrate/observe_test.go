@@ -2,11 +2,9 @@ package main
 
 import (
 	"context"
-	"fmt"
 	"os"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -49,49 +47,6 @@ func oldClient(ctx context.Context, t *testing.T, s *redistest.Server, key strin
 		require.NoError(t, err)
 		sleep(think)
 	}
-}
-
-// observeFive lets five old clients work, with clocks up to 6 s apart and a lease of 2 s, and observes them.
-func observeFive(t *testing.T, keyOf func(client int) string, file string) string {
-	s := redistest.Real(t)
-	ctx, stop := context.WithCancel(t.Context())
-	var clients sync.WaitGroup
-	defer func() { stop(); clients.Wait() }()
-	for i := range 5 {
-		clients.Go(func() {
-			oldClient(ctx, t, s, keyOf(i), 2*time.Second, time.Duration(i-2)*3*time.Second, 60*time.Millisecond, 40*time.Millisecond)
-		})
-	}
-	stdout, _ := operator{t, s.URL()}.runs(exitDone, "observe", "--for", "3s", "--lease", "2s", "--profile", file)
-	return stdout
-}
-
-// TestSimulateKnowsWhoSharesKeys: five clients that never share a key do not overlap, in reality and simulated, however far apart
-// their clocks are; the same five on one key do.
-func TestSimulateKnowsWhoSharesKeys(t *testing.T) {
-	t.Chdir(t.TempDir())
-	out := observeFive(t, func(i int) string { return fmt.Sprint("order:", i) }, "apart.json")
-	assert.Contains(t, out, "overlaps: 0\n")
-	assert.Contains(t, out, "\nnext: lockmigrate next --namespace NAME --match 'PATTERN'\n")
-	code, out := simulated(t, "apart.json")
-	assert.Equal(t, exitDone, code, out)
-	assert.Contains(t, out, "5 clients")
-	assert.Regexp(t, `(?m)^overlaps +none$`, out)
-
-	out = observeFive(t, func(int) string { return "order:0" }, "shared.json")
-	assert.NotContains(t, out, "overlaps: 0\n")
-	code, out = simulated(t, "shared.json")
-	assert.Equal(t, exitUnsafe, code, out)
-	assert.Regexp(t, `(?m)^overlaps +[1-9][0-9,]*$`, out)
-}
-
-// simulated plays the fleet of a profile.
-func simulated(t *testing.T, profile string) (exit int, out string) {
-	t.Helper()
-	text, _ := expect(t, exitDone, "forecast", profile, "--scenario", "legacy")
-	require.NoError(t, os.WriteFile("fleet.txt", []byte(text), 0o600))
-	exit, out, _ = lockmigrateIn(t.Context(), false, "simulate", "--scenario", "fleet.txt")
-	return exit, out
 }
 
 // TestObserveSaysHowFarItIs: on a terminal, and nowhere else. What it sees in a database names that.
