@@ -3,7 +3,6 @@ package observe
 import (
 	"cmp"
 	"fmt"
-	"maps"
 	"math"
 	"slices"
 	"time"
@@ -193,9 +192,8 @@ func familyLease(fleet []*host, f *family, given time.Duration) lease {
 	if given > 0 {
 		return one(given, "given", "")
 	}
-	if ttl, ok := f.ttl(); ok && within.has(ttl) && explains(fleet, ttl) {
-		least, most := f.ttlSpan()
-		return lease{ttl, least, most, least < most, "ttl", ""}
+	if ttl := f.ttl; ttl.high > 0 && within.has(ttl.high) && explains(fleet, ttl.high) {
+		return lease{ttl.high, ttl.low, ttl.high, ttl.low < ttl.high, "ttl", ""}
 	}
 	likely := roundLease(fleet, within)
 	if within.narrow() {
@@ -329,23 +327,6 @@ func rounded(fleet []*host, lease time.Duration) time.Duration {
 		return shift
 	}
 	return 0
-}
-
-// ttl returns the TTL that most EXPIREs of expiries gave.
-func (f *family) ttl() (time.Duration, bool) {
-	var best time.Duration
-	for ttl, n := range f.ttls {
-		if n > f.ttls[best] || n == f.ttls[best] && ttl < best {
-			best = ttl
-		}
-	}
-	return best, best > 0
-}
-
-// ttlSpan are the shortest and the longest of them.
-func (f *family) ttlSpan() (least, most time.Duration) {
-	all := slices.Sorted(maps.Keys(f.ttls))
-	return all[0], all[len(all)-1]
 }
 
 // explains tells that half of a fleet's clocks are right with a lease.

@@ -103,8 +103,8 @@ func (o *Observer) expires(c *client, lk *lock, l *traffic.Command, e traffic.Ef
 		h.expiring = true
 		h.c.expired++
 		f.expired++
-		if h.form.timed() && len(f.ttls) < 64 {
-			f.ttls[e.TTL]++
+		if h.form.timed() {
+			f.ttl.reach(e.TTL)
 		}
 	}
 }

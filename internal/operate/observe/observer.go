@@ -66,18 +66,18 @@ type Observer struct {
 
 // family is what is known of one kind of keys beside its clients.
 type family struct {
-	wins, expired int64                   // acquisitions by SETNX, and those of them that an EXPIRE followed
-	ttls          map[time.Duration]int64 // that EXPIRE gave to expiries
-	blind, looked int64                   // releases of float expiries: by DEL at once, and after a GET
-	beyond        int64                   // tries on keys beyond maxKeys
-	lease         lease                   // as it was solved last
-	overlaps      map[string]int64        // by cause
+	wins, expired int64            // acquisitions by SETNX, and those of them that an EXPIRE followed
+	ttl           bounds           // of those that EXPIRE gave to expiries; 0: none
+	blind, looked int64            // releases of float expiries: by DEL at once, and after a GET
+	beyond        int64            // tries on keys beyond maxKeys
+	lease         lease            // as it was solved last
+	overlaps      map[string]int64 // by cause
 }
 
 func (o *Observer) family(name string) *family {
 	f := o.families[name]
 	if f == nil {
-		f = &family{ttls: map[time.Duration]int64{}, overlaps: map[string]int64{}}
+		f = &family{overlaps: map[string]int64{}}
 		if len(o.families) < maxKeys {
 			o.families[name] = f
 		}

@@ -207,19 +207,17 @@ func leaseOf(members []*client, family string) (all lease) {
 }
 
 // ttlOf is the lease of locks that live by their TTL; of all families for an empty name.
-func ttlOf(members []*client, family string) (all lease) {
+func ttlOf(members []*client, family string) lease {
+	var span bounds
 	for _, c := range members {
 		for name, u := range c.uses {
 			if (family == "" || name == family) && u.ttl.high > 0 {
-				if all.least == 0 || u.ttl.low < all.least {
-					all.least = u.ttl.low
-				}
-				all.most = max(all.most, u.ttl.high)
+				span.reach(u.ttl.low)
+				span.reach(u.ttl.high)
 			}
 		}
 	}
-	all.likely, all.varies, all.from = all.most, all.least < all.most, "ttl"
-	return all
+	return lease{likely: span.high, least: span.low, most: span.high, varies: span.low < span.high, from: "ttl"}
 }
 
 // measured is a lease as it is written down.

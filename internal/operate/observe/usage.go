@@ -50,10 +50,7 @@ func (o *Observer) use(c *client, family string) *use {
 // lives takes in a TTL that a client gives its locks.
 func (u *use) lives(c *client, ttl time.Duration) {
 	c.ttl = ttl
-	if u.ttl.low == 0 || ttl < u.ttl.low {
-		u.ttl.low = ttl
-	}
-	u.ttl.high = max(u.ttl.high, ttl)
+	u.ttl.reach(ttl)
 }
 
 // works notes that a client uses a key.

@@ -31,6 +31,14 @@ var unbounded = bounds{-forever, forever}
 // and is what holds by both.
 func (b bounds) and(o bounds) bounds { return bounds{max(b.low, o.low), min(b.high, o.high)} }
 
+// reach widens what lies above 0; at first there is nothing.
+func (b *bounds) reach(d time.Duration) {
+	if b.low == 0 || d < b.low {
+		b.low = d
+	}
+	b.high = max(b.high, d)
+}
+
 func (b bounds) has(d time.Duration) bool { return d >= b.low && d <= b.high }
 
 // narrow tells that both are so near to each other that the lease is known.
