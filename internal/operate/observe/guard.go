@@ -11,6 +11,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 )
@@ -62,23 +63,12 @@ func newGuard(ctx context.Context, end *endpoint.Endpoint, addr string, limits L
 // baseline measures the server's load before MONITOR begins, over a quarter of a second.
 func (g *guard) baseline(ctx context.Context) error {
 	g.remember(ctx)
-	first, err := g.cpu(ctx)
-	if err != nil {
-		g.noLoad = err.Error() // the buffer still tells
-		return nil
+	g.load(ctx)
+	if err := lifetime.Sleep(ctx, 250*time.Millisecond); err != nil { // a load is a difference over time
+		return err
 	}
-	select {
-	case <-ctx.Done():
-		return context.Cause(ctx)
-	case <-time.After(250 * time.Millisecond): // a load is a difference over time
-	}
-	second, err := g.cpu(ctx)
-	if err != nil {
-		g.noLoad = err.Error()
-		return nil
-	}
-	g.before = share(first, second)
-	g.started, g.last = second, second
+	g.before = g.load(ctx)
+	g.started = g.last
 	if g.before > g.limits.Load {
 		return &Stopped{fmt.Sprintf("the server already uses %.0f %% of a core, and MONITOR would add to it", 100*g.before)}
 	}
@@ -100,7 +90,7 @@ func (g *guard) remember(ctx context.Context) {
 }
 
 func share(from, to cpuReading) float64 {
-	if d := to.at.Sub(from.at).Seconds(); d > 0 {
+	if d := to.at.Sub(from.at).Seconds(); d > 0 && !from.at.IsZero() {
 		return max(0, (to.cpu-from.cpu)/d)
 	}
 	return 0
@@ -118,7 +108,7 @@ func (g *guard) look(ctx context.Context) string {
 	if err != nil && ctx.Err() == nil {
 		list, err = endpoint.Clients(ctx, g.conn) // before 6.2
 	}
-	now, loadErr := g.cpu(ctx)
+	load := g.load(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	found := false
@@ -140,15 +130,7 @@ func (g *guard) look(ctx context.Context) string {
 	if g.peak > mostHeld {
 		return fmt.Sprintf("the server had to hold %d MiB of output for this watch", g.peak>>20)
 	}
-	if loadErr != nil && ctx.Err() == nil {
-		g.noLoad = loadErr.Error()
-	}
-	if loadErr != nil || g.last.at.IsZero() {
-		return ""
-	}
-	load := share(g.last, now)
-	g.during = share(g.started, now)
-	g.last = now
+	g.during = share(g.started, g.last)
 	g.hot++
 	if load <= g.limits.Load {
 		g.hot = 0
@@ -159,17 +141,23 @@ func (g *guard) look(ctx context.Context) string {
 	return ""
 }
 
-// cpu reads the processor time of the server's main thread.
-func (g *guard) cpu(ctx context.Context) (cpuReading, error) {
+// load returns the share of a core that the server's main thread has used since the look before; 0 where that is not known.
+func (g *guard) load(ctx context.Context) float64 {
 	info, err := endpoint.Info(ctx, g.conn, "cpu")
-	if err != nil {
-		return cpuReading{}, fmt.Errorf("INFO: %w", err)
+	now := cpuReading{time.Now(), endpoint.MainCPU(info)}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	before := g.last
+	switch {
+	case err == nil && now.cpu > 0:
+		g.last = now
+	case ctx.Err() != nil: // the end of the window, not the server's word
+	case err != nil:
+		g.noLoad = "INFO: " + err.Error()
+	default:
+		g.noLoad = "INFO tells no processor time"
 	}
-	used := endpoint.MainCPU(info)
-	if used == 0 {
-		return cpuReading{}, errors.New("INFO tells no processor time")
-	}
-	return cpuReading{time.Now(), used}, nil
+	return share(before, g.last)
 }
 
 // peers asks which clients are connected; nodes are none.
