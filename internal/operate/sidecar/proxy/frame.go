@@ -2,6 +2,7 @@ package proxy
 
 import (
 	"bytes"
+	hexadecimal "encoding/hex"
 	"maps"
 	"strconv"
 	"strings"
@@ -360,17 +361,13 @@ func number(b []byte, kind byte) (n int64, size int, state lineState) {
 	case end < 0 || end+1 == len(b):
 		return 0, 0, more
 	}
-	// What is left is a negative number, or none. All negative ones are alike.
-	digits := b[1:end]
-	if len(digits) < 2 || len(digits) > 19 || digits[0] != '-' || digits[1] < '1' || digits[1] > '9' {
+	// What is left is a negative number, or none.
+	digits := string(b[1:end])
+	n, err := strconv.ParseInt(digits, 10, 64)
+	if err != nil || n >= 0 || strconv.FormatInt(n, 10) != digits {
 		return 0, 0, bad
 	}
-	for _, c := range digits[1:] {
-		if c < '0' || c > '9' {
-			return 0, 0, bad
-		}
-	}
-	return -1, end + 2, whole
+	return n, end + 2, whole
 }
 
 // inline reads a request that is one line of words. Look says that the Rewriter is to be asked.
@@ -426,12 +423,12 @@ func splitInline(words [][]byte, line []byte) (_ [][]byte, ok bool) {
 			c := line[i]
 			escaped := c == '\\' && i+1 < len(line)
 			switch {
-			case quote == '"' && escaped && i+3 < len(line) && line[i+1] == 'x' && hex(line[i+2]) >= 0 && hex(line[i+3]) >= 0:
-				word = append(word, byte(hex(line[i+2])<<4|hex(line[i+3])))
-				i += 3
 			case quote == '"' && escaped:
 				i++
-				if at := strings.IndexByte("nrtba", line[i]); at >= 0 {
+				if b, ok := hex(line[i:]); ok {
+					word = append(word, b)
+					i += 2
+				} else if at := strings.IndexByte("nrtba", line[i]); at >= 0 {
 					word = append(word, "\n\r\t\b\a"[at])
 				} else {
 					word = append(word, line[i])
@@ -458,14 +455,12 @@ func splitInline(words [][]byte, line []byte) (_ [][]byte, ok bool) {
 
 func blank(c byte) bool { return c == ' ' || '\t' <= c && c <= '\r' }
 
-func hex(c byte) int {
-	switch {
-	case '0' <= c && c <= '9':
-		return int(c - '0')
-	case 'a' <= c && c <= 'f':
-		return int(c-'a') + 10
-	case 'A' <= c && c <= 'F':
-		return int(c-'A') + 10
+// hex reads x41.
+func hex(text []byte) (b byte, ok bool) {
+	if len(text) < 3 || text[0] != 'x' {
+		return 0, false
 	}
-	return -1
+	var one [1]byte
+	_, err := hexadecimal.Decode(one[:], text[1:3])
+	return one[0], err == nil
 }

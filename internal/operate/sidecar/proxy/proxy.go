@@ -141,11 +141,10 @@ func (s *Server) retire() {
 // watch opens the doors while the server can be reached, and closes them while it cannot. It tells began when they have
 // been opened once, or cannot be.
 func (s *Server) watch(ctx context.Context, began chan<- error) {
-	told := false
 	tell := func(err error) {
-		if !told {
-			told = true
-			began <- err
+		select {
+		case began <- err:
+		default: // it has been told before
 		}
 	}
 	defer tell(nil)
