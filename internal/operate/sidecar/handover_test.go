@@ -4,19 +4,16 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
-	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -89,71 +86,6 @@ func (h *houses) where(key string) (on string) {
 func (h *houses) gone(key string) {
 	h.t.Helper()
 	redistest.Await(h.t, "the end of "+key, 5*time.Second, func() bool { return h.where(key) == "nowhere" })
-}
-
-// TestHandoverCommands: at each stage the lock stands where it should, whichever server has the service's other keys, and the commands answer as one lock
-// would.
-func TestHandoverCommands(t *testing.T) {
-	h := newHouses(t)
-	one, two := h.client(h.sidecar("one", true)), h.client(h.sidecar("two", false))
-	for i, stage := range []stages.Stage{stages.Old, stages.Both, stages.New, stages.Both, stages.Old, stages.Both, stages.New} {
-		t.Run(stage.String(), func(t *testing.T) {
-			h.t = t
-			if i > 0 {
-				h.move(stage)
-			}
-			where := map[stages.Stage]string{stages.Old: "old", stages.Both: "old new", stages.New: "new"}[stage]
-			k := "lock:a"
-			for i, conn := range []redis.Conn{one, two} {
-				other := []redis.Conn{two, one}[i]
-				text := ends(30 * time.Second)
-				says(t, conn, "nil", "GET", k)
-				says(t, conn, "1", "SETNX", k, text)
-				require.Equal(t, where, h.where(k))
-				says(t, conn, text, "GET", k)
-				says(t, other, "0", "SETNX", k, text)
-				if stage == stages.Old {
-					says(t, conn, "1", "EXPIRE", k, "20")
-				} else {
-					says(t, other, "0", "DEL", k)
-					says(t, other, "0", "EXPIRE", k, "20")
-					says(t, conn, "1", "EXPIRE", k, "20")
-					says(t, other, "far", "GETSET", k, ends(20*time.Second))
-				}
-				says(t, conn, "1", "EXISTS", k)
-				says(t, conn, "1", "DEL", k)
-				h.gone(k) // at stage new it is kept for the other for a moment
-				says(t, conn, "OK", "SET", k, "x", "NX", "PX", "20000")
-				require.Equal(t, where, h.where(k))
-				says(t, other, "nil", "SET", k, "y", "NX", "PX", "20000")
-				if stage == stages.Both { // its TTL is the service's own: nobody renews it
-					records, err := redis.Strings(h.new.Do("HVALS", protocol.SidecarKey(k)), nil)
-					require.NoError(t, err)
-					assert.True(t, slices.ContainsFunc(records, func(r string) bool { return strings.HasSuffix(r, " 1 x") }), records)
-				}
-				says(t, conn, "0", "EVAL", freeScript, "1", k, "y")
-				says(t, conn, "1", "EVAL", freeScript, "1", k, "x")
-				h.gone(k)
-				says(t, conn, "OK", "SET", "data", stage.String())
-			}
-			// A text that is over is taken over once.
-			past := ends(30 * time.Millisecond)
-			says(t, one, "1", "SETNX", k, past)
-			time.Sleep(40 * time.Millisecond)
-			if stage != stages.New {
-				says(t, two, past, "GET", k)
-				mine := ends(30 * time.Second)
-				says(t, two, past, "GETSET", k, mine)
-				require.Equal(t, where, h.where(k))
-				says(t, two, mine, "GET", k)
-				says(t, one, map[bool]string{true: mine, false: "far"}[stage == stages.Old], "GETSET", k, ends(30*time.Second))
-			}
-			says(t, two, map[bool]string{true: "0", false: "1"}[stage == stages.New], "DEL", k)
-			h.gone(k)
-		})
-	}
-	assert.Equal(t, "new", h.old.Value("data"))
-	assert.Equal(t, "new", h.new.Value("data"))
 }
 
 // TestHandoverLeavesNoText: what a GETSET at stage both leaves on Old keeps nobody out when the stage is both again.
@@ -243,18 +175,6 @@ func TestHandoverWithoutOld(t *testing.T) {
 	view, err := h.store.Show(t.Context())
 	require.NoError(t, err)
 	require.Equal(t, []stages.Stage{stages.New, stages.New}, []stages.Stage{view.Members[0].Lowest, view.Members[0].Highest})
-}
-
-// TestHandoverKeepsWhatHasNoEnd: a lock of SET NX PX that was taken at stage both ends like any other one: not at all, once its TTL is taken away.
-func TestHandoverKeepsWhatHasNoEnd(t *testing.T) {
-	h := newHouses(t)
-	one := h.client(h.sidecar("one", true))
-	h.move(stages.Both)
-	says(t, one, "OK", "SET", "lock:a", "host-7", "NX", "PX", "1000")
-	h.move(stages.New)
-	says(t, one, "1", "PERSIST", "lock:a")
-	time.Sleep(time.Second)
-	says(t, one, "host-7", "GET", "lock:a")
 }
 
 // TestHandoverFaults cuts a sidecar off from either server within a command, at stage both. The service hears an error or "held", nobody enters beside another, and what

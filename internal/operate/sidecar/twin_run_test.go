@@ -380,6 +380,16 @@ func (s *site) run(t *testing.T, programs []*program) {
 
 // spell sends what comes before the next pause, and returns what hears the replies; with connections of its own it hears them itself.
 func (r *run) spell() (hears []func()) {
+	then := func(hear func(), conns ...*wireConn) {
+		if !r.own {
+			hears = append(hears, hear)
+			return
+		}
+		for _, conn := range conns {
+			conn.flush()
+		}
+		hear()
+	}
 	for began := r.next; r.next < len(r.steps) && (r.next == began || !r.steps[r.next].pause); r.next++ {
 		s := &r.steps[r.next]
 		bare, behind := r.site.conn, r.site.conn
@@ -387,22 +397,13 @@ func (r *run) spell() (hears []func()) {
 			bare, behind = r.conns[0][s.client], r.conns[1][s.client]
 		}
 		var before [2][2]view
-		views := func() {
+		r.ask()
+		then(func() {
 			before[0], before[1] = r.hear()
 			r.compare(before)
-		}
-		r.ask()
-		if r.own {
-			r.site.conn.flush()
-			views()
-		} else {
-			hears = append(hears, views)
-		}
+		}, r.site.conn)
 		for _, c := range s.commands {
 			bare.send(r.words(c, false)...)
-		}
-		if r.own {
-			bare.flush()
 		}
 		for _, c := range s.commands {
 			if words := r.words(c, true); s.client < 0 {
@@ -411,32 +412,20 @@ func (r *run) spell() (hears []func()) {
 				r.send(behind, s.client, words)
 			}
 		}
-		replies := func() {
+		then(func() {
 			var got [2][]string
 			for side, conn := range []*wireConn{bare, behind} {
-				if side == 1 && r.own {
-					behind.flush()
-				}
 				for range s.commands {
 					got[side] = append(got[side], conn.read())
 				}
 			}
 			r.judge(s, before[1], got)
-		}
-		if r.own {
-			replies()
-		} else {
-			hears = append(hears, replies)
-		}
-	}
-	last := func() {
-		bare, behind := r.hear()
-		r.compare([2][2]view{bare, behind})
+		}, bare, behind)
 	}
 	r.ask()
-	if r.own {
-		r.site.conn.flush()
-		last()
-	}
-	return append(hears, last)
+	then(func() {
+		bare, behind := r.hear()
+		r.compare([2][2]view{bare, behind})
+	}, r.site.conn)
+	return hears
 }
