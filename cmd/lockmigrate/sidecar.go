@@ -127,23 +127,23 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		return err
 	}
 	defer leaving()
-	flags.Options.Await = waiting.again
-	member, err := sidecar.New(ctx, flags.Options)
+	var member *sidecar.Sidecar
 	var upstream *proxy.Upstream
-	for err == nil {
-		if upstream, err = proxy.NewUpstream(ctx, end, member.Patterns()); err == nil {
-			break
+	for upstream == nil {
+		if member, err = sidecar.New(ctx, flags.Options); err == nil {
+			upstream, err = proxy.NewUpstream(ctx, end, member.Patterns())
 		}
-		if errors.Is(err, proxy.ErrManyMasters) {
+		if err != nil {
+			err = waiting.again(ctx, err)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return nil // interrupted before the server was there: nothing has begun
+		case errors.Is(err, proxy.ErrManyMasters):
 			return failedError("give all keys of the namespace one hash tag, as in {orders}:*", "%w", err)
+		case err != nil:
+			return missing(ctx, record, flags.Namespace, err, failedError, seeNamespaces)
 		}
-		err = waiting.again(ctx, err)
-	}
-	if ctx.Err() != nil {
-		return nil // interrupted before the server was there: nothing has begun
-	}
-	if err != nil {
-		return missing(ctx, record, flags.Namespace, err, failedError, seeNamespaces)
 	}
 	server, err := member.Server(upstream, flags.drain, leaving, listeners...)
 	if err != nil {
@@ -188,7 +188,8 @@ type waiting struct {
 
 // again waits a little after a failure. It returns an error where to wait is no use.
 func (w *waiting) again(ctx context.Context, err error) error {
-	if ctx.Err() != nil || endpoint.Lasting(err) || errors.Is(err, stages.ErrNoRecord) || errors.Is(err, sidecar.ErrUnfit) {
+	if ctx.Err() != nil || endpoint.Lasting(err) || errors.Is(err, stages.ErrNoRecord) || errors.Is(err, sidecar.ErrUnfit) ||
+		errors.Is(err, proxy.ErrManyMasters) {
 		return err
 	}
 	if w.why.Swap(endpoint.Explain(err).Error()) == nil {

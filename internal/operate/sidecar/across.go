@@ -21,18 +21,11 @@ func (t *translator) across(c *proxy.Client, here *place, name string, known com
 	for _, i := range at {
 		home = home && !s.keys.elsewhere(string(args[i]), stages.Number(o.Stage), now)
 	}
-	refuse := func(why string) (proxy.Verdict, []byte, bool) {
-		verdict, with := t.refuse(c, name, args, why, out)
-		return verdict, with, true
-	}
-	again := func() (proxy.Verdict, []byte, bool) {
-		verdict, with := t.Rewrite(c, args, out)
-		return verdict, with, true
-	}
 	x := &exchange{translator: t, o: o, rules: o.rules(t), name: name, args: args, at: at, key: string(args[at[0]]), known: known}
 	if home && (name == "WATCH" || here.multi) {
 		here.under(o, at, args)
 	}
+	why, fresh := "", true // fresh: the order has not changed
 	switch {
 	case known.mode == translated && len(args) != known.least: // too many words
 		return proxy.Pass, out, true
@@ -41,36 +34,40 @@ func (t *translator) across(c *proxy.Client, here *place, name string, known com
 	case home && o.Stage == stages.New && x.takes():
 		return proxy.Pass, out, false // it is noted when it is translated
 	case home && (o.Stage == stages.New || known.mode == others):
-		if !s.keys.begin(x, now) {
-			return again()
+		if fresh = s.keys.begin(x, now); fresh {
+			return proxy.Pass, out, known.mode == others
 		}
-		return proxy.Pass, out, known.mode == others
 	case home && o.Lives() && !c.Uncounted:
-		if !t.note(o, name, args, now) {
-			return again()
+		if fresh = t.note(o, name, args, now); fresh {
+			c.Bound = o.Until
+			return proxy.Pass, out, true
 		}
-		c.Bound = o.Until
-		return proxy.Pass, out, true
 	case c.Uncounted:
-		return refuse("on a connection that has subscribed, or that wants no replies: send it over another one")
+		why = "on a connection that has subscribed, or that wants no replies: send it over another one"
 	case here.database != s.opts.Database:
-		return refuse("in another database than the one that --redis names: its locks are there")
+		why = "in another database than the one that --redis names: its locks are there"
 	case here.multi:
-		return refuse(fmt.Sprintf("in a transaction: at stage %v the lock, or something of it, is not where the other keys are; send it outside of MULTI", o.Stage))
+		why = fmt.Sprintf("in a transaction: at stage %v the lock, or something of it, is not where the other keys are; send it outside of MULTI", o.Stage)
 	case name == "WATCH":
-		return refuse(fmt.Sprintf("on a lock: at stage %v it is not where the other keys are", o.Stage))
+		why = fmt.Sprintf("on a lock: at stage %v it is not where the other keys are", o.Stage)
 	case !c.Alone:
 		return proxy.Apart, out, true
+	case len(at) < len(named):
+		why = fmt.Sprintf("on keys of which some are locks: at stage %v these are not where the others are; send one command for each", o.Stage)
+	default:
+		fresh = s.keys.begin(x, now)
 	}
-	if len(at) < len(named) {
-		return refuse(fmt.Sprintf("on keys of which some are locks: at stage %v these are not where the others are; send one command for each", o.Stage))
+	switch {
+	case !fresh:
+		verdict, with = t.Rewrite(c, args, out)
+		return verdict, with, true
+	case why != "":
+		verdict, with = t.refuse(c, name, args, why, out)
+		return verdict, with, true
 	}
 	lives := o.Lives()
 	if !lives {
 		s.counts.late.Add(1)
-	}
-	if !s.keys.begin(x, now) {
-		return again()
 	}
 	s.counts.translated(name).Add(1)
 	one := s.stripe(x.key)

@@ -148,6 +148,7 @@ func (s *Sidecar) reportOnce(ctx context.Context) (news bool, err error) {
 		for _, w := range s.keys.all {
 			is.acting = latest(w.acts, is.acting)
 		}
+		time.AfterFunc(time.Until(is.acting), s.tellNews) // who waits for this member hears at once that it follows
 	}
 	s.order.Store(&is)
 	return news, nil

@@ -138,77 +138,74 @@ func (k *keys) begin(x *exchange, now time.Time) bool {
 	return true
 }
 
-// lookNow has a key looked at soon: a command on it is over.
-func (k *keys) lookNow(key string) {
+// of tells about a key on the list.
+func (k *keys) of(key string, tell func(w *watched)) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
 	if w := k.all[key]; w != nil {
-		w.next = time.Now()
+		tell(w)
 	}
 }
 
+// lookNow has a key looked at soon: a command on it is over.
+func (k *keys) lookNow(key string) {
+	k.of(key, func(w *watched) { w.next = time.Now() })
+}
+
 // elsewhere tells whether anything of a key may be where the commands of a stage do not go.
-func (k *keys) elsewhere(key string, stage int, now time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	w := k.all[key]
-	if w == nil {
-		return false
-	}
-	if w.since == before && w.next.IsZero() || stage == 2 && w.left {
-		return true
-	}
-	for other := range w.acts {
-		if other != stage && (w.holds[other] || now.Before(w.acts[other])) {
-			return true
+func (k *keys) elsewhere(key string, stage int, now time.Time) (may bool) {
+	k.of(key, func(w *watched) {
+		may = w.inherited() || stage == 2 && w.left
+		for other := range w.acts {
+			may = may || other != stage && w.may(other, now)
 		}
-	}
-	return false
+	})
+	return may
 }
 
 // alone notes that a lock is given back but at one stage.
 func (k *keys) alone(key string, stage int) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if w := k.all[key]; w != nil {
+	k.of(key, func(w *watched) {
 		w.holds, w.left = [3]bool{}, stage == 0
 		w.holds[stage] = true
-	}
+	})
 }
 
 // onOld tells whether a key counts as held at stage old.
-func (k *keys) onOld(key string) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	w := k.all[key]
-	return w != nil && w.holds[stages.Legacy]
+func (k *keys) onOld(key string) (is bool) {
+	k.of(key, func(w *watched) { is = w.holds[stages.Legacy] })
+	return is
 }
 
 // tokens tells whether a token may stand on a key: one was attempted or seen, or the process before had the key and nobody has looked yet.
-func (k *keys) tokens(key string, now time.Time) bool {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	w := k.all[key]
-	return w != nil && (w.holds[stages.Bridge] || now.Before(w.acts[stages.Bridge]) || now.Before(w.acts[stages.Modern]) || w.since == before && w.next.IsZero())
+func (k *keys) tokens(key string, now time.Time) (may bool) {
+	k.of(key, func(w *watched) {
+		may = w.may(int(stages.Bridge), now) || w.may(int(stages.Modern), now) || w.inherited()
+	})
+	return may
 }
+
+// may tells whether something of a stage is held, or may be taken as yet.
+func (w *watched) may(stage int, now time.Time) bool {
+	return w.holds[stage] || now.Before(w.acts[stage])
+}
+
+// inherited tells that the process before had the key, and nobody has looked since.
+func (w *watched) inherited() bool { return w.since == before && w.next.IsZero() }
 
 // given notes a DEL: what was attempted before it was granted.
 func (k *keys) given(s *Sidecar, key string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if w := k.all[key]; w != nil && w.waits {
-		w.waits = false
-		s.counts.granted.Add(1)
-	}
+	k.of(key, func(w *watched) {
+		if w.waits {
+			w.waits = false
+			s.counts.granted.Add(1)
+		}
+	})
 }
 
 // contended notes that an attempt which was held back has to wait.
 func (k *keys) contended(key string) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if w := k.all[key]; w != nil {
-		w.wanted = time.Now()
-	}
+	k.of(key, func(w *watched) { w.wanted = time.Now() })
 }
 
 // stages returns the lowest and the highest stage with a lock that may be held (-1: none), and for how long a lock can outlive
@@ -220,7 +217,7 @@ func (k *keys) stages(lease time.Duration) (low, high stages.Stage, longest time
 	now := time.Now()
 	for _, w := range k.all {
 		for stage := range w.acts {
-			if w.holds[stage] || now.Before(w.acts[stage]) {
+			if w.may(stage, now) {
 				low, high = lowest(low, k.first+stages.Stage(stage)), max(high, k.first+stages.Stage(stage))
 			}
 		}

@@ -56,10 +56,7 @@ type Options struct {
 	Old lockmigrate.Pool
 	// DataOld tells that the service's other keys are still on Old.
 	DataOld bool
-	// Await is called when the namespace cannot be asked for its record. If it returns nil, New asks again; else New ends with its
-	// error. Default: New ends with the first error.
-	Await func(ctx context.Context, err error) error
-	Log   *slog.Logger // nil: nowhere
+	Log     *slog.Logger // nil: nowhere
 }
 
 // Sidecar translates the commands of one service. Its methods are safe for concurrent use.
@@ -133,22 +130,12 @@ func New(ctx context.Context, opts Options) (*Sidecar, error) {
 		s.old.from(opts.Old, opts.ReplyTimeout)
 		s.old.opened.Tell(s.tellNews)
 	}
-	hello := func() (stages.Order, error) {
-		asked, err := s.member.Hello(ctx)
-		if err == nil {
-			err = s.fits(ctx, asked)
-		}
-		return asked, err
+	asked, err := s.member.Hello(ctx)
+	if err == nil {
+		err = s.fits(ctx, asked)
 	}
-	asked, err := hello()
-	for err != nil {
-		if err = fmt.Errorf("sidecar: %w", err); opts.Await == nil {
-			return nil, err
-		}
-		if err = opts.Await(ctx, err); err != nil {
-			return nil, err
-		}
-		asked, err = hello()
+	if err != nil {
+		return nil, fmt.Errorf("sidecar: %w", err)
 	}
 	fleet := protocol.JedisMS // of a handover's tokens
 	if opts.Old == nil {

@@ -220,38 +220,42 @@ func (s *Sidecar) sights(keys []string) map[string]sight {
 	if s.opts.Old == nil {
 		return all
 	}
-	if conn, err := s.open(s.old); err == nil {
-		for _, key := range keys {
-			_ = conn.Send("GET", key)
-			_ = conn.Send("PTTL", key)
-		}
-		_ = conn.Flush()
-		for _, key := range keys {
-			value, err := redis.ReceiveWithTimeout(conn, s.opts.ReplyTimeout)
-			ms, _ := redis.Int64(redis.ReceiveWithTimeout(conn, s.opts.ReplyTimeout))
+	old, new := s.each(s.old, keys, "GET", "PTTL"), s.each(s.opts.Pool, keys, "EXISTS")
+	for i, key := range keys {
+		v := sight{}
+		if old != nil {
+			value, left := old[2*i], old[2*i+1]
+			failed, _ := value.(redis.Error)
+			ms, _ := left.(int64)
 			s.keys.longer(s, time.Duration(ms)*time.Millisecond)
-			if err == nil || errorIs(err, "WRONGTYPE") { // with a TTL it may be a lock of SET NX PX, whatever its text
-				all[key] = sight{asked: true, there: err != nil || value != nil, live: err != nil || ms > 0 || value != nil && s.lives(text(value))}
+			wrong := errorIs(failed, "WRONGTYPE")
+			if failed == "" || wrong { // with a TTL it may be a lock of SET NX PX, whatever its text
+				v = sight{asked: true, there: value != nil, live: wrong || ms > 0 || value != nil && s.lives(text(value))}
 			}
 		}
-		s.old.done(conn)
-	}
-	conn, err := s.open(s.opts.Pool)
-	if err != nil {
-		return all
-	}
-	defer conn.Close()
-	for _, key := range keys {
-		_ = conn.Send("EXISTS", key)
-	}
-	_ = conn.Flush()
-	for _, key := range keys {
-		n, err := redis.ReceiveWithTimeout(conn, s.opts.ReplyTimeout)
-		v := all[key]
-		v.told, v.held = err == nil, n == int64(1)
+		if new != nil {
+			_, failed := new[i].(redis.Error)
+			v.told, v.held = !failed, new[i] == int64(1)
+		}
 		all[key] = v
 	}
 	return all
+}
+
+// each sends commands about each key in one round trip. The replies may be errors; there are none where the server has not answered.
+func (s *Sidecar) each(pool lockmigrate.Pool, keys []string, commands ...string) []any {
+	conn, err := s.open(pool)
+	if err != nil {
+		return nil
+	}
+	defer s.old.done(conn)
+	for _, key := range keys {
+		for _, command := range commands {
+			_ = conn.Send(command, key)
+		}
+	}
+	replies, _ := redis.Values(redis.DoWithTimeout(conn, s.opts.ReplyTimeout, ""))
+	return replies
 }
 
 // lives tells whether a text on Old may be a lock of the service: not where each of its dialects that can read it takes it for over.
