@@ -21,20 +21,16 @@ import (
 
 func newVerifyCommand(env *environment) *cobra.Command {
 	var opts verify.Options
-	var restartable bool
 	var out, resume, old string
 	cmd := &cobra.Command{
 		Use:   "verify [flags]",
 		Short: "Gather evidence that no legacy client is left, as a certificate",
 		RunE: func(cmd *cobra.Command, _ []string) error {
-			if resume != "" {
-				return verifySaved(cmd, env, resume)
-			}
 			if err := checkVerify(&opts, old); err != nil {
 				return err
 			}
-			if restartable {
-				if err := goOn(env, &opts, out); err != nil {
+			if resume != "" {
+				if err := goOn(env, &opts, &out, resume, len(given(cmd)) == 1); err != nil {
 					return err
 				}
 			}
@@ -52,8 +48,7 @@ func newVerifyCommand(env *environment) *cobra.Command {
 	f.IntSliceVar(&opts.Ignore, "ignore-db", nil, "your statement: `NUMBER` of a database that another fleet uses; its clients are not looked at; repeatable")
 	f.BoolVar(&opts.OnlyMembers, "only-members", false, "of a handover: show that whoever touches a lock key on Old's server is a member; it runs MONITOR for the whole window and cannot be resumed")
 	f.StringVar(&old, "old", "", "with --only-members: `URL` of Old's server, where --redis leads to the record")
-	f.StringVar(&resume, "resume", "", "go on with a run that was ended, from its state `FILE`")
-	f.BoolVar(&restartable, "restartable", false, "with --out: go on with the run whose state is there, and begin one where none is: for a Job that is started again")
+	f.StringVar(&resume, "resume", "", "go on with a run that was ended, from its state `FILE`; beside the run's own flags it begins where there is no state: for a Job that is started again")
 	return cmd
 }
 
@@ -139,42 +134,29 @@ func concludeVerify(env *environment, cert verify.Certificate, file string) erro
 
 func stateName(file string) string { return file + ".state" }
 
-// verifySaved goes on with a run.
-func verifySaved(cmd *cobra.Command, env *environment, resume string) error {
-	if flags := given(cmd); len(flags) > 1 {
-		return usageError("the run's own options are in its state", "%s cannot be given together", strings.Join(flags, " and "))
-	}
+// goOn has a run go on from a state. The state has the run's options; flags beside it must be the same, and then a run without a state begins.
+func goOn(env *environment, opts *verify.Options, out *string, resume string, alone bool) error {
 	s, err := verify.LoadSaved(resume)
-	if err != nil {
-		return failedError("name the state that \"lockmigrate verify --out FILE\" keeps, FILE.state", "%w", err)
-	}
-	opts := s.Options
-	opts.Resume = &s
-	return runVerify(cmd.Context(), env, opts, "", s.Out)
-}
-
-// goOn has a run go on where the state of its file is, of the same options.
-func goOn(env *environment, opts *verify.Options, out string) error {
-	if out == "" || opts.OnlyMembers {
-		return usageError("the state of the run is kept beside the certificate", "--restartable needs --out, and goes with no --only-members")
-	}
-	s, err := verify.LoadSaved(stateName(out))
 	switch {
-	case errors.Is(err, fs.ErrNotExist):
+	case !alone && (resume != stateName(*out) || opts.OnlyMembers):
+		return usageError("give --resume alone, or with the run's own flags, where it names the state beside --out; a run with --only-members has none", "--resume %s does not go with these flags", resume)
+	case !alone && errors.Is(err, fs.ErrNotExist):
 		return nil
 	case err != nil:
-		return failedError("remove it, and the run begins anew", "%w", err)
+		return failedError("name the state that \"lockmigrate verify --out FILE\" keeps, FILE.state; without one a run begins anew", "%w", err)
 	}
 	was := s.Options
 	was.Look = opts.Look      // the run's own
 	if len(opts.Match) == 0 { // the namespace's were filled in
 		was.Match = nil
 	}
-	if asked, before := asJSON(*opts), asJSON(was); asked != before {
-		return usageError("give the same options, or remove it, and the run begins anew", "%s is the state of a run with other options: %s", stateName(out), before)
+	if before := asJSON(was); !alone && asJSON(*opts) != before {
+		return usageError("give the same options, or remove it, and the run begins anew", "%s is the state of a run with other options: %s", resume, before)
 	}
-	env.note("goes on with the run of %s", stateName(out))
-	*opts = s.Options
+	env.note("goes on with the run of %s", resume)
+	if *opts = s.Options; alone {
+		*out = s.Out
+	}
 	opts.Resume = &s
 	return nil
 }
