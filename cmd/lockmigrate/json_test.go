@@ -108,7 +108,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 	outcome := sim.Outcome{Cell: grid.Cells()[0]}
 	outcome.Broken, outcome.Hazards[0] = 1, 1
 	tally := &outcome.Sum
-	scanned := &scanJSON{w: out}
+	scanned := &scanReport{w: out, json: true}
 	keys := map[string]bool{}
 	for _, c := range []struct {
 		command string

@@ -40,7 +40,7 @@ func runScan(ctx context.Context, env *environment, end *endpoint.Endpoint, opts
 	}
 	status := env.status()
 	out := bufio.NewWriterSize(env.stdout, 64<<10)
-	report := newScanReport(env, out, opts.All)
+	report := &scanReport{w: out, json: env.global.json, types: opts.All, width: env.screen(), ink: env.ink()}
 	live := env.isTerminal(env.stdout)
 	opts.Emit = func(row *census.Row) error {
 		if live {
@@ -89,22 +89,6 @@ func scanProgress(what string, p census.Progress) string {
 	return fmt.Sprintf("%s %s, %s a second, %s%s", what, counted(p.Scanned, "key"), thousands(perSecond(p.Scanned, p.Elapsed)), counted(p.Locks, "lock"), left)
 }
 
-// scanReport prints what a census finds.
-type scanReport interface {
-	row(*census.Row) error
-	summary(census.Summary) error
-}
-
-func newScanReport(env *environment, w io.Writer, all bool) scanReport {
-	if env.global.json {
-		return &scanJSON{w: w}
-	}
-	return &scanTable{w: w, types: all, width: env.screen(), ink: env.ink()}
-}
-
-// scanJSON is one object a row, and one with the summary.
-type scanJSON struct{ w io.Writer }
-
 // rowJSON is a row as a document.
 type rowJSON struct {
 	Key        string        `json:"key"`
@@ -120,7 +104,7 @@ type rowJSON struct {
 	Note       string        `json:"note,omitempty"`
 }
 
-func (s *scanJSON) row(r *census.Row) error {
+func rowDocument(r *census.Row) rowJSON {
 	doc := rowJSON{string(r.Key), nil, r.Type, r.Format, r.Dialects, r.Perhaps, r.State, "", r.TTL, r.Confidence.String(), r.Note}
 	if !utf8.Valid(r.Key) {
 		doc.KeyBytes = r.Key
@@ -128,24 +112,26 @@ func (s *scanJSON) row(r *census.Row) error {
 	if r.HasExpiry {
 		doc.Expires = r.Expires.Time().Format(jsonTime)
 	}
-	return encode(s.w, doc)
+	return doc
 }
 
 // jsonTime is RFC 3339 with milliseconds.
 const jsonTime = "2006-01-02T15:04:05.000Z07:00"
 
-func (s *scanJSON) summary(sum census.Summary) error {
-	type summary struct {
-		census.Summary
-		Seconds float64 `json:"seconds"`
-		Clock   string  `json:"server_time,omitempty"`
-	}
-	doc := summary{Summary: sum, Seconds: sum.Elapsed.Round(time.Millisecond).Seconds()}
+// summaryJSON is the summary as a document.
+type summaryJSON struct {
+	census.Summary
+	Seconds float64 `json:"seconds"`
+	Clock   string  `json:"server_time,omitempty"`
+}
+
+func summaryDocument(sum census.Summary) map[string]summaryJSON {
+	doc := summaryJSON{Summary: sum, Seconds: sum.Elapsed.Round(time.Millisecond).Seconds()}
 	doc.Lacks = append([]string{}, sum.Lacks...)
 	if !sum.Clock.IsZero() {
 		doc.Clock = sum.Clock.Format(jsonTime)
 	}
-	return encode(s.w, map[string]summary{"summary": doc})
+	return map[string]summaryJSON{"summary": doc}
 }
 
 // sortedKeys returns the keys by falling count, then by name.
@@ -153,10 +139,11 @@ func sortedKeys[K ~string](counts map[K]int64) []K {
 	return slices.SortedFunc(maps.Keys(counts), func(a, b K) int { return cmp.Or(cmp.Compare(counts[b], counts[a]), cmp.Compare(a, b)) })
 }
 
-// scanTable prints rows as they come, so their widths are fixed: what has a width first, the key last, and a number for its note. There
+// scanReport prints rows as they come: JSON, or a table, so their widths are fixed: what has a width first, the key last, and a number for its note. There
 // are few notes; they follow in the end.
-type scanTable struct {
+type scanReport struct {
 	w     io.Writer
+	json  bool
 	width int // of the terminal; 0 where there is none
 	ink   palette
 	types bool // show the type of each key
@@ -164,7 +151,10 @@ type scanTable struct {
 	notes []string
 }
 
-func (t *scanTable) row(r *census.Row) error {
+func (t *scanReport) row(r *census.Row) error {
+	if t.json {
+		return encode(t.w, rowDocument(r))
+	}
 	if !t.any {
 		t.any = true
 		if err := t.line("STATE", "FORMAT", "EXPIRES", "TTL", "SURE", "TYPE", "KEY"); err != nil {
@@ -188,7 +178,7 @@ func (t *scanTable) row(r *census.Row) error {
 }
 
 // note returns the number of a note, from 1.
-func (t *scanTable) note(text string) int {
+func (t *scanReport) note(text string) int {
 	i := slices.Index(t.notes, text)
 	if i < 0 {
 		i = len(t.notes)
@@ -197,7 +187,7 @@ func (t *scanTable) note(text string) int {
 	return i + 1
 }
 
-func (t *scanTable) line(state, format, expires, ttl, sure, kind, key string) error {
+func (t *scanReport) line(state, format, expires, ttl, sure, kind, key string) error {
 	text := fmt.Sprintf("%-7s  ", state)
 	if state == string(census.Ghost) {
 		text = t.ink.Warn(text)
@@ -210,7 +200,10 @@ func (t *scanTable) line(state, format, expires, ttl, sure, kind, key string) er
 	return err
 }
 
-func (t *scanTable) summary(sum census.Summary) error {
+func (t *scanReport) summary(sum census.Summary) error {
+	if t.json {
+		return encode(t.w, summaryDocument(sum))
+	}
 	var b strings.Builder
 	for i, note := range t.notes {
 		line := fmt.Sprintf("[%d] %s", i+1, note)

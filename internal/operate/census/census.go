@@ -77,7 +77,7 @@ type Census struct {
 	opts    Options
 	summary Summary
 	started time.Time
-	visited int64 // keys that servers went through, for the rate
+	rate    rate // of keys that servers go through
 	seed    maphash.Seed
 	seen    []uint64
 }
@@ -88,6 +88,7 @@ func New(opts Options) *Census {
 		opts:    opts,
 		summary: Summary{ByFormat: map[Format]int64{}, ByState: map[State]int64{}, Complete: true},
 		started: time.Now(),
+		rate:    rate{most: opts.Rate},
 		seed:    maphash.MakeSeed(),
 		seen:    make([]uint64, remembered),
 	}

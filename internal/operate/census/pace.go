@@ -55,20 +55,25 @@ func (o *Options) mostCount() int {
 	return max(leastCount, min(o.Rate/10, mostCount))
 }
 
-// keepRate waits until the keys so far are allowed. The server looks also at those that do not match.
-func (s *scanner) keepRate(ctx context.Context, next *page) error {
-	c := s.census
-	if c.opts.Rate <= 0 {
+// rate is how many things may happen in a second.
+type rate struct {
+	most int       // 0: no limit
+	next time.Time // when it may go on
+}
+
+// take waits until n more things may happen.
+func (r *rate) take(ctx context.Context, n int) error {
+	if r.most <= 0 {
 		return nil
 	}
-	visited := len(next.keys)
-	if next.cursor != "" {
-		visited = max(visited, s.count)
+	now := time.Now()
+	if r.next.Before(now) {
+		r.next = now
 	}
-	c.visited += int64(visited)
-	ahead := time.Duration(float64(c.visited)/float64(c.opts.Rate)*float64(time.Second)) - time.Since(c.started)
-	if ahead <= 0 {
+	r.next = r.next.Add(time.Duration(n) * time.Second / time.Duration(r.most))
+	wait := r.next.Sub(now)
+	if wait < time.Millisecond {
 		return nil
 	}
-	return lifetime.Sleep(ctx, ahead)
+	return lifetime.Sleep(ctx, wait)
 }

@@ -182,7 +182,11 @@ func (s *scanner) readScan(ctx context.Context, this *page) (next *page, err err
 	if err := s.readKeys(next); err != nil {
 		return nil, err
 	}
-	if err := s.keepRate(ctx, next); err != nil {
+	visited := len(next.keys)
+	if next.cursor != "" {
+		visited = max(visited, s.count) // the server looks also at those that do not match
+	}
+	if err := s.census.rate.take(ctx, visited); err != nil {
 		return nil, err
 	}
 	if next.cursor == "" && len(next.keys) == 0 && len(s.looks) == 0 {

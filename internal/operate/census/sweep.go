@@ -11,7 +11,6 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
@@ -118,7 +117,7 @@ type sweeper struct {
 	end     *endpoint.Endpoint
 	swept   Swept
 	changed int64
-	next    time.Time // of the next change, where there is a rate
+	rate    rate // of changes
 
 	// Of the present server.
 	addr  string
@@ -153,7 +152,7 @@ const sweepBatch = 100
 // What it cannot know: a holder that is silent for longer than GhostAfter but works still. Legacy clients
 // take such a value over too. And a timestamp of the application under a lock's pattern reads as an expiry.
 func Sweep(ctx context.Context, end *endpoint.Endpoint, opts SweepOptions) (Swept, error) {
-	s := &sweeper{opts: opts, end: end, swept: Swept{ByResult: map[Result]int64{}, ByFormat: map[Format]int64{}, Left: map[string]int64{}, Executed: opts.Execute}}
+	s := &sweeper{opts: opts, end: end, rate: rate{most: opts.Rate}, swept: Swept{ByResult: map[Result]int64{}, ByFormat: map[Format]int64{}, Left: map[string]int64{}, Executed: opts.Execute}}
 	began := time.Now()
 	err := s.all(ctx)
 	s.swept.Seconds = time.Since(began).Seconds()
@@ -268,23 +267,6 @@ func (s *sweeper) leave(e SweepEntry, why string) error {
 	return s.opts.Emit(e)
 }
 
-// pace waits for the next change that the rate allows.
-func (s *sweeper) pace(ctx context.Context) error {
-	if s.opts.Rate <= 0 {
-		return nil
-	}
-	now := time.Now()
-	if s.next.Before(now) {
-		s.next = now
-	}
-	wait := s.next.Sub(now)
-	s.next = s.next.Add(time.Second / time.Duration(s.opts.Rate))
-	if wait < time.Millisecond {
-		return nil
-	}
-	return lifetime.Sleep(ctx, wait)
-}
-
 // readClocks reads both clocks. What is judged by the earlier one is over by both.
 func (s *sweeper) readClocks(ctx context.Context, times int) error {
 	clocks, err := endpoint.CompareClocks(ctx, s.conn, times, s.opts.Now)
@@ -389,7 +371,7 @@ func (s *sweeper) judge(k *Look) (e SweepEntry, doubt string) {
 
 // act changes one key, with a line in the journal before and after.
 func (s *sweeper) act(ctx context.Context, k *Look, e *SweepEntry) error {
-	if err := s.pace(ctx); err != nil {
+	if err := s.rate.take(ctx, 1); err != nil {
 		return err
 	}
 	if err := s.opts.Journal(*e); err != nil {
