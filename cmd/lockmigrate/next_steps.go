@@ -200,7 +200,7 @@ func (s *standing) toModern(on *step, show string, living int64) {
 	}
 	certified, source := s.certificate != "" && s.certErr == nil, s.certificate
 	if s.saved != nil && !certified { // an old state beside a newer certificate does not count
-		if known := s.saved.Known(); s.running || len(known.Seen) > 0 {
+		if known := s.saved.Evidence; s.running || len(known.Seen) > 0 {
 			s.seen, source = known.Seen, state
 		}
 	}
@@ -214,14 +214,13 @@ func (s *standing) toModern(on *step, show string, living int64) {
 		on.is("step 4", fmt.Sprintf("lockmigrate observe%s --for 10m", matchFlags(r.Patterns)),
 			"move the old clients, one service at a time: put a sidecar beside those that nobody will change (docs/sidecar.md), port the others. This names them. A value that is nobody's: docs/what-if.md")
 	case s.saved != nil && !certified && s.running:
-		known := s.saved.Known()
 		s.named(on, source, whatToDoAbout)
 		on.is("step 5", "lockmigrate next --namespace "+s.namespace, "a verify is looking (process %d on %s), and has looked for %v of %v. Wait for its end", s.saved.PID, s.saved.Host,
-			time.Duration(known.LookedSeconds)*time.Second, s.saved.Options.Window)
+			time.Duration(s.saved.Evidence.LookedSeconds)*time.Second, s.saved.Options.Window)
 	case living == 0 && !certified:
 		on.blocked("no member lives, and verify says none-seen only while one reports")
 		on.is("step 2", show, "start the Go services, or the sidecars, that follow this record")
-	case s.saved != nil && !certified && len(s.saved.Known().Seen) == 0 && len(s.saved.Lost()) == 0:
+	case s.saved != nil && !certified && len(s.saved.Evidence.Seen) == 0 && len(s.saved.Lost()) == 0:
 		looked := time.Duration(s.saved.Evidence.LookedSeconds * float64(time.Second)).Round(time.Second)
 		on.blocked("a verify was ended after %v of %v", looked, s.saved.Options.Window)
 		on.is("step 5", "lockmigrate verify --resume "+state, "go on with it. Where a command ran in between that writes, its window begins again")

@@ -133,7 +133,7 @@ func TestNext(t *testing.T) {
 		if broke != "" {
 			m.Breaks = []string{broke}
 		}
-		return &verify.Saved{Options: verify.Options{Window: 26 * time.Hour}, Evidence: verify.Evidence{LookedSeconds: 3600}, Masters: []verify.MasterSaved{{Facts: m}}}
+		return &verify.Saved{Options: verify.Options{Window: 26 * time.Hour}, Evidence: verify.Evidence{LookedSeconds: 3600, Masters: []verify.Master{m}}}
 	}
 	lost := &stages.Record{Patterns: []string{"lock.*"}, Longest: 25 * time.Hour, Stage: stages.Bridge}
 	for name, c := range map[string]struct {

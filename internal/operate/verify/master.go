@@ -6,12 +6,10 @@ import (
 	"fmt"
 	"slices"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
@@ -46,14 +44,11 @@ type master struct {
 	first  reading
 	warned bool
 
-	savedAt time.Time // the last state
-
 	recent map[string]listed // by address, when the last look was attributed
 	adrift []unlisted
 
-	acts   map[from]*deeds // on lock keys, as MONITOR showed them: what nothing explains; with OnlyMembers all
-	seen   int64           // how many commands they are
-	actors atomic.Int64    // how many there are, for who tells of progress
+	acts map[from]*deeds // on lock keys, as MONITOR showed them: what nothing explains; with OnlyMembers all
+	seen int64           // how many commands they are
 
 	table    traffic.Table
 	commands map[string]*Command
@@ -326,31 +321,12 @@ func (m *master) watchLoad(now reading) {
 	}
 }
 
-// follow looks until the window is over.
-func (m *master) follow(ctx context.Context) {
-	o := &m.q.opts
-	for ctx.Err() == nil {
-		now := time.Now()
-		until, begun := m.q.until()
-		if begun && !now.Before(until) {
-			return
-		}
-		if o.Whole && m.tap == nil {
-			m.open(ctx)
-		}
-		if m.look(ctx) == nil { // the next one covers the time of one that failed
-			m.warnUnwatched()
-			if begun {
-				m.save()
-			}
-		}
-		m.q.tell()
-		next := time.Now().Add(o.Look)
-		if begun && until.Before(next) {
-			next = until
-		}
-		_ = lifetime.Sleep(ctx, time.Until(next))
+// lookAgain looks within the run. The next look covers the time of one that fails.
+func (m *master) lookAgain(ctx context.Context) {
+	if m.q.opts.Whole && m.tap == nil {
+		m.open(ctx)
 	}
+	_ = m.look(ctx)
 }
 
 // finish takes the last look.

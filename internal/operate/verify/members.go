@@ -108,8 +108,6 @@ func (q *inquiry) claims(ctx context.Context) (stages.View, error) {
 	if err != nil {
 		return view, err
 	}
-	q.telling.Lock()
-	defer q.telling.Unlock()
 	for _, m := range view.Members {
 		for _, connection := range m.Info.Connections {
 			if by := q.claimed[connection]; by != "" && by != m.ID {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"io"
-	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -12,29 +11,25 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
-// Saved is a run that has not ended: what it was asked, and what it has seen up to a moment. Another run can go on from there.
+// Saved is a run that has not ended: what it was asked, and what it has seen up to a look. Another run can go on from there.
 type Saved struct {
-	Format   string           `json:"format"` // lockmigrate-verify-state-1
-	At       time.Time        `json:"saved"`  // this host's clock
-	Host     string           `json:"host"`   // where it ran
-	PID      int              `json:"pid"`
-	Out      string           `json:"out"` // where the certificate goes
-	Options  Options          `json:"options"`
-	Evidence Evidence         `json:"evidence"` // without the masters
-	Masters  []MasterSaved    `json:"masters"`
-	Before   map[string]value `json:"before"`
-	Why      []string         `json:"why_before,omitempty"`
+	Format   string                 `json:"format"` // lockmigrate-verify-state-1
+	At       time.Time              `json:"saved"`  // this host's clock
+	Host     string                 `json:"host"`   // where it ran
+	PID      int                    `json:"pid"`
+	Out      string                 `json:"out"` // where the certificate goes
+	Options  Options                `json:"options"`
+	Evidence Evidence               `json:"evidence"` // as if the run had been interrupted; Ruled is of the start
+	Masters  map[string]MasterSaved `json:"masters"`  // by address
+	Before   map[string]value       `json:"before"`
+	Why      []string               `json:"why_before,omitempty"`
 }
 
-// MasterSaved is one master at a look.
+// MasterSaved is what a look at a master is compared with.
 type MasterSaved struct {
-	At      time.Time        `json:"at"`
-	Facts   Master           `json:"facts"` // Ruled is of the start
-	First   string           `json:"first"` // INFO, at the start
-	Last    string           `json:"last"`
-	Log     map[string]int64 `json:"log,omitempty"`
-	Clients []Client         `json:"clients,omitempty"`
-	Others  []Client         `json:"unexplained,omitempty"`
+	First string           `json:"first"` // INFO, at the start
+	Last  string           `json:"last"`
+	Log   map[string]int64 `json:"log,omitempty"`
 }
 
 // SavedFormat is the state's.
@@ -48,23 +43,8 @@ func LoadSaved(file string) (Saved, error) {
 	return load(file, "state", SavedFormat, func(s Saved) string { return s.Format })
 }
 
-// Known is the evidence so far, as if the run had been interrupted when it was saved.
-func (s Saved) Known() Evidence {
-	e := s.Evidence
-	e.Masters, e.Seen, e.Unexplained = nil, slices.Clone(e.Seen), slices.Clone(e.Unexplained)
-	for _, m := range s.Masters {
-		e.Masters = append(e.Masters, m.Facts)
-		e.Seen, e.Unexplained = append(e.Seen, m.Clients...), append(e.Unexplained, m.Others...)
-	}
-	e.Ended = s.At
-	return e
-}
-
 // Lost are the obligations that the run cannot discharge any more: it begins again where it goes on.
-func (s Saved) Lost() []string {
-	e := s.Known()
-	return e.lost()
-}
+func (s Saved) Lost() []string { return s.Evidence.lost() }
 
 // lost are the obligations that a run with this evidence cannot discharge any more, whatever comes.
 func (e *Evidence) lost() (why []string) {
@@ -81,32 +61,22 @@ func (e *Evidence) lost() (why []string) {
 // saveEvery is the least pause between two states, a quarter of the window where that is less. One with many values is saved less often.
 const saveEvery = 2 * time.Second
 
-// save notes where a master stands after a look.
-func (m *master) save() {
-	q := m.q
-	if q.opts.Save == nil || m.facts.Looks < 2 || time.Since(m.savedAt) < min(saveEvery, q.opts.Window/4)+time.Duration(len(q.before))*time.Millisecond {
+// save tells of a state, after a look at all masters at a moment.
+func (q *inquiry) save(at time.Time) {
+	if q.opts.Save == nil || time.Since(q.savedAt) < min(saveEvery, q.opts.Window/4)+time.Duration(len(q.before))*time.Millisecond ||
+		slices.ContainsFunc(q.masters, func(m *master) bool { return m.facts.Looks < 2 || !m.facts.Ended }) {
 		return
 	}
-	m.savedAt = time.Now()
-	state := MasterSaved{At: m.last.at, First: m.first.text, Last: m.last.text, Log: maps.Clone(m.log.Totals)}
-	state.Clients, state.Others = m.found()
-	state.Facts = m.soFar(m.ruled)
-	q.telling.Lock()
-	defer q.telling.Unlock()
-	q.states[m] = state
-	if len(q.states) < len(q.masters) {
-		return
-	}
-	s := Saved{Format: SavedFormat, At: time.Now().UTC(), Options: q.opts, Evidence: q.facts, Before: q.before, Why: q.whyBefore}
-	s.Evidence.Matched = q.matched()
-	first := s.At
+	q.savedAt = time.Now()
+	s := Saved{Format: SavedFormat, At: time.Now().UTC(), Options: q.opts, Evidence: q.facts, Masters: map[string]MasterSaved{}, Before: q.before, Why: q.whyBefore}
+	e := &s.Evidence
+	e.Ended, e.Matched, e.LookedSeconds = s.At, q.matched(), max(0, q.base+at.Sub(q.began)).Seconds()
+	e.Seen, e.Unexplained = slices.Clone(e.Seen), slices.Clone(e.Unexplained)
+	q.found(e)
 	for _, m := range q.masters {
-		s.Masters = append(s.Masters, q.states[m])
-		if at := q.states[m].At; at.Before(first) {
-			first = at
-		}
+		e.Masters = append(e.Masters, m.soFar(m.ruled))
+		s.Masters[m.addr] = MasterSaved{m.first.text, m.last.text, m.log.Totals}
 	}
-	s.Evidence.LookedSeconds = max(0, q.base+first.Sub(q.began)).Seconds()
 	q.opts.Save(s)
 }
 
@@ -129,22 +99,21 @@ func (q *inquiry) resume(ctx context.Context, addrs []string) error {
 	if s == nil {
 		return q.open(ctx, addrs, nil)
 	}
-	known := s.Known()
-	sees(&q.facts.Seen, known.Seen...)
-	sees(&q.facts.Unexplained, known.Unexplained...)
-	for _, p := range known.Matched {
+	sees(&q.facts.Seen, s.Evidence.Seen...)
+	sees(&q.facts.Unexplained, s.Evidence.Unexplained...)
+	for _, p := range s.Evidence.Matched {
 		q.touched.Store(p, true)
 	}
-	was := map[string]*MasterSaved{}
-	for i, m := range s.Masters {
-		was[m.Facts.Addr] = &s.Masters[i]
-	}
 	lost := s.Lost()
-	if !slices.Equal(slices.Sorted(maps.Keys(was)), slices.Sorted(slices.Values(addrs))) {
+	var were []string
+	for _, m := range s.Evidence.Masters {
+		were = append(were, m.Addr)
+	}
+	if slices.Sort(were); !slices.Equal(were, slices.Sorted(slices.Values(addrs))) {
 		lost = append(lost, "the masters are others")
 	}
 	if len(lost) == 0 {
-		if err := q.open(ctx, addrs, was); err != nil {
+		if err := q.open(ctx, addrs, s); err != nil {
 			return err
 		}
 		e := Evidence{}
@@ -155,7 +124,7 @@ func (q *inquiry) resume(ctx context.Context, addrs []string) error {
 	}
 	if len(lost) > 0 {
 		q.warn("the window begins again: " + strings.Join(lost, "; "))
-		q.found() // what was denied in the gap
+		q.found(&q.facts) // what was denied in the gap
 		q.close()
 		return q.open(ctx, addrs, nil)
 	}
@@ -169,13 +138,15 @@ func (q *inquiry) resume(ctx context.Context, addrs []string) error {
 }
 
 // follows lets the next look be one after that of a state.
-func (m *master) follows(s *MasterSaved) {
-	now := m.facts
-	m.facts, m.ruled = s.Facts, s.Facts.Ruled
-	m.facts.Writes, m.facts.TableWhy, m.facts.Named, m.facts.NamedWhy = now.Writes, now.TableWhy, now.Named, now.NamedWhy
-	for _, c := range s.Facts.Commands {
+func (m *master) follows(s *Saved) {
+	now, i := m.facts, slices.IndexFunc(s.Evidence.Masters, func(was Master) bool { return was.Addr == m.addr })
+	m.facts = s.Evidence.Masters[i]
+	m.ruled = m.facts.Ruled
+	for _, c := range m.facts.Commands {
 		*m.ran(c.Name) = c
 	}
-	m.first, m.last = readInfo(s.First), readInfo(s.Last)
-	m.log.Totals = s.Log
+	m.facts.Writes, m.facts.TableWhy, m.facts.Named, m.facts.NamedWhy = now.Writes, now.TableWhy, now.Named, now.NamedWhy
+	state := s.Masters[m.addr]
+	m.first, m.last = readInfo(state.First), readInfo(state.Last)
+	m.log.Totals = state.Log
 }

@@ -75,7 +75,6 @@ func (m *master) acted(at from, did *deeds) {
 	if is == nil {
 		is = &deeds{name: did.name, user: did.user, listed: did.listed}
 		m.acts[at] = is
-		m.actors.Store(int64(len(m.acts)))
 	}
 	is.legacy, is.dialect = is.legacy || legacy, cmp.Or(did.dialect, is.dialect)
 	for form, n := range did.forms {

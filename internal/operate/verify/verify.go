@@ -56,22 +56,22 @@ type inquiry struct {
 
 	touched sync.Map // patterns of opts.Match that a key or a command has matched
 
-	telling sync.Mutex
 	began   time.Time     // when the window did, zero before; with Resume, when it went on
 	base    time.Duration // of the window, before began
+	ends    time.Time
+	savedAt time.Time // the last state
 
 	record  endpoint.LockPool // of the record; nil until it was read, and without OnlyMembers
 	claimed map[string]string // by whom: connections that members have said are their own; with OnlyMembers
 
-	before    map[string]value        // what stood on the keys at the start
-	whyBefore []string                // what was not read
-	states    map[*master]MasterSaved // the latest of each
+	before    map[string]value // what stood on the keys at the start
+	whyBefore []string         // what was not read
 }
 
 // Run watches for the window and writes the certificate. An interrupted run has one too: inconclusive, unless a
 // legacy client was seen before. An error means that the run could not begin.
 func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate, error) {
-	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-", states: map[*master]MasterSaved{}, claimed: map[string]string{}}
+	q := &inquiry{end: end, opts: opts, prefix: markPrefix + rand.Text() + "-", claimed: map[string]string{}}
 	if opts.OnlyMembers {
 		q.opts.Whole, q.opts.Save = true, nil
 	}
@@ -112,15 +112,15 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 	return Certify(q.facts), nil
 }
 
-// open takes the first look at each master, of some as one after a state of another run.
-func (q *inquiry) open(ctx context.Context, addrs []string, states map[string]*MasterSaved) error {
+// open takes the first look at each master, or one after the state of another run.
+func (q *inquiry) open(ctx context.Context, addrs []string, s *Saved) error {
 	for _, addr := range addrs {
 		m, err := newMaster(ctx, q, addr)
 		if err != nil {
 			return err
 		}
 		q.masters = append(q.masters, m)
-		if s := states[addr]; s != nil {
+		if s != nil {
 			m.follows(s)
 		}
 	}
@@ -141,33 +141,68 @@ func (q *inquiry) close() {
 }
 
 // found takes in whom the masters have seen.
-func (q *inquiry) found() {
+func (q *inquiry) found(e *Evidence) {
 	for _, m := range q.masters {
 		legacy, others := m.found()
-		sees(&q.facts.Seen, legacy...)
-		sees(&q.facts.Unexplained, others...)
+		sees(&e.Seen, legacy...)
+		sees(&e.Unexplained, others...)
+	}
+}
+
+// each has all masters do something at once.
+func (q *inquiry) each(do func(m *master)) {
+	var group sync.WaitGroup
+	for _, m := range q.masters {
+		group.Go(func() { do(m) })
+	}
+	group.Wait()
+}
+
+// look looks at all masters again and again until the window is over. It begins when the counters have been looked at, and then the keys: what
+// is taken away from then on has been seen, and what is written from then on is counted.
+func (q *inquiry) look(ctx context.Context) {
+	read := make(chan struct{})
+	go func() {
+		defer close(read)
+		if q.before == nil && !q.opts.OnlyMembers { // else they are of the run that this one goes on with
+			q.before, _, q.whyBefore = q.values(ctx)
+		}
+	}()
+	begins := read
+	for ctx.Err() == nil && (begins != nil || time.Now().Before(q.ends)) {
+		at, pause := time.Now(), q.opts.Look
+		q.each(func(m *master) { m.lookAgain(ctx) })
+		for _, m := range q.masters {
+			m.warnUnwatched()
+		}
+		if begins == nil {
+			q.tell()
+			q.save(at)
+			pause = min(pause, time.Until(q.ends))
+		}
+		select {
+		case <-ctx.Done():
+		case <-time.After(pause):
+		case <-begins:
+			begins = nil
+			q.begin()
+			q.warnOfValues(q.before)
+		}
+	}
+	<-read
+	if q.began.IsZero() { // interrupted
+		q.begin()
 	}
 }
 
 // watch looks until the window is over, and then for the last time.
 func (q *inquiry) watch(ctx context.Context, addrs []string) {
-	var group sync.WaitGroup
-	for _, m := range q.masters {
-		group.Go(func() { m.follow(ctx) })
-	}
-	switch {
-	case q.before != nil: // of the run that this one goes on with
-	case !q.opts.OnlyMembers:
-		q.before, _, q.whyBefore = q.values(ctx)
-	}
 	hearing, heard := context.WithCancel(ctx)
 	var ears sync.WaitGroup
 	if q.opts.OnlyMembers {
 		ears.Go(func() { q.hearMembers(hearing) })
 	}
-	q.begin()
-	q.warnOfValues(q.before)
-	group.Wait()
+	q.look(ctx)
 	heard()
 	ears.Wait()
 	q.facts.Finished = ctx.Err() == nil
@@ -184,14 +219,11 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	}
 	q.facts.Ended = time.Now().UTC()
 	q.facts.LookedSeconds = (q.base + time.Since(q.began)).Seconds()
-	for _, m := range q.masters {
-		group.Go(func() { m.finish(last) })
-	}
-	group.Wait()
+	q.each(func(m *master) { m.finish(last) })
 	if q.opts.OnlyMembers {
 		q.lastClaims(last)
 	}
-	q.found()
+	q.found(&q.facts)
 	for _, m := range q.masters {
 		q.facts.Masters = append(q.facts.Masters, m.facts)
 	}
@@ -206,22 +238,13 @@ func (q *inquiry) watch(ctx context.Context, addrs []string) {
 	}
 }
 
-// begin begins the window: the counters have been looked at, and then the keys. What is taken away from then on
-// has been seen, and what is written from then on is counted.
+// begin begins the window, or goes on with it.
 func (q *inquiry) begin() {
-	q.telling.Lock()
-	defer q.telling.Unlock()
 	q.began = time.Now()
+	q.ends = q.began.Add(q.opts.Window - q.base)
 	if q.facts.Started.IsZero() {
 		q.facts.Started = q.began.UTC()
 	}
-}
-
-// until returns the end of the window, if it has begun.
-func (q *inquiry) until() (end time.Time, begun bool) {
-	q.telling.Lock()
-	defer q.telling.Unlock()
-	return q.began.Add(q.opts.Window - q.base), !q.began.IsZero()
 }
 
 // lastMoment is how long an interrupted run may take for its last looks.
@@ -367,14 +390,12 @@ func (q *inquiry) members(view stages.View) {
 
 // tell reports progress.
 func (q *inquiry) tell() {
-	q.telling.Lock()
-	defer q.telling.Unlock()
-	seen := int64(0)
+	seen := 0
 	for _, m := range q.masters {
-		seen += m.actors.Load()
+		seen += len(m.acts)
 	}
-	if q.opts.Progress != nil && !q.began.IsZero() {
-		q.opts.Progress(time.Until(q.began.Add(q.opts.Window-q.base)), int(seen))
+	if q.opts.Progress != nil {
+		q.opts.Progress(time.Until(q.ends), seen)
 	}
 }
 
@@ -393,8 +414,6 @@ func (q *inquiry) warnOfValues(before map[string]value) {
 
 func (q *inquiry) warn(text string) {
 	if q.opts.Warn != nil {
-		q.telling.Lock()
-		defer q.telling.Unlock()
 		q.opts.Warn(text)
 	}
 }
