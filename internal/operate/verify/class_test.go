@@ -14,8 +14,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // TestEveryWrite takes each server's own COMMAND table and sends every command that it says writes: with a lock's key at every place where
@@ -222,39 +220,6 @@ func everyWrite(t *testing.T, s *redistest.Server) {
 	t.Logf("%s: %d commands that write; %d of %d forms ran on a lock's key, none of them left none-seen; %d on other keys: none-seen; in %v",
 		l.last.is, l.facts.Writes, ran, sent, quiet, time.Since(began).Round(time.Millisecond))
 	assert.Greater(t, ran, 3*l.facts.Writes)
-}
-
-// TestWhatMayStay has what members of this project and the clients of docs/clients.md that may stay send on a lock's key.
-func TestWhatMayStay(t *testing.T) {
-	l := newLab(t, redistest.Real(t))
-	release := "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('del', KEYS[1]) else return 0 end"
-	extend := "if redis.call('get', KEYS[1]) == ARGV[1] then return redis.call('pexpire', KEYS[1], 900) else return 0 end"
-	for what, words := range map[string][][]any{
-		"a read":                {{"GET", "lock:a"}, {"PTTL", "lock:a"}, {"TYPE", "lock:a"}, {"WATCH", "lock:a"}},
-		"a token":               {{"SET", "lock:a", "token", "NX", "PX", "900"}, {"SET", "lock:a", "token", "EX", "9", "NX"}},
-		"a release by a script": {{"SET", "lock:a", "token", "NX", "PX", "900"}, {"EVAL", release, 1, "lock:a", "token"}},
-		"a renewal by a script": {{"SET", "lock:a", "token", "NX", "PX", "900"}, {"EVAL", extend, 1, "lock:a", "token"}},
-		"this project's script": {{"EVAL", scripts.CompareDel.Source, 1, "lock:a", "token"}},
-		"a place in the queue":  {{"ZREM", protocol.QueueKey("lock:{a}"), "token"}},
-	} {
-		verdict, _, why := l.judge(func() {
-			for _, w := range words {
-				l.do(w...)
-			}
-		})
-		assert.Equal(t, NoneSeen, verdict, "%s: %s", what, why)
-		l.do("DEL", "lock:a")
-	}
-	for what, words := range map[string][]any{
-		"a release that does not ask": {"EVAL", "return redis.call('del', KEYS[1])", 1, "lock:a"},
-		"one that asks another key":   {"EVAL", "redis.call('get', 'lock:b') return redis.call('del', KEYS[1])", 1, "lock:a"},
-		"a token that overwrites":     {"SET", "lock:a", "token", "PX", "900"},
-		"no place in a queue":         {"ZREM", "lock:a", "token"},
-		"a token for good":            {"SET", "lock:a", "token", "NX", "KEEPTTL"},
-	} {
-		verdict, _, why := l.judge(func() { l.do(words...) })
-		assert.NotEqual(t, NoneSeen, verdict, "%s: %s", what, why)
-	}
 }
 
 // TestOtherDatabases tells clients of another database apart, and leaves out those of one that was said to be of no concern, unless what

@@ -301,7 +301,7 @@ var someTable = func() traffic.Table {
 	}{
 		{"get", "readonly", 1, 1, 1}, {"pttl", "readonly", 1, 1, 1}, {"echo", "fast", 0, 0, 0}, {"info", "stale", 0, 0, 0}, {"eval", "noscript", 0, 0, 0}, {"evalsha", "noscript", 0, 0, 0},
 		{"fcall", "noscript", 0, 0, 0}, {"set", "write", 1, 1, 1}, {"setnx", "write", 1, 1, 1}, {"getset", "write", 1, 1, 1}, {"setex", "write", 1, 1, 1}, {"psetex", "write", 1, 1, 1},
-		{"mset", "write", 1, -1, 2}, {"msetnx", "write", 1, -1, 2}, {"renamenx", "write", 1, 2, 1}, {"del", "write", 1, -1, 1},
+		{"mset", "write", 1, -1, 2}, {"msetnx", "write", 1, -1, 2}, {"renamenx", "write", 1, 2, 1}, {"del", "write", 1, -1, 1}, {"pexpire", "write", 1, 1, 1}, {"zrem", "write", 1, 1, 1},
 	} {
 		if err := t.Take([]any{[]byte(row.name), int64(-1), []any{[]byte(row.flag)}, row.first, row.last, row.step}); err != nil {
 			panic(err)
