@@ -255,7 +255,7 @@ func TestALookHasOneSize(t *testing.T) {
 	seen := &keysSeen{complete: true}
 	key := []byte("lock.000000")
 	row := &census.Row{Look: census.Look{Key: key, TTL: census.NoTTL}}
-	row.Format, row.Dialects, row.HasExpiry = census.ExpiryMS, []string{"jedis-ms"}, true
+	row.Format, row.Dialects, row.HasExpiry = "expiry-ms", []string{"jedis-ms"}, true
 	for i := range many {
 		copy(key[5:], fmt.Sprintf("%06d", (i*7919)%many)) // in no order
 		row.State = census.Ghost

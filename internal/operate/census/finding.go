@@ -39,11 +39,8 @@ type Format string
 
 // The formats that have a name here. Those of the dialects stand in the table of dialects.
 const (
-	ExpiryMS      Format = "expiry-ms"
 	ExpiryS       Format = "expiry-s"
-	ExpiryFloatS  Format = "expiry-float-s"
 	ExpiryNS      Format = "expiry-ns"
-	UUIDExpiryMS  Format = "uuid-expiry-ms"
 	SecPIDThread  Format = "sec-pid-thread"
 	BlindSet      Format = "blind-set" // a time on a key that, by its name, belongs to clients which overwrite a holder
 	Bridge        Format = "bridge"
