@@ -357,8 +357,8 @@ func TestMarks(t *testing.T) {
 // TestCompareValues has what stood on a key at the start and at the end; how many were held then and now, and what that shows of an old client.
 func TestCompareValues(t *testing.T) {
 	values := map[string]value{
-		"live": {Expires: "5", Held: true, Dialect: "jedis-ms"}, "over": {Expires: "1", Dialect: "jedis-ms"}, "flag": {Held: true},
-		"brief": {Expires: "5", Held: true, TTL: true}, "ended": {Expires: "5"}, "ending": {Expires: "2", Held: true},
+		"live": {Expires: 5, Held: true, Dialect: "jedis-ms"}, "over": {Expires: 1, Dialect: "jedis-ms"}, "flag": {Held: true},
+		"brief": {Expires: 5, Held: true, TTL: true}, "ended": {Expires: 5}, "ending": {Expires: 2, Held: true},
 	}
 	on := func(name string) map[string]value {
 		if v, there := values[name]; there {

@@ -3,7 +3,6 @@ package verify
 import (
 	"context"
 	"fmt"
-	"strconv"
 	"strings"
 	"time"
 
@@ -12,7 +11,7 @@ import (
 
 // value is what stood on a key: an expiry, or something without TTL that no modern client writes.
 type value struct {
-	Expires string `json:"expires,omitempty"` // of an expiry, else empty
+	Expires int64  `json:"expires,omitempty"` // of an expiry, in nanoseconds, else 0
 	Held    bool   `json:"held,omitempty"`    // it looked held, or nobody can tell that it was not
 	TTL     bool   `json:"ttl,omitempty"`
 	Dialect string `json:"dialect,omitempty"`
@@ -75,7 +74,7 @@ func valueOf(r *census.Row) (value, bool) {
 	v := value{TTL: r.TTL != census.NoTTL}
 	switch {
 	case r.Format.Legacy():
-		v.Expires, v.Held, v.Dialect = fmt.Sprint(int64(r.Expires)), r.State == census.Held, dialectOf(r.Finding)
+		v.Expires, v.Held, v.Dialect = int64(r.Expires), r.State == census.Held, dialectOf(r.Finding)
 	case r.Type == "string" && !v.TTL && r.Format != census.Bridge:
 		v.Held = true
 	default:
@@ -103,8 +102,7 @@ func compareValues(before, after map[string]value, now time.Time, keyOf func(id 
 			continue
 		}
 		note(&heldBefore, keyOf(id))
-		ends, err := strconv.ParseInt(was.Expires, 10, 64)
-		if _, still := after[id]; !still && !was.TTL && err == nil && now.UnixNano() < ends {
+		if _, still := after[id]; !still && !was.TTL && now.UnixNano() < was.Expires {
 			sees(was, keyOf(id), "a value that was live at the start was deleted within the window")
 		}
 	}
@@ -113,7 +111,7 @@ func compareValues(before, after map[string]value, now time.Time, keyOf func(id 
 		if is.Held {
 			note(&heldAfter, keyOf(id))
 		}
-		if is.Expires != "" && (!known || was.Expires != is.Expires) {
+		if is.Expires != 0 && (!known || was.Expires != is.Expires) {
 			sees(is, keyOf(id), "a legacy value was written within the window")
 		}
 	}
