@@ -160,8 +160,8 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 		if err != nil {
 			return err
 		}
-		defer kept.close()
-		record = func(e fence.Entry) error { return cmp.Or(kept.write(e), kept.sync()) }
+		defer kept.Close()
+		record = func(e fence.Entry) error { return cmp.Or(encode(kept, e), kept.Sync()) }
 		keeps = fmt.Sprintf("\"lockmigrate fence --remove %s --execute\" restores the former rights", shellWord(flags.journal))
 	}
 	for i, n := range nodes {

@@ -78,12 +78,11 @@ func writeFile(file string, write func(io.Writer) error) error {
 	return nil
 }
 
-// journal is the file of --journal, which only grows: what a command changes, and what stood there before, one JSON object a line.
-type journal struct{ file *os.File }
-
-// openJournal opens or creates a journal. Nobody else may read it: values and rights may be of interest to others.
-// A last line that a crash or a full disk has torn is ended, or the next entry would be a part of it.
-func openJournal(name string) (journal, error) {
+// openJournal opens or creates the file of --journal, which only grows: what a command changes, and what stood there before, one JSON object a line.
+// An entry is one write with the end of its line: with the operating system when encode returns, so that a crash of this process does not lose it.
+// Nobody else may read the file: values and rights may be of interest to others. A last line that a crash or a full disk has torn is ended, or the
+// next entry would be a part of it.
+func openJournal(name string) (*os.File, error) {
 	file, err := os.OpenFile(name, os.O_CREATE|os.O_APPEND|os.O_RDWR, 0o600)
 	if err == nil && !isDevice(name) {
 		last := []byte{'\n'}
@@ -96,18 +95,7 @@ func openJournal(name string) (journal, error) {
 	}
 	if err != nil {
 		_ = file.Close()
-		return journal{}, failedError("name a file that can be written with --journal", "%w", err)
+		return nil, failedError("name a file that can be written with --journal", "%w", err)
 	}
-	return journal{file}, nil
-}
-
-// write appends an entry, in one write with the end of its line. The line is with the operating system when it returns: a crash of this
-// process does not lose it. After sync a crash of this host does not either.
-func (j journal) write(entry any) error { return encode(j.file, entry) }
-
-func (j journal) sync() error { return j.file.Sync() }
-
-func (j journal) close() {
-	_ = j.file.Sync()
-	_ = j.file.Close()
+	return file, nil
 }

@@ -51,10 +51,10 @@ func TestJournalAfterATornLine(t *testing.T) {
 	for range 2 {
 		kept, err := openJournal(file)
 		require.NoError(t, err)
-		require.NoError(t, kept.write("whole"))
-		_, err = kept.file.WriteString(`"to`)
+		require.NoError(t, encode(kept, "whole"))
+		_, err = kept.WriteString(`"to`)
 		require.NoError(t, err)
-		kept.close()
+		require.NoError(t, kept.Close())
 	}
 	text, err := os.ReadFile(file)
 	require.NoError(t, err)

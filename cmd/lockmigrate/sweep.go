@@ -53,8 +53,9 @@ func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 		if err != nil {
 			return err
 		}
-		defer kept.close()
-		opts.Journal = func(e census.SweepEntry) error { return kept.write(e) }
+		defer kept.Close()
+		defer kept.Sync() // a crash of this host loses nothing after it
+		opts.Journal = func(e census.SweepEntry) error { return encode(kept, e) }
 		env.note("the journal is %s", quoted(file))
 	}
 	opts.Now = env.now
