@@ -69,10 +69,8 @@ func profileName(namespace string) string     { return namespace + ".profile.jso
 func certificateName(namespace string) string { return namespace + ".certificate.json" }
 
 // newestCertificate returns the newest certificate about a record in the working folder; where none is, about its namespace; or nothing.
-func newestCertificate(record stages.Record) string {
+func newestCertificate(record stages.Record) (newest string, found verify.Certificate) {
 	files, _ := filepath.Glob("*.json")
-	var newest string
-	var ended time.Time
 	about := false
 	for _, file := range files {
 		if info, err := os.Stat(file); err != nil || !info.Mode().IsRegular() || info.Size() > 64<<20 {
@@ -84,11 +82,11 @@ func newestCertificate(record stages.Record) string {
 			continue
 		}
 		this := n.Epoch == record.Epoch && n.Since.Equal(record.Since)
-		if this && !about || this == about && c.Evidence.Ended.After(ended) {
-			newest, ended, about = file, c.Evidence.Ended, this
+		if this && !about || this == about && c.Evidence.Ended.After(found.Evidence.Ended) {
+			newest, found, about = file, c, this
 		}
 	}
-	return newest
+	return newest, found
 }
 
 // serverFlags are the flags that name the server, for another command line: what the environment says needs none, and no output holds a password.
@@ -128,8 +126,9 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 			s.others = firstFew(names)
 			s.deleted, _ = at.store.Deleted(ctx)
 		}
-		s.certificate = newestCertificate(stages.Record{Namespace: s.namespace})
-		if s.known, err = at.lost(ctx, s); err != nil {
+		var c verify.Certificate
+		s.certificate, c = newestCertificate(stages.Record{Namespace: s.namespace})
+		if s.known, err = at.lost(ctx, s, c); err != nil {
 			return nil, err
 		}
 		if s.profile != nil && s.oldErr == nil && len(s.patterns()) > 0 {
@@ -170,16 +169,13 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 }
 
 // lost is what is known of a record that this server may have lost: by its reserved keys, or by a certificate. It is nil where nothing speaks of one.
-func (at *place) lost(ctx context.Context, s *standing) (*stages.Record, error) {
-	if s.certificate != "" && s.deleted == 0 {
-		c, err := verify.Load(s.certificate)
-		if err != nil || c.Evidence.OnlyMembers {
-			return nil, nil // what a handover moves between stands in no file
-		}
-		n := c.Evidence.Namespace
+func (at *place) lost(ctx context.Context, s *standing, c verify.Certificate) (*stages.Record, error) {
+	switch n := c.Evidence.Namespace; {
+	case s.certificate != "" && s.deleted == 0 && c.Evidence.OnlyMembers: // what a handover moves between stands in no file
+		return nil, nil
+	case s.certificate != "" && s.deleted == 0:
 		return &stages.Record{Patterns: n.Patterns, Longest: time.Duration(n.Longest * float64(time.Second)), Stage: stages.Bridge}, nil
-	}
-	if !s.reserved {
+	case !s.reserved:
 		return nil, nil
 	}
 	all, err := at.store.List(ctx)
@@ -194,11 +190,8 @@ func (at *place) lost(ctx context.Context, s *standing) (*stages.Record, error) 
 // certified looks for the newest certificate where one counts, what it says of the record, and whom it has seen if it is no evidence.
 func (s *standing) certified(now time.Time) {
 	r := s.view.Record
-	if s.certificate = newestCertificate(r); s.certificate == "" || r.Stage == stages.Legacy || r.Stage == stages.Old {
-		return
-	}
-	c, err := verify.Load(s.certificate)
-	if s.certErr = err; err != nil {
+	file, c := newestCertificate(r)
+	if s.certificate = file; file == "" || r.Stage == stages.Legacy || r.Stage == stages.Old {
 		return
 	}
 	if _, s.certErr = shows(c, s.certificate, r, now); !errors.Is(s.certErr, verify.ErrVerdict) {

@@ -96,16 +96,18 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 	if record.Handover != nil {
 		hint = fmt.Sprintf(`"lockmigrate verify --only-members --namespace %s --old URL --longest-silence DURATION --for LONGER --out FILE" shows it where Old is on Redis; else say how you know it with --force "REASON"`, record.Namespace)
 	}
-	file := cmp.Or(flags.evidence, newestCertificate(record))
-	if file == "" && record.Handover != nil {
+	file, c := newestCertificate(record)
+	switch {
+	case flags.evidence != "":
+		var err error
+		file = flags.evidence
+		if c, err = verify.Load(file); err != nil {
+			return "", failedError(hint, "%w", err)
+		}
+	case file == "" && record.Handover != nil:
 		return "", unsafeError(hint, "at stage new nobody keeps out a process that locks by Old alone, and no certificate says that there is none")
-	}
-	if file == "" {
+	case file == "":
 		return "", unsafeError(hint, "modern wants a fresh certificate that no legacy client is left")
-	}
-	c, err := verify.Load(file)
-	if err != nil {
-		return "", failedError(hint, "%w", err)
 	}
 	note, err := shows(c, file, record, now)
 	if err != nil {
