@@ -11,11 +11,8 @@ import (
 	"sync"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
-
-	"github.com/lockmigrate/lockmigrate/internal/operate/doctor"
 )
 
 // leaveWithin bounds how long a command may take to clean up after an interrupt.
@@ -30,8 +27,7 @@ func run(ctx context.Context, env *environment, args []string) int {
 	root.SetArgs(args)
 	finished := make(chan error, 1)
 	go func() {
-		cmd, err := root.ExecuteContextC(ctx)
-		finished <- withRights(cmd, err)
+		finished <- root.ExecuteContext(ctx)
 	}()
 
 	err, interrupted := wait(ctx, finished, func() time.Duration { return max(leaveWithin, time.Duration(env.grace.Load())) })
@@ -42,31 +38,6 @@ func run(ctx context.Context, env *environment, args []string) int {
 		env.say(errorLine(err))
 	}
 	return exitCode(err)
-}
-
-// withRights adds to a refusal for want of a right all that the command needs: a user who is told of one at a time comes back for each.
-func withRights(cmd *cobra.Command, err error) error {
-	var refused redis.Error
-	if !errors.As(err, &refused) || !strings.HasPrefix(string(refused), "NOPERM") && !strings.Contains(string(refused), "user executing the script") {
-		return err
-	}
-	name := cmd.CommandPath()
-	if f := cmd.Flags().Lookup("execute"); f != nil && f.Changed {
-		if _, found := doctor.FindUse(name + " --execute"); found {
-			name += " --execute"
-		}
-	}
-	use, found := doctor.FindUse(name)
-	if !found {
-		return err
-	}
-	patterns := []string{"KEY"}
-	if f := cmd.Flags().Lookup("match"); f != nil {
-		if list, ok := f.Value.(pflag.SliceValue); ok && len(list.GetSlice()) > 0 {
-			patterns = list.GetSlice()
-		}
-	}
-	return &exitError{exitCode(err), err, fmt.Sprintf("%s needs ACL SETUSER NAME %s (SECURITY.md, \"The least rights\", says which of them are optional)", name, strings.Join(use.Rules(patterns, nil)[3:], " "))}
 }
 
 // wait returns a command's error; after an interrupt it waits only a moment for it.

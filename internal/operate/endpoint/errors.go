@@ -54,7 +54,7 @@ var refusals = []refusal{
 	{"NOAUTH", "", "the server wants a password", "put it in the URL: redis://user:password@host (:password@host for the default user)", false},
 	{"NOPERM", "channel", "this user may not use a channel there", "grant it, e.g. ACL SETUSER name allchannels, or use another user", false},
 	{"NOPERM", "access", "this user may not touch a key there", "grant the keys, e.g. ACL SETUSER name ~*, or use another user", false},
-	{"NOPERM", "", "this user may not run a command there", "grant the command with ACL SETUSER, or use another user", false},
+	{"NOPERM", "", "this user may not run a command there", "grant the command with ACL SETUSER, or use another user; SECURITY.md lists all that each command needs", false},
 	{"ERR", "user executing the script", "this user may not run a command of a server script", "grant what is named with ACL SETUSER, or use another user; SECURITY.md lists what each command needs", false},
 	{"READONLY", "", "the server is a read-only replica", "name the master in the URL, or use redis+sentinel://", true},
 	{"LOADING", "", "the server is loading its data", "wait until it has, and try again", true},
