@@ -70,14 +70,10 @@ func (c *Collector) Run(ctx context.Context) {
 }
 
 func (c *Collector) every(ctx context.Context, d time.Duration, f func(context.Context)) {
-	tick := time.NewTicker(d)
-	defer tick.Stop()
 	for {
 		f(ctx)
-		select {
-		case <-ctx.Done():
+		if lifetime.Sleep(ctx, d) != nil {
 			return
-		case <-tick.C:
 		}
 	}
 }

@@ -17,7 +17,6 @@ type Handover struct {
 	Moves              int   // at most
 	Lease              Ticks // of a member, from its report
 
-	AtOnce  bool // a move waits for nobody (an ablation)
 	Mirrors bool // two stages, each of which takes one lock and copies it to the other's key afterwards; they change at once (an ablation)
 }
 
@@ -180,7 +179,7 @@ func (m *Model) reportsHand(c *Client, a *actor, epoch, told uint8, tick Ticks) 
 		said.lo, said.hi = lo, hi
 	}
 	h.entry = said
-	if apart && !m.Handover.Mirrors && !m.Handover.AtOnce {
+	if apart && !m.Handover.Mirrors && !m.AtOnce {
 		h.until = min(h.until, tick)
 		return
 	}
@@ -189,7 +188,7 @@ func (m *Model) reportsHand(c *Client, a *actor, epoch, told uint8, tick Ticks) 
 
 // mayMove is stage_move.lua: whether the stage may move now.
 func (s *search) mayMove(n *node, epoch, stage, to uint8) bool {
-	if s.model.Handover.AtOnce || s.model.Handover.Mirrors {
+	if s.model.AtOnce || s.model.Handover.Mirrors {
 		return true
 	}
 	lo, hi := to, to

@@ -57,6 +57,8 @@ type Model struct {
 	Messages bool
 	// Overheard lets messages come to clients that the server did not count, as those do that listen at a replica.
 	Overheard bool
+	// AtOnce is an operator who waits for nobody: a correction counts as in effect as soon as it is written, and a stage moves at any time (an ablation).
+	AtOnce bool
 	// Record is what the members follow; nil: nobody is one.
 	Record *Record
 	// Handover is what those with a New follow.

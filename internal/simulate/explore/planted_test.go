@@ -109,7 +109,7 @@ func plantedBugs() []planted {
 
 		// The record.
 		{"record-command-without-a-bound", claim("LB-set-lag-late"), sends(func(c *protocol.Command) { c.NotAfter = 0 })},
-		{"record-correction-at-once", claim("LB-set-lag"), func(m *Model) { m.Record.AtOnce = true }},
+		{"record-correction-at-once", claim("LB-set-lag"), func(m *Model) { m.AtOnce = true }},
 		{"record-follows-with-an-attempt-under-way", claim("LB-set-lag"), each(func(c *Client) { c.Hasty = true })},
 		{"record-lock-renewed-as-it-was-taken", claim("LLB-set-shortest"), each(func(c *Client) { c.AsTaken = true })},
 

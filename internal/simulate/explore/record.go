@@ -9,9 +9,8 @@ import "github.com/lockmigrate/lockmigrate/internal/simulate/model"
 // late, or never, allows nothing more: until then the member goes on as one that has not reported yet, and the server waits longer
 // for it.
 type Record struct {
-	Lease  Ticks // of a member, from its report
-	AtOnce bool  // the correction counts as in effect as soon as it is written (an ablation)
-	Alone  bool  // it is refused while a member counts: for what members of two minds may not see
+	Lease Ticks // of a member, from its report
+	Alone bool  // it is refused while a member counts: for what members of two minds may not see
 }
 
 // membership is a client's side of the record.
@@ -58,12 +57,12 @@ func (s *search) mayBegin(n *node, i int) bool {
 // mayCorrect tells whether the operator may change the record now.
 func (s *search) mayCorrect(n *node) bool {
 	r := s.model.Record
-	if r == nil || n.corrected() || r.Alone && !r.AtOnce && s.counts(n, false) {
+	if r == nil || n.corrected() || r.Alone && !s.model.AtOnce && s.counts(n, false) {
 		return false
 	}
 	for i := range s.model.Clients {
 		f := &s.tables.facts[i][n.actors[i]]
-		if c := &s.model.Clients[i]; c.Before && !r.AtOnce && f.phase != model.Dead && (f.phase != model.Idle || int(f.turn) < c.Turns) {
+		if c := &s.model.Clients[i]; c.Before && !s.model.AtOnce && f.phase != model.Dead && (f.phase != model.Idle || int(f.turn) < c.Turns) {
 			return false
 		}
 	}
@@ -72,7 +71,7 @@ func (s *search) mayCorrect(n *node) bool {
 
 // inEffect tells what the operator is told: nobody acts on the record as it was before the correction.
 func (s *search) inEffect(n *node) bool {
-	return n.corrected() && (s.model.Record.AtOnce || !s.counts(n, true))
+	return n.corrected() && (s.model.AtOnce || !s.counts(n, true))
 }
 
 // counts tells whether a member may still act, or hold a lock; without those that run the correction, if asked.

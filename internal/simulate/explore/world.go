@@ -93,7 +93,7 @@ func stageOf(name string) uint8 { return uint8(slices.Index(stageNames[:], name)
 func (m *Model) fields() map[string]any {
 	p := &m.Property
 	return map[string]any{
-		"ticks": &m.Horizon, "silences": &m.Silences, "failovers": &m.Failovers, "messages": &m.Messages, "no-stats": &m.NoStats,
+		"ticks": &m.Horizon, "silences": &m.Silences, "failovers": &m.Failovers, "messages": &m.Messages, "no-stats": &m.NoStats, "at-once": &m.AtOnce,
 		"overheard": func() { m.Messages, m.Overheard = true, true },
 		// It opens with the value of a holder that crashed: its lease was over so many ticks ago.
 		"left-behind": func(n Ticks) {
@@ -119,13 +119,6 @@ func (m *Model) fields() map[string]any {
 
 		"record": func(n Ticks) { m.Record = &Record{Lease: n} },
 		"alone":  func() { m.Record.Alone = true },
-		"at-once": func() {
-			if m.Record != nil {
-				m.Record.AtOnce = true
-			} else {
-				m.Handover.AtOnce = true
-			}
-		},
 		"handover": func(stages string) {
 			first, last, _ := strings.Cut(stages, "..")
 			m.Handover = &Handover{Start: stageOf(first), First: stageOf(first), Last: stageOf(last)}

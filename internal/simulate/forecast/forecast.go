@@ -54,13 +54,9 @@ const Month = 30 * 24 * time.Hour
 
 func (o *Options) defaults() error {
 	switch {
-	case o.Span < 0 || o.Draws < 0 || o.Commands < 0:
-		return fmt.Errorf("forecast: span %v, draws %d, commands %d: none may be negative", o.Span, o.Draws, o.Commands)
-	case o.Span > 0 && o.Span < time.Second || o.Span > 10*365*24*time.Hour:
+	case o.Span != 0 && o.Span < time.Second || o.Span > 10*365*24*time.Hour:
 		return fmt.Errorf("forecast: span %v: write one second to ten years", o.Span)
-	case o.Failovers.Every < 0 || o.Failovers.Outage < 0 || o.Failovers.Behind < 0:
-		return fmt.Errorf("forecast: failovers every %v, outage %v, behind %v: none may be negative", o.Failovers.Every, o.Failovers.Outage, o.Failovers.Behind)
-	case o.Draws > 0 && o.Draws < 20:
+	case o.Draws != 0 && o.Draws < 20:
 		return fmt.Errorf("forecast: %d draws give no interval: 20 at least", o.Draws)
 	}
 	o.Span, o.Draws, o.Commands = cmp.Or(o.Span, Month), cmp.Or(o.Draws, 100), cmp.Or(o.Commands, 2_000_000)

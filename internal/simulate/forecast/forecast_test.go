@@ -50,20 +50,6 @@ func measures(t *testing.T, components ...string) {
 	redistest.Unraced(t)
 }
 
-// TestUnshared: clients that share no key have no double holds, whatever their clocks.
-func TestUnshared(t *testing.T) {
-	p := observed(0, 30_000, -30_000)
-	p.Families[0].Groups = nil
-	for i := range p.Clients {
-		p.Clients[i].Uses[0].Own = profile.Own{Keys: 1, Acquired: 400}
-	}
-	f := made(t, p, Options{Draws: 20})
-	for _, s := range f.Stages {
-		assert.Equal(t, Interval{}, s.Count, s.Name)
-	}
-	assert.False(t, f.Incomplete)
-}
-
 // TestForecastCheck: the model agrees with what it makes itself, and not with none of it. A clock that drifts counts as it was: right at
 // the beginning of the window, and 9 s ahead at its end. An hour from then on is worse.
 func TestForecastCheck(t *testing.T) {
@@ -303,7 +289,7 @@ func TestLeftOut(t *testing.T) {
 	for _, want := range []string{"java-1 is left out on order:#: its lease is not known", "the clock of java-2 is not known", "java-3 is left out", "a failover"} {
 		assert.Contains(t, said, want)
 	}
-	for _, o := range []Options{{Span: -1}, {Span: time.Millisecond}, {Draws: 5}, {Commands: -1}, {Span: math.MaxInt64}} {
+	for _, o := range []Options{{Span: -1}, {Span: time.Millisecond}, {Draws: 5}, {Span: math.MaxInt64}} {
 		_, err := Make(p, o)
 		assert.Error(t, err, "%+v", o)
 	}
