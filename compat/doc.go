@@ -156,7 +156,7 @@
 // Each guarantee has tests of this package, or of the package that is named.
 //
 //   - G1: TestOneHolderInEveryStage; with the real Java and Python clients TestFleets in internal/evidence/suites/fleets.
-//   - G2: TestJavaClockAhead, TestJavaClockBehind; TestFleets, TestBridgeValuesAreLiveToEveryReader.
+//   - G2: TestClients in internal/evidence/suites/clients; TestJavaClockBehind; TestFleets, TestBridgeValuesAreLiveToEveryReader.
 //   - G3: TestLifecycle in internal/evidence/suites/lifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in
 //     internal/evidence/suites/kinds.
 //   - G4: TestClobberWhileSettling, TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner.

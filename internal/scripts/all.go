@@ -11,40 +11,37 @@ func All() []*Script { return all }
 
 var all []*Script
 
-// NameOf returns the name of a script by its text, with or without comments, or by the digest of either, empty for none of these. A script of a
-// service that runs within sidecar_run.lua has that name.
-func NameOf(text string) string {
-	if name := names()[text]; name != "" {
-		return name
+// Of returns a script by its text, with or without comments, or by the digest of either, nil for none of these. A script of a service that runs
+// within sidecar_run.lua is that one.
+func Of(text string) *Script {
+	if s := known()[text]; s != nil {
+		return s
 	}
 	if len(text) > 1000 && strings.Contains(text, around()) {
-		return SidecarRun.Name
+		return SidecarRun
 	}
-	return names()[strings.ToLower(text)] // a digest may be in capitals
+	return known()[strings.ToLower(text)] // a digest may be in capitals
 }
 
-// Of returns the script that NameOf names, nil for none.
-func Of(text string) *Script {
-	name := NameOf(text)
-	for _, s := range all {
-		if s.Name == name {
-			return s
-		}
+// NameOf returns the name of Of's script, empty for none.
+func NameOf(text string) string {
+	if s := Of(text); s != nil {
+		return s.Name
 	}
-	return nil
+	return ""
 }
 
 var around = sync.OnceValue(func() string { before, _, _ := strings.Cut(SidecarRun.Bare(), ownBody); return before })
 
-// names are of every script's text and digest, with and without comments. Few programs ask: it is made for the first one.
-var names = sync.OnceValue(func() map[string]string {
-	names := map[string]string{}
+// known has the scripts by text and digest, with and without comments. Few programs ask: it is made for the first one.
+var known = sync.OnceValue(func() map[string]*Script {
+	known := map[string]*Script{}
 	for _, s := range all {
 		for _, text := range []string{s.Source, s.Bare()} {
-			names[text], names[digest(text)] = s.Name, s.Name
+			known[text], known[digest(text)] = s, s
 		}
 	}
-	return names
+	return known
 })
 
 // Earlier returns the name of a script of an earlier build by its text or digest, empty for none of these. Its arguments and replies may be

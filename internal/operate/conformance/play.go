@@ -38,6 +38,7 @@ type play struct {
 	dir      string
 	servers  []*server                     // the first one is the master
 	operator *link.Link                    // to the master, for the record
+	store    *stages.Store                 // the record's, for the operator
 	offset   time.Duration                 // of the server's clock from ours
 	rewrite  func(words []string) []string // what the offset makes of commands; nil for none
 	failed   bool
@@ -85,6 +86,9 @@ func (p *play) run(ctx context.Context) (failed *step, seen string, err error) {
 	if p.operator, err = link.Start(master.socket, true); err != nil {
 		return nil, "", err
 	}
+	pool := dials(p.operator)
+	pool.MaxIdle = 0 // another server may take the place
+	p.store = &stages.Store{Namespace: namespace, ReplyTimeout: 2 * time.Second, Pool: pool}
 	for i := range p.c.steps {
 		s := p.c.steps[i]
 		verb, args, patience := s.verb, s.args, time.Duration(0)

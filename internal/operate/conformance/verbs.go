@@ -286,17 +286,12 @@ func (p *play) initRecord(ctx context.Context, args []string) (err error) {
 	var stage error
 	p.record.Stage, stage = stages.Parse(args[0])
 	if err = errors.Join(err, known, stage); err == nil {
-		err = p.store().Init(ctx, p.record)
+		err = p.store.Init(ctx, p.record)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotTried, err)
 	}
 	return nil
-}
-
-// store is the record's, for the operator.
-func (p *play) store() *stages.Store {
-	return &stages.Store{Namespace: namespace, ReplyTimeout: 2 * time.Second, Pool: dials(p.operator)}
 }
 
 // dials makes connections through a link.
@@ -314,9 +309,7 @@ func (p *play) move(ctx context.Context, args []string) (string, error) {
 	bounded, cancel := context.WithTimeout(ctx, within)
 	defer cancel()
 	blocked := false
-	store := p.store()
-	defer store.Pool.(*redis.Pool).Close()
-	err = (&stages.Mover{Store: store, Look: 50 * time.Millisecond, Note: "conformance"}).Run(bounded, to, func(stages.View, []stages.Blocker) { blocked = true })
+	err = (&stages.Mover{Store: p.store, Look: 50 * time.Millisecond, Note: "conformance"}).Run(bounded, to, func(stages.View, []stages.Blocker) { blocked = true })
 	switch {
 	case err == nil:
 		return "ok", nil
@@ -328,9 +321,7 @@ func (p *play) move(ctx context.Context, args []string) (string, error) {
 
 // member is what the record says of a member.
 func (p *play) member(ctx context.Context, name string) (seen string, err error) {
-	store := p.store()
-	defer store.Pool.(*redis.Pool).Close()
-	view, err := store.Show(ctx)
+	view, err := p.store.Show(ctx)
 	seen = "not listed"
 	for _, m := range view.Members {
 		switch {

@@ -238,7 +238,7 @@ var taking = []*scripts.Script{scripts.BridgeAcquire, scripts.ModernTake, script
 
 // frees tells that a command may give a key back.
 func frees(words []string, key string) bool {
-	return releases[words[0]] && slices.Contains(words[1:], key) && !(RunsScript(words[0]) && slices.Contains(taking, scriptOf(words[1])))
+	return releases[words[0]] && slices.Contains(words[1:], key) && !(RunsScript(words[0]) && slices.Contains(taking, scripts.Of(words[1])))
 }
 
 // took tells that a command found its key free and took it.
@@ -250,7 +250,7 @@ func took(a *answered) bool {
 	case "SET":
 		return len(w) > 3 && !a.reply.null
 	case "EVAL", "EVALSHA", "FCALL":
-		return len(w) > 3 && slices.Contains(taking, scriptOf(w[1])) && !a.reply.null
+		return len(w) > 3 && slices.Contains(taking, scripts.Of(w[1])) && !a.reply.null
 	}
 	return false
 }

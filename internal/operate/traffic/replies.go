@@ -37,28 +37,17 @@ func (c *dialogues) learn(l *Command, v respValue) {
 	}
 }
 
-// scriptOf returns a script of ours by what stands in a command, nil for none of ours.
-func scriptOf(text string) *scripts.Script { return byName[scripts.NameOf(text)] }
-
-var byName = func() map[string]*scripts.Script {
-	all := map[string]*scripts.Script{}
-	for _, s := range scripts.All() {
-		all[s.Name] = s
-	}
-	return all
-}()
-
 // script takes in what a script did, as far as its reply tells: those of this project take a key, or give it back. What
 // another one did to its keys is not known.
 func (c *dialogues) script(l *Command, v respValue) {
 	call := l.Script
-	s := byName[call.Name]
-	if s == nil || call.keys == 0 {
+	if call.Name == "" || call.keys == 0 {
 		for _, name := range call.Keys() {
 			c.keys.forget(Key{l.DB, name})
 		}
 		return
 	}
+	s := scripts.Of(call.Words[1])
 	named := s.Read(call.Args())
 	key, value := call.Keys()[0], named["value"]+named["token"]
 	code, _ := v.integer()
