@@ -85,7 +85,7 @@ func (s *standing) step() step {
 	case s.keysErr != nil:
 		s.sweep(&on)
 	case s.evidence() == "":
-		on.blocked("inconclusive: an old client that is idle holds nothing, and nobody has shown that none is left: the step rests on %q, and only the keys and the members were looked at now. If you know it otherwise, lockmigrate stage delete is the end", r.Note)
+		on.blocked("inconclusive: an old client that is idle holds nothing, and nobody has shown that none is left: the step rests on %q, and next looks at the keys and the members alone. If you know it in another way, lockmigrate stage delete ends the migration", r.Note)
 		s.toModern(&on, show, living)
 	case len(members) > 0:
 		on.is("The end", show, "the keys are migrated, as far as somebody has looked: %s. The record has %s. Services may go from package compat to package modern when it suits them. Delete it when it has none", s.evidence(), counted(int64(len(members)), "member"))

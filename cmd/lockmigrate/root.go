@@ -138,15 +138,6 @@ func prepare(c *cobra.Command) {
 	if text, found := helpSections()[c.CommandPath()]; found {
 		c.Long, c.Example, _ = strings.Cut(text, "\n\nExamples:\n")
 	}
-	c.LocalFlags().VisitAll(func(f *pflag.Flag) { // what is no file is not completed as one
-		switch kind, _ := pflag.UnquoteUsage(f); kind {
-		case "FILE", "PATH":
-		case "DIR", "FOLDER":
-			_ = c.MarkFlagDirname(f.Name)
-		default:
-			_ = c.RegisterFlagCompletionFunc(f.Name, cobra.NoFileCompletions) // refused where choose has words
-		}
-	})
 	for _, sub := range c.Commands() {
 		prepare(sub)
 	}

@@ -109,12 +109,12 @@ func parse(text string) (*Endpoint, error) {
 	if !found {
 		return nil, badURL(example, "has no scheme")
 	}
-	e := &Endpoint{}
-	secure, err := e.setScheme(strings.ToLower(scheme))
-	if err != nil {
-		return nil, err
+	s, known := schemes[strings.ToLower(scheme)]
+	if !known { // it is not shown: in "secret@host://..." it would be the password
+		return nil, badURL("use redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded", "has an unknown scheme")
 	}
-	if secure {
+	e := &Endpoint{Kind: s.kind, unix: s.unix}
+	if s.secure {
 		e.tls = &tls.Config{MinVersion: tls.VersionTLS12}
 	}
 
@@ -132,6 +132,7 @@ func parse(text string) (*Endpoint, error) {
 		}
 		authority = authority[at+1:]
 	}
+	var err error
 	if e.unix {
 		err = e.setSocket(authority, path)
 	} else if err = e.setAddrs(authority); err == nil {
@@ -143,29 +144,14 @@ func parse(text string) (*Endpoint, error) {
 	return e, e.setQuery(query)
 }
 
-func (e *Endpoint) setScheme(scheme string) (secure bool, err error) {
-	base, kind, _ := strings.Cut(scheme, "+")
-	switch kind {
-	case "":
-		e.Kind = Single
-	case "sentinel":
-		e.Kind = Sentinel
-	case "cluster":
-		e.Kind = Cluster
-	default:
-		base = ""
-	}
-	switch {
-	case base == "unix" && kind == "":
-		e.unix = true
-		return false, nil
-	case base == "redis":
-		return false, nil
-	case base == "rediss":
-		return true, nil
-	}
-	// The scheme is not shown: in "secret@host://..." it would be the password.
-	return false, badURL("use redis://, rediss://, unix://, redis+sentinel://, redis+cluster:// or embedded", "has an unknown scheme")
+// schemes are what a URL may begin with.
+var schemes = map[string]struct {
+	kind         Kind
+	unix, secure bool
+}{
+	"redis": {}, "rediss": {secure: true}, "unix": {unix: true},
+	"redis+sentinel": {kind: Sentinel}, "rediss+sentinel": {kind: Sentinel, secure: true},
+	"redis+cluster": {kind: Cluster}, "rediss+cluster": {kind: Cluster, secure: true},
 }
 
 func (e *Endpoint) setUser(info string) error {
