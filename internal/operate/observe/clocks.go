@@ -129,10 +129,7 @@ func (c *client) lease(family string) lease {
 	if u := c.uses[family]; u != nil && u.lease.likely > 0 {
 		return u.lease
 	}
-	if f := c.o.families[family]; f != nil {
-		return f.lease
-	}
-	return lease{}
+	return c.o.family(family).lease
 }
 
 // solve tells offset and lease apart: only their sum is seen. Clients that lock keys of one family as a rule

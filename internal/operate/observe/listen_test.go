@@ -14,7 +14,6 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
@@ -23,7 +22,6 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
@@ -166,33 +164,6 @@ func TestAServiceBehindASidecar(t *testing.T) {
 			}
 		})
 	}
-}
-
-// TestListenMakesUpNoOverlap has two Go services that want one key, and a proxy that listens. Replies of their two connections may come in
-// another order than the commands ran in.
-func TestListenMakesUpNoOverlap(t *testing.T) {
-	redistest.Need(t, redistest.Redis)
-	s := redistest.Real(t)
-	listening, watched := listen(t, s, observe.Options{Match: func(key string) bool { return key == "lock:7" }})
-	var running sync.WaitGroup
-	for i := range 2 {
-		pool := &redis.Pool{DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", watched) }}
-		locker, err := compat.New(pool, compat.Options{})
-		require.NoError(t, err)
-		running.Go(func() {
-			for range 400 {
-				assert.NoError(t, locker.Do(t.Context(), "lock:7", func(context.Context) error { time.Sleep(time.Millisecond); return nil }))
-				time.Sleep(time.Duration(1000+300*i) * time.Microsecond)
-			}
-			assert.NoError(t, locker.Close())
-			assert.NoError(t, pool.Close())
-		})
-	}
-	running.Wait()
-	listening.Finish()
-	report := listening.Report()
-	assert.Zero(t, report.OverlapCount, report.Overlaps)
-	assert.Empty(t, report.Hazards)
 }
 
 // two are connections of one client.

@@ -246,10 +246,7 @@ func (c *client) ttlTells() bool {
 func (c *client) expires() bool {
 	wins, expired := c.wins, c.expired
 	if wins == 0 {
-		f := c.o.families[c.family()]
-		if f == nil {
-			return false
-		}
+		f := c.o.family(c.family())
 		wins, expired = f.wins, f.expired
 	}
 	return expired > 0 && (wins-expired <= 1 || expired*10 >= wins*9)
@@ -257,8 +254,7 @@ func (c *client) expires() bool {
 
 // looksFloatsUp: one that has released nothing does as the others of its family do.
 func (c *client) looksFloatsUp() bool {
-	f := c.o.families[c.family()]
-	return c.getRelease > 0 || f != nil && f.looked > 0
+	return c.getRelease > 0 || c.o.family(c.family()).looked > 0
 }
 
 // deletesFloatsBlindly: one that has released nothing does as the others of its family do.
@@ -266,8 +262,8 @@ func (c *client) deletesFloatsBlindly() bool {
 	if c.blindDelete > 0 || c.getRelease > 0 {
 		return c.getRelease == 0
 	}
-	f := c.o.families[c.family()]
-	return f != nil && f.blind > 0 && f.looked == 0
+	f := c.o.family(c.family())
+	return f.blind > 0 && f.looked == 0
 }
 
 // family returns the family of keys that a client uses most.

@@ -240,19 +240,23 @@ func TestTouchedHasEveryKey(t *testing.T) {
 	assert.NotContains(t, table.Writers(), "get")
 }
 
-// TestAReadThatRanBeforeAWrite: the reply of a GET comes after that of another connection's SETNX, and it was asked before: it says nothing of
-// the key. Asked after it, or beside a write of its own connection, it does.
-func TestAReadThatRanBeforeAWrite(t *testing.T) {
+// TestRepliesInAnotherOrder: replies of several connections may come in another order than their commands ran in. A GET that was asked before
+// another's SETNX and is answered after it says nothing of the key; asked after it, or beside a write of its own connection, it does. Who was given
+// a lock comes after the one that gives it back, also where that one's reply comes last.
+func TestRepliesInAnotherOrder(t *testing.T) {
 	for name, c := range map[string]struct {
 		steps string // a and b are connections, > a request, < a reply
+		told  string
 		there bool
 	}{
-		"another's write, asked before":  {"a>GET k, b>SETNX k 5, b<:1, a<$-1", true},
-		"another's write, asked after":   {"b>SETNX k 5, b<:1, a>GET k, a<$-1", false},
-		"its own write, in one pipeline": {"a>SETNX k 5, a>GET k, a<:1, a<$-1", false},
+		"another's write, asked before":  {"a>GET k, b>SETNX k 5, b<:1, a<$-1", "b SETNX, a GET", true},
+		"another's write, asked after":   {"b>SETNX k 5, b<:1, a>GET k, a<$-1", "b SETNX, a GET", false},
+		"its own write, in one pipeline": {"a>SETNX k 5, a>GET k, a<:1, a<$-1", "a SETNX, a GET", false},
+		"a lock is given back":           {"a>SETNX k 5, a<:1, a>DEL k, b>SETNX k 6, b<:1, a<:1", "a SETNX, a DEL, b SETNX", true},
 	} {
 		keys := NewKeys(100)
-		d := newDialogues(keys, func(c *Command) { keys.Apply(c) })
+		var told []string
+		d := newDialogues(keys, func(c *Command) { keys.Apply(c); told = append(told, c.Addr+" "+c.Words[0]) })
 		conns := map[byte]*dialogue{'a': d.begin("a", false), 'b': d.begin("b", false)}
 		for step := range strings.SplitSeq(c.steps, ", ") {
 			side := &conns[step[0]].requests
@@ -263,5 +267,6 @@ func TestAReadThatRanBeforeAWrite(t *testing.T) {
 		}
 		_, _, there := d.keys.Value(0, "k", 0)
 		assert.Equal(t, c.there, there, name)
+		assert.Equal(t, c.told, strings.Join(told, ", "), name)
 	}
 }
