@@ -120,30 +120,17 @@ type tcpConn struct {
 	next, seen map[bool]uint32
 }
 
-// segmentOf returns the segment of a packet and its addresses, nil where there is none. It is valid until the next packet.
-func (c *capture) segmentOf(data []byte) (tcp *layers.TCP, from, to []byte) {
-	packet := gopacket.NewPacket(data, c.link, gopacket.DecodeOptions{Lazy: true, NoCopy: true})
-	tcp, _ = packet.Layer(layers.LayerTypeTCP).(*layers.TCP)
-	network := packet.NetworkLayer()
-	if tcp == nil || network == nil {
-		return nil, nil, nil
-	}
-	return tcp, network.NetworkFlow().Src().Raw(), network.NetworkFlow().Dst().Raw()
-}
-
 // packet takes in one packet.
 func (c *capture) packet(data []byte, info gopacket.CaptureInfo) {
-	tcp, from, to := c.segmentOf(data)
-	if tcp == nil || uint16(tcp.SrcPort) != c.port && uint16(tcp.DstPort) != c.port || len(tcp.Payload) == 0 && !tcp.SYN && !tcp.FIN && !tcp.RST {
+	packet := gopacket.NewPacket(data, c.link, gopacket.DecodeOptions{Lazy: true, NoCopy: true})
+	tcp, _ := packet.Layer(layers.LayerTypeTCP).(*layers.TCP)
+	network := packet.NetworkLayer()
+	if tcp == nil || network == nil || uint16(tcp.SrcPort) != c.port && uint16(tcp.DstPort) != c.port || len(tcp.Payload) == 0 && !tcp.SYN && !tcp.FIN && !tcp.RST {
 		return
 	}
 	c.now(protocol.Instant(info.Timestamp.UnixNano()))
-	request := uint16(tcp.DstPort) == c.port
-	flow, conn := gopacket.NewFlow(layers.EndpointIPv4, from, to), c.conns[c.clientOf(tcp, from, to)]
-	if len(from) == 16 {
-		flow = gopacket.NewFlow(layers.EndpointIPv6, from, to)
-	}
-	at := taken{info}
+	flow, at, request := network.NetworkFlow(), taken{info}, uint16(tcp.DstPort) == c.port
+	conn := c.conns[c.clientOf(tcp, flow)]
 	if conn != nil && request && tcp.SYN && conn.next[true] != 0 && conn.next[true] != tcp.Seq+1 { // the port is used again
 		c.reset(conn, flow, tcp, at)
 	}
@@ -154,12 +141,12 @@ func (c *capture) packet(data []byte, info gopacket.CaptureInfo) {
 }
 
 // clientOf is the client's address of a segment.
-func (c *capture) clientOf(tcp *layers.TCP, from, to []byte) netip.AddrPort {
-	end, port := from, tcp.SrcPort
+func (c *capture) clientOf(tcp *layers.TCP, flow gopacket.Flow) netip.AddrPort {
+	end, port := flow.Src(), tcp.SrcPort
 	if uint16(tcp.DstPort) != c.port {
-		end, port = to, tcp.DstPort
+		end, port = flow.Dst(), tcp.DstPort
 	}
-	ip, _ := netip.AddrFromSlice(end)
+	ip, _ := netip.AddrFromSlice(end.Raw())
 	return netip.AddrPortFrom(ip, uint16(port))
 }
 
@@ -181,7 +168,7 @@ func (t taken) GetCaptureInfo() gopacket.CaptureInfo { return t.info }
 
 // New implements reassembly.StreamFactory. Nothing more comes after the end of a connection.
 func (c *capture) New(net, _ gopacket.Flow, tcp *layers.TCP, _ reassembly.AssemblerContext) reassembly.Stream {
-	addr := c.clientOf(tcp, net.Src().Raw(), net.Dst().Raw())
+	addr := c.clientOf(tcp, net)
 	if !addr.IsValid() || !tcp.SYN && len(tcp.Payload) == 0 {
 		return nil
 	}
