@@ -9,23 +9,14 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// turn is a client that takes a lock at an instant, with a clock that is off, and gives it back.
-func (t *tape) turn(at, delay, off time.Duration, addr, key string) {
-	t.at = epoch.Add(at)
-	value := t.ms(10*time.Second + off)
-	t.wait(delay)
-	t.run(addr, "SETNX", key, value)
-	t.wait(5 * time.Millisecond)
-	t.run(addr, "DEL", key)
-}
-
 // TestProfileOfDrift wants the drift of a clock that runs 200 ppm fast, within its error.
 func TestProfileOfDrift(t *testing.T) {
 	tp := newTape(Options{Lease: 10 * time.Second})
 	for n := range time.Duration(600) {
 		for i, ppm := range []time.Duration{0, 200} {
 			at := n * time.Second
-			tp.turn(at+20*time.Millisecond*time.Duration(i), (n*7+time.Duration(i))%3*time.Millisecond, at*ppm/1_000_000, fmt.Sprintf("10.0.0.%d:1", i+1), fmt.Sprint("lock:", i))
+			tp.at = epoch.Add(at + 20*time.Millisecond*time.Duration(i))
+			tp.turn(fmt.Sprintf("10.0.0.%d:1", i+1), fmt.Sprint("lock:", i), 10*time.Second, at*ppm/1_000_000, (n*7+time.Duration(i))%3*time.Millisecond)
 		}
 	}
 	tp.report()

@@ -25,11 +25,7 @@ func varied(tp *tape, rng *rand.Rand, clocks []time.Duration, lease func(client 
 			if stalls > 0 && rng.IntN(60) == 0 {
 				delay = time.Duration(rng.Int64N(int64(stalls)))
 			}
-			value := tp.ms(l + clock)
-			tp.wait(delay)
-			tp.run(addr, "SETNX", fmt.Sprint("lock:order:", i), value)
-			tp.wait(20 * time.Millisecond)
-			tp.run(addr, "DEL", fmt.Sprint("lock:order:", i))
+			tp.turn(addr, fmt.Sprint("lock:order:", i), l, clock, delay)
 			tp.wait(time.Duration(rng.Int64N(int64(time.Second))))
 		}
 	}
