@@ -366,10 +366,10 @@ func fenceReachText(b *strings.Builder, p fence.Plan) {
 	}
 	var rates []string
 	for _, rate := range r.Rates {
-		rates = append(rates, fmt.Sprintf("%s %.3g (mean %.3g)", strings.ToUpper(rate.Command), rate.Now, rate.Mean))
+		rates = append(rates, fmt.Sprintf("%s %.3g", strings.ToUpper(rate.Command), rate.Now))
 	}
 	if len(rates) > 0 {
-		fmt.Fprintf(b, "  a second   %s, now and since the start, by all users\n", strings.Join(rates, ", "))
+		fmt.Fprintf(b, "  a second   %s, by all users\n", strings.Join(rates, ", "))
 	}
 }
 

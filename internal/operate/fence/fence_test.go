@@ -294,7 +294,7 @@ func TestBackAfterARestart(t *testing.T) {
 	assert.Equal(t, could, abilities(t, s, "old"))
 }
 
-// TestWhatAFenceTakes: the plan names the user's connections, and how often the commands are called, now and on average.
+// TestWhatAFenceTakes: the plan names the user's connections, and how often the commands are called.
 func TestWhatAFenceTakes(t *testing.T) {
 	s := redistest.Real(t)
 	s.Grant("old", "~*", "&*", "+@all")
@@ -319,7 +319,6 @@ func TestWhatAFenceTakes(t *testing.T) {
 	assert.Equal(t, map[string]int64{"billing": 1, "127.0.0.1": 1}, takes.Names)
 	require.Len(t, takes.Rates, 2)
 	assert.Greater(t, takes.Rates[0].Now, 10.0)
-	assert.Positive(t, takes.Rates[0].Mean)
 	assert.Zero(t, takes.Rates[1].Now)
 }
 

@@ -4,7 +4,6 @@ import (
 	"context"
 	"net"
 	"slices"
-	"strconv"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -24,11 +23,10 @@ type Reach struct {
 	Rates       []Rate           `json:"rates,omitempty"` // of all users of the server: it does not count them apart
 }
 
-// Rate is how often a command was called on a server, by whomever.
+// Rate is how often a command is called on a server, by whomever.
 type Rate struct {
 	Command string  `json:"command"`
 	Now     float64 `json:"per_second"`
-	Mean    float64 `json:"per_second_mean"` // since the server started, or its counters were reset
 }
 
 // measure counts the calls of commands on a server. A server that does not tell has no rates.
@@ -36,8 +34,8 @@ func measure(ctx context.Context, conn redis.Conn, commands []string, sample tim
 	if sample <= 0 {
 		return nil, nil
 	}
-	first, err := endpoint.Info(ctx, conn, "all")
-	if err != nil || first["uptime_in_seconds"] == "" {
+	first, err := endpoint.Info(ctx, conn, "commandstats")
+	if err != nil {
 		return nil, ctx.Err()
 	}
 	began := time.Now()
@@ -49,10 +47,9 @@ func measure(ctx context.Context, conn redis.Conn, commands []string, sample tim
 		return nil, ctx.Err()
 	}
 	seconds := time.Since(began).Seconds()
-	uptime, _ := strconv.ParseFloat(first["uptime_in_seconds"], 64)
 	for _, command := range commands {
 		was, is := endpoint.CallsOf(first["cmdstat_"+command]).Calls, endpoint.CallsOf(last["cmdstat_"+command]).Calls
-		rates = append(rates, Rate{command, float64(max(0, is-was)) / seconds, float64(is) / (max(uptime, 1) + seconds)})
+		rates = append(rates, Rate{command, float64(max(0, is-was)) / seconds})
 	}
 	return rates, nil
 }
