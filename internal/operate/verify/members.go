@@ -120,13 +120,6 @@ func (q *inquiry) claims(ctx context.Context) (stages.View, error) {
 	return view, nil
 }
 
-// hearMembers reads the record again and again: members come and go.
-func (q *inquiry) hearMembers(ctx context.Context) {
-	for lifetime.Sleep(ctx, min(time.Second, max(q.opts.Window/4, 20*time.Millisecond))) == nil {
-		_, _ = q.claims(ctx) // of one that fails the next one tells, and the last one must not fail
-	}
-}
-
 // lastClaims waits until each member that lives has reported since the last look, as far as that may still explain something.
 func (q *inquiry) lastClaims(ctx context.Context) {
 	for ended := time.Now(); ; {

@@ -175,6 +175,9 @@ func (q *inquiry) look(ctx context.Context) {
 		for _, m := range q.masters {
 			m.warnUnwatched()
 		}
+		if q.opts.OnlyMembers { // members come and go
+			_, _ = q.claims(ctx) // of one that fails the next one tells, and the last one must not fail
+		}
 		if begins == nil {
 			q.tell()
 			q.save(at)
@@ -197,14 +200,7 @@ func (q *inquiry) look(ctx context.Context) {
 
 // watch looks until the window is over, and then for the last time.
 func (q *inquiry) watch(ctx context.Context, addrs []string) {
-	hearing, heard := context.WithCancel(ctx)
-	var ears sync.WaitGroup
-	if q.opts.OnlyMembers {
-		ears.Go(func() { q.hearMembers(hearing) })
-	}
 	q.look(ctx)
-	heard()
-	ears.Wait()
 	q.facts.Finished = ctx.Err() == nil
 
 	last, cancel := context.WithTimeout(context.WithoutCancel(ctx), lastMoment)
