@@ -25,6 +25,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -56,10 +57,15 @@ type state struct {
 	released error // how releases fail
 }
 
-// waiter is an Acquire that waits. The one who hands the lock over sends it.
+// waiter is an Acquire that waits. The one who takes it off the list sends it what it returns.
 type waiter struct {
-	ctx   context.Context
-	ready chan *lock
+	ctx    context.Context
+	answer chan answer
+}
+
+type answer struct {
+	held lockmigrate.Lock
+	err  error
 }
 
 var _ lockmigrate.Locker = (*Locker)(nil)
@@ -102,12 +108,8 @@ func (l *Locker) Refuse(key string, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	s := l.of(key)
-	s.refusal = err
-	if err != nil {
-		for _, w := range s.waiting {
-			close(w.ready)
-		}
-		s.waiting = nil
+	if s.refusal = err; err != nil {
+		s.sendAway(&lockmigrate.Error{Op: "acquire", Key: key, Kind: kindOf(err), Cause: err})
 	}
 	l.tell()
 }
@@ -174,40 +176,24 @@ func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 		defer l.mu.Unlock()
 		return l.grant(ctx, key, s), nil
 	}
-	w := &waiter{ctx: ctx, ready: make(chan *lock, 1)}
+	w := &waiter{ctx, make(chan answer, 1)}
 	s.waiting = append(s.waiting, w)
 	l.tell()
 	l.mu.Unlock()
 	select {
-	case held, ok := <-w.ready:
-		return l.answer(key, held, ok)
+	case a := <-w.answer:
+		return a.held, a.err
 	case <-ctx.Done():
 	}
 	l.mu.Lock()
-	for i, other := range s.waiting {
-		if other == w {
-			s.waiting = append(s.waiting[:i:i], s.waiting[i+1:]...)
-			l.tell()
-			l.mu.Unlock()
-			return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: context.Cause(ctx)}
-		}
-	}
-	l.mu.Unlock()
-	held, ok := <-w.ready // it came at the same moment
-	return l.answer(key, held, ok)
-}
-
-// answer is what a waiter was told.
-func (l *Locker) answer(key string, held *lock, ok bool) (lockmigrate.Lock, error) {
-	if ok {
-		return held, nil
-	}
-	l.mu.Lock()
 	defer l.mu.Unlock()
-	if l.closed {
-		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: errClosed}
+	if i := slices.Index(s.waiting, w); i >= 0 {
+		s.waiting = slices.Delete(s.waiting, i, i+1)
+		l.tell()
+		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: context.Cause(ctx)}
 	}
-	return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: kindOf(l.of(key).refusal), Cause: l.of(key).refusal}
+	a := <-w.answer // it came at the same moment
+	return a.held, a.err
 }
 
 // Do implements lockmigrate.Locker.
@@ -224,11 +210,8 @@ func (l *Locker) Close() error {
 	}
 	l.closed = true
 	held := 0
-	for _, s := range l.keys {
-		for _, w := range s.waiting {
-			close(w.ready)
-		}
-		s.waiting = nil
+	for key, s := range l.keys {
+		s.sendAway(&lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: errClosed})
 		if s.holder != nil {
 			held++
 			l.lose(s.holder, lockmigrate.ReasonClosed)
@@ -250,6 +233,14 @@ func (l *Locker) of(key string) *state {
 }
 
 func (s *state) taken() bool { return s.holder != nil || s.others > 0 || len(s.waiting) > 0 }
+
+// sendAway ends the waits of all who wait.
+func (s *state) sendAway(err error) {
+	for _, w := range s.waiting {
+		w.answer <- answer{err: err}
+	}
+	s.waiting = nil
+}
 
 // attempt refuses what must not be tried.
 func (l *Locker) attempt(ctx context.Context, key string) (*state, error) {
@@ -295,7 +286,7 @@ func (l *Locker) next(key string) {
 	if s.holder == nil && s.others == 0 && len(s.waiting) > 0 {
 		first := s.waiting[0]
 		s.waiting = s.waiting[1:]
-		first.ready <- l.grant(first.ctx, key, s)
+		first.answer <- answer{held: l.grant(first.ctx, key, s)}
 	}
 	l.tell()
 }
