@@ -77,11 +77,11 @@ func TestPictures(t *testing.T) {
 		go func() { _, _ = io.Copy(io.Discard, stdout) }()
 		ready := "document.getElementById('fresh').textContent.startsWith('live ') && document.querySelector('#members td.kind') && document.querySelector('#clients td.kind')"
 		if *update { // something on the charts
-			ready += " && performance.now() > 14000"
+			ready += " && performance.now() > 40000"
 		}
 		require.NoError(t, b.Open(strings.TrimSpace(url), redistest.View{Width: 1100, Height: 900}, ready))
 		require.NoError(t, b.Picture(filepath.Join(folder, "page.png"), 1100))
-		require.NoError(t, b.Open(strings.TrimSpace(url), redistest.View{Width: 390, Height: 844, Dark: true}, strings.ReplaceAll(ready, "14000", "2500")))
+		require.NoError(t, b.Open(strings.TrimSpace(url), redistest.View{Width: 390, Height: 844, Dark: true}, strings.ReplaceAll(ready, "40000", "9000")))
 		require.NoError(t, b.Picture(filepath.Join(folder, "page-phone.png"), 844))
 	})
 	files, err := os.ReadDir(folder)
