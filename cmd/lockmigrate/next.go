@@ -121,16 +121,14 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 	}
 	view, err := at.store.Show(ctx)
 	if errors.Is(err, stages.ErrNoRecord) {
-		names, _ := at.store.Names(ctx)
-		if s.reserved = slices.Contains(names, s.namespace); !s.reserved {
-			s.others = firstFew(names)
-			s.deleted, _ = at.store.Deleted(ctx)
+		reserved, deleted, _ := at.store.Kept(ctx)
+		if s.reserved = len(reserved) > 0; !s.reserved {
+			names, _ := at.store.Names(ctx)
+			s.others, s.deleted = firstFew(names), deleted
 		}
 		var c verify.Certificate
 		s.certificate, c = newestCertificate(stages.Record{Namespace: s.namespace})
-		if s.known, err = at.lost(ctx, s, c); err != nil {
-			return nil, err
-		}
+		s.lost(reserved, c)
 		if s.profile != nil && s.oldErr == nil && len(s.patterns()) > 0 {
 			to := *at
 			to.flags.match, to.flags.profile = s.patterns(), s.profileFile
@@ -168,23 +166,16 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 	return s, nil
 }
 
-// lost is what is known of a record that this server may have lost: by its reserved keys, or by a certificate. It is nil where nothing speaks of one.
-func (at *place) lost(ctx context.Context, s *standing, c verify.Certificate) (*stages.Record, error) {
+// lost sets what is known of a record that this server may have lost: by a certificate, or by the keys that are reserved for it.
+func (s *standing) lost(reserved []string, c verify.Certificate) {
 	switch n := c.Evidence.Namespace; {
-	case s.certificate != "" && s.deleted == 0 && c.Evidence.OnlyMembers: // what a handover moves between stands in no file
-		return nil, nil
-	case s.certificate != "" && s.deleted == 0:
-		return &stages.Record{Patterns: n.Patterns, Longest: time.Duration(n.Longest * float64(time.Second)), Stage: stages.Bridge}, nil
-	case !s.reserved:
-		return nil, nil
-	}
-	all, err := at.store.List(ctx)
-	for _, one := range all {
-		if one.Name == s.namespace {
-			return &stages.Record{Patterns: one.Reserved}, err
+	case s.certificate == "" || s.deleted > 0:
+		if s.reserved {
+			s.known = &stages.Record{Patterns: reserved}
 		}
+	case !c.Evidence.OnlyMembers: // else what a handover moves between stands in no file
+		s.known = &stages.Record{Patterns: n.Patterns, Longest: time.Duration(n.Longest * float64(time.Second)), Stage: stages.Bridge}
 	}
-	return nil, err
 }
 
 // certified looks for the newest certificate where one counts, what it says of the record, and whom it has seen if it is no evidence.

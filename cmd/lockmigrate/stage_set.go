@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
 	"time"
 
@@ -160,15 +159,14 @@ func (at *place) delete(ctx context.Context) error {
 
 // free gives up the keys of a namespace without a record, as an init leaves them that was stopped.
 func (at *place) free(ctx context.Context, noRecord error) error {
-	all, err := at.store.List(ctx)
+	reserved, _, err := at.store.Kept(ctx)
 	if err != nil {
 		return err
 	}
-	i := slices.IndexFunc(all, func(one stages.Listed) bool { return one.Name == at.store.Namespace })
-	if i < 0 {
+	if len(reserved) == 0 {
 		return noRecord
 	}
-	what := fmt.Sprintf("free the keys %s, which are reserved for namespace %s, and have no record", shownPatterns(all[i].Reserved), at.store.Namespace)
+	what := fmt.Sprintf("free the keys %s, which are reserved for namespace %s, and have no record", shownPatterns(reserved), at.store.Namespace)
 	return at.carryOut(plan{what: what}, func() error { return at.deleted(ctx, 0) })
 }
 

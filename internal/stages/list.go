@@ -135,10 +135,12 @@ func (s *Store) Names(ctx context.Context) ([]string, error) {
 	return slices.Sorted(maps.Keys(l.names())), err
 }
 
-// Deleted returns the last epoch of a namespace of this name that was deleted; 0: there was none.
-func (s *Store) Deleted(ctx context.Context) (int64, error) {
+// Kept returns what the list keeps of the namespace: the patterns that are reserved for it, and the last epoch of one of this name that was deleted;
+// 0: there was none.
+func (s *Store) Kept(ctx context.Context) (reserved []string, deleted int64, err error) {
 	l, err := s.list(ctx)
-	return l.entries[s.Namespace].Epoch, err
+	e := l.entries[s.Namespace]
+	return e.Patterns, e.Epoch, err
 }
 
 // names are the namespaces that have keys.
