@@ -1,6 +1,7 @@
 package model
 
 import (
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -202,13 +203,7 @@ func (c *call) expire(key string, ttl time.Duration) {
 
 // forget drops the connection's watches.
 func (c *call) forget() {
-	kept := c.watches[:0]
-	for _, w := range c.watches {
-		if w.conn != c.conn {
-			kept = append(kept, w)
-		}
-	}
-	c.watches = kept
+	c.watches = slices.DeleteFunc(c.watches, func(w watch) bool { return w.conn == c.conn })
 }
 
 func integer(n int64) protocol.Reply { return protocol.Reply{Kind: protocol.Integer, Int: n} }

@@ -108,35 +108,38 @@ func (s *Session) beginRelease() {
 	}
 }
 
-// won takes over what the acquiring machine knows.
-func (s *Session) won() {
-	switch s.running {
-	case runsLegacyAcquire:
-		s.Value, s.Expiry = s.legacyAcquire.Value(), s.legacyAcquire.Expiry()
-		s.Deadline = s.asked.Add(s.Lease)
-	case runsBridgeAcquire:
-		s.Value = s.bridgeAcquire.Value
-		s.Deadline, s.Fence = s.bridgeAcquire.Deadline(), s.bridgeAcquire.FenceToken()
+// takeOver takes over what the machine knows that has won the lock, or renewed it: its deadline above all, which the machine counts from before
+// the command was sent. The ablation FromReply counts it from the reply.
+func (s *Session) takeOver(now Reading) {
+	lasts := s.Lease
+	handed := func() { lasts = s.claim().Truncate(time.Millisecond) }
+	switch m := s.machine().(type) {
+	case *protocol.LegacyAcquire:
+		s.Value, s.Expiry, s.Deadline = m.Value(), m.Expiry(), s.asked.Add(s.Lease)
+	case *protocol.LegacyRenew: // the new value was computed after that
+		s.Deadline = s.began.Add(s.Lease)
+	case *protocol.BridgeAcquire:
+		s.Value, s.Deadline, s.Fence = m.Value, m.Deadline(), m.FenceToken()
 		if s.Truthful { // that machine thinks in wall time
 			s.Deadline = s.asked.Add(s.Lease)
 		}
-	case runsModernAcquire:
-		s.Deadline, s.Fence = s.modernAcquire.Deadline(), s.modernAcquire.FenceToken()
-	case runsModernQueue:
-		s.Deadline, s.Fence = s.modernQueue.Deadline(), s.modernQueue.FenceToken()
-		s.entryLeft = s.modernQueue.EntryLeft()
-	}
-}
-
-// prolonged takes over what the renewing machine knows.
-func (s *Session) prolonged() {
-	switch s.running {
-	case runsLegacyRenew: // the new value was computed after that
-		s.Deadline = s.began.Add(s.Lease)
-	case runsBridgeRenew:
+		if m.Handed() {
+			handed()
+		}
+	case *protocol.BridgeRenew:
 		s.Deadline = s.asked.Add(s.Lease)
-	case runsModernRenew:
-		s.Deadline = s.modernRenew.Deadline()
+	case *protocol.ModernAcquire:
+		s.Deadline, s.Fence = m.Deadline(), m.FenceToken()
+	case *protocol.ModernQueue:
+		s.Deadline, s.Fence, s.entryLeft = m.Deadline(), m.FenceToken(), m.EntryLeft()
+		if m.Handed() {
+			handed()
+		}
+	case *protocol.ModernRenew:
+		s.Deadline = m.Deadline()
+	}
+	if s.FromReply {
+		s.Deadline = now.Mono.Add(lasts)
 	}
 }
 

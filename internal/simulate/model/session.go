@@ -254,8 +254,7 @@ func (s *Session) finish(now Reading, verdict protocol.Verdict) {
 		s.Phase = Idle
 		if verdict == protocol.Acquired {
 			s.Phase = Holding
-			s.won()
-			s.extend(now)
+			s.takeOver(now)
 		}
 	case Renewing:
 		s.Phase = Holding
@@ -264,8 +263,7 @@ func (s *Session) finish(now Reading, verdict protocol.Verdict) {
 		}
 		switch verdict {
 		case protocol.Renewed, protocol.Repaired:
-			s.prolonged()
-			s.extend(now)
+			s.takeOver(now)
 		case protocol.Lost, protocol.Displaced:
 			s.Phase = Idle
 		}
@@ -282,17 +280,6 @@ func (s *Session) finish(now Reading, verdict protocol.Verdict) {
 func (s *Session) forget() {
 	s.Value, s.Expiry, s.Deadline, s.Fence, s.asked, s.entryLeft = "", 0, 0, 0, 0, false
 	s.pending, s.pendingExpiry = "", 0
-}
-
-// extend counts the lock's validity from before the command was sent, as the machine does, unless
-// the ablation asks for the reply.
-func (s *Session) extend(now Reading) {
-	switch {
-	case s.FromReply && (s.running == runsModernQueue && s.modernQueue.Handed() || s.running == runsBridgeAcquire && s.bridgeAcquire.Handed()):
-		s.Deadline = now.Mono.Add(s.claim().Truncate(time.Millisecond))
-	case s.FromReply:
-		s.Deadline = now.Mono.Add(s.Lease)
-	}
 }
 
 // Bounded tells that the holder stops by itself at its Deadline. The unmodified old code never looks.

@@ -8,11 +8,7 @@ import (
 
 // AppendState writes what tells this session from another of the same client.
 func (s *Session) AppendState(b []byte) []byte {
-	left := byte(0)
-	if s.entryLeft {
-		left = 1
-	}
-	b = append(b, byte(s.Phase), byte(s.running), byte(s.sent.Op), left)
+	b = append(b, byte(s.Phase), byte(s.running), byte(s.sent.Op), bit(s.entryLeft))
 	b = binary.AppendUvarint(b, uint64(s.Turn))
 	b = binary.AppendVarint(b, int64(s.Expiry))
 	b = binary.AppendVarint(b, s.Fence)

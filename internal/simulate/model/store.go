@@ -107,10 +107,8 @@ func (s *Store) Exec(now protocol.Instant, conn uint32, writer uint64, command *
 	s.Last, s.Published = Effect{}, s.Published[:0]
 	s.call = call{Store: s, command: command, ms: int64(now) / 1e6, now: now, conn: conn, writer: writer}
 	c := &s.call
-	if s.Overrides != nil {
-		if operation := s.Overrides[command.Op]; operation != nil {
-			return operation(c)
-		}
+	if operation := s.Overrides[command.Op]; operation != nil {
+		return operation(c)
 	}
 	if int(command.Op) >= len(operations) || operations[command.Op].run == nil {
 		return fault("ERR unknown command")

@@ -20,11 +20,11 @@ type Clock struct {
 	OffsetAtStart time.Duration
 	DriftPPM      int64
 
-	since   protocol.Instant // true time of the last change of rate
-	wall    protocol.Instant // the readings then
-	mono    protocol.Instant
-	slewing time.Duration    // what is left to be slewed, signed
-	until   protocol.Instant // true time at which the slew is over
+	since protocol.Instant // true time of the last change of rate
+	wall  protocol.Instant // the readings then
+	mono  protocol.Instant
+	rate  int64            // of the slew, in ppm
+	until protocol.Instant // true time at which the slew is over
 }
 
 func (c *Clock) reset() {
@@ -34,14 +34,14 @@ func (c *Clock) reset() {
 
 // Read returns what the client sees at true time t.
 func (c *Clock) Read(t protocol.Instant) model.Reading {
-	if c.slewing != 0 && t >= c.until {
+	if c.rate != 0 && t >= c.until {
 		c.rebase(c.until)
-		c.slewing = 0
+		c.rate = 0
 	}
 	dt := int64(t - c.since)
 	run := dt + dt*c.DriftPPM/1e6
 	return model.Reading{
-		Wall: c.wall + protocol.Instant(run+dt*c.slewRate()/1e6),
+		Wall: c.wall + protocol.Instant(run+dt*c.rate/1e6),
 		Mono: c.mono + protocol.Instant(run),
 	}
 }
@@ -60,7 +60,9 @@ func (c *Clock) Step(t protocol.Instant, by time.Duration) {
 // Slew lets the wall clock run faster, or slower, until it has gained by.
 func (c *Clock) Slew(t protocol.Instant, by time.Duration) {
 	c.rebase(t)
-	c.slewing = by
+	if c.rate = slewPPM; by < 0 {
+		c.rate = -slewPPM
+	}
 	c.until = t.Add(by.Abs() / slewPPM * 1e6)
 }
 
@@ -69,22 +71,11 @@ func (c *Clock) Lasting(d time.Duration) time.Duration {
 	return d - time.Duration(int64(d)/1000*c.DriftPPM/1000)
 }
 
-func (c *Clock) slewRate() int64 {
-	switch {
-	case c.slewing > 0:
-		return slewPPM
-	case c.slewing < 0:
-		return -slewPPM
-	default:
-		return 0
-	}
-}
-
 // rebase makes t the moment from which the present rate is counted.
 func (c *Clock) rebase(t protocol.Instant) {
 	dt := int64(t - c.since)
 	run := dt + dt*c.DriftPPM/1e6
-	c.wall += protocol.Instant(run + dt*c.slewRate()/1e6)
+	c.wall += protocol.Instant(run + dt*c.rate/1e6)
 	c.mono += protocol.Instant(run)
 	c.since = t
 }

@@ -190,18 +190,3 @@ func (w *World) open(key string) int32 {
 	w.byName[key] = int32(n)
 	return int32(n)
 }
-
-// roomOf finds the room of a key, or of the lock that a key belongs to; -1 is none on this master.
-func (w *World) roomOf(key string) int32 {
-	if r, ok := w.byName[key]; ok {
-		return r
-	}
-	if _, rest, tagged := strings.Cut(key, "{"); tagged {
-		if lock, _, closed := strings.Cut(rest, "}"); closed {
-			if r, ok := w.byName[lock]; ok {
-				return r
-			}
-		}
-	}
-	return -1
-}

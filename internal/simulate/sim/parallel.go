@@ -28,19 +28,19 @@ func RunAll(fleet *Fleet, seed uint64, seeds int, overlap func(came, inside int)
 	masters := max(fleet.Masters, 1)
 	var sum Sum
 	hashes := make([]uint64, masters*seeds)
-	var adding, calling sync.Mutex
+	var one sync.Mutex
 	Each(context.Background(), len(hashes), func(w *World, n int) {
 		if overlap != nil {
 			w.Overlap = func(came, inside int) {
-				calling.Lock()
-				defer calling.Unlock()
+				one.Lock()
+				defer one.Unlock()
 				overlap(came, inside)
 			}
 		}
 		r := w.runMaster(fleet, seed+uint64(n/masters), n%masters)
 		hashes[n] = r.Hash
-		adding.Lock()
-		defer adding.Unlock()
+		one.Lock()
+		defer one.Unlock()
 		sum.Add(&r)
 	})
 	sum.Hash = 0

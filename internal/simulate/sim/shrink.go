@@ -215,9 +215,6 @@ func (s *shrinker) commands(best **Fleet) {
 		}
 	}
 	s.try(best, func(f *Fleet) {
-		if len(f.Plan.Turns) == 0 {
-			return
-		}
 		first := f.Plan.Turns[0].At
 		for _, t := range f.Plan.Turns {
 			first = min(first, t.At)

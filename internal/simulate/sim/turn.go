@@ -49,9 +49,6 @@ func (w *World) nextTurn(m *member) {
 }
 
 func (w *World) beginTurn(m *member) {
-	if m.session != &w.idle {
-		return
-	}
 	m.turns++
 	if w.fleet.Plan != nil {
 		m.hold = m.planned[0].Hold

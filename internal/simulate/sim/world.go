@@ -148,7 +148,7 @@ func (w *World) reset(fleet *Fleet, seed uint64, master int) {
 	w.members = w.members[:len(fleet.Clients)]
 	w.layOut(fleet, master)
 	for _, e := range fleet.Opening {
-		if r := w.roomOf(e.Key); r >= 0 {
+		if r, ok := w.byName[e.Key]; ok {
 			w.rooms[r].store.Put(e)
 		}
 	}
