@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"fmt"
+	"path"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -24,7 +25,7 @@ func newExploreCommand(env *environment) *cobra.Command {
 		},
 	}
 	f := cmd.Flags()
-	f.StringSliceVar(&wanted, "claim", nil, "list the claims of these `ID`s; a * at the end stands for any")
+	f.StringSliceVar(&wanted, "claim", nil, "list the claims of these `ID`s; a * stands for any")
 	completes(cmd, "claim", claimNames)
 	return cmd
 }
@@ -39,8 +40,7 @@ func chooseClaims(patterns []string) ([]explore.Claim, error) {
 	for _, p := range patterns {
 		before := len(chosen)
 		for _, c := range all {
-			prefix, wild := strings.CutSuffix(p, "*")
-			if strings.EqualFold(c.ID, p) || wild && strings.HasPrefix(strings.ToLower(c.ID), strings.ToLower(prefix)) {
+			if named, _ := path.Match(strings.ToLower(p), strings.ToLower(c.ID)); named {
 				chosen = append(chosen, c)
 			}
 		}
