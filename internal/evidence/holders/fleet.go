@@ -149,7 +149,7 @@ func (f Fleet) Run() Report {
 			if stopped[s.by] {
 				continue
 			}
-			if due(f.Kills, victims, s.by) && f.catch(c.Referee(), s.by) {
+			if due(f.Kills, victims, s.by) && c.Catch(f.Server, s.by) {
 				member := victims[0]
 				s.by.Kill()
 				// Its name still in the book proves that it died inside. Otherwise it had left when it was stopped, and
@@ -159,7 +159,7 @@ func (f Fleet) Run() Report {
 					kills++
 				}
 				enlist(member)
-			} else if due(f.Stops, sleepers, s.by) && f.catch(c.Referee(), s.by) {
+			} else if due(f.Stops, sleepers, s.by) && c.Catch(f.Server, s.by) {
 				stopped[s.by] = true
 				time.AfterFunc(f.StopFor, func() { wake <- s.by })
 				sleepers = sleepers[1:]
@@ -204,11 +204,11 @@ func (f Fleet) beside(c *Crew) (over func() bool) {
 	}
 }
 
-// catch stops a holder if it is inside. One that is not goes on: on a busy machine a holder has often left before its "entered"
-// is read, and a new process is much later than its next turn.
-func (f Fleet) catch(referee string, h *Holder) bool {
+// Catch stops a holder if it is inside, by the book on a server. One that is not goes on: on a busy machine a holder has often left before its
+// "entered" is read, and a new process is much later than its next turn.
+func (c *Crew) Catch(book *redistest.Server, h *Holder) bool {
 	h.Stop()
-	if f.Server.Do("HEXISTS", referee, h.ID) == int64(1) {
+	if book.Do("HEXISTS", c.Referee(), h.ID) == int64(1) {
 		return true
 	}
 	h.Signal(syscall.SIGCONT)

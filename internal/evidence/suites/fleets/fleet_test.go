@@ -90,7 +90,7 @@ type member struct {
 
 func of(kind any, args ...string) member { return member{kind, args} }
 
-func (m member) at(t *testing.T, url string) holders.Member {
+func (m member) at(t testing.TB, url string) holders.Member {
 	return func() *holders.Holder {
 		var options []holders.Option
 		kind, old := m.kind.(holders.Kind)

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -33,23 +32,15 @@ func TestRecordChangesUnderLoad(t *testing.T) {
 
 // killInside kills a holder that is inside, and takes it out of the referee's book.
 func (c *crew) killInside(h *holders.Holder) {
-	c.t.Helper()
-	c.await(h.ID+" is inside", func() bool {
-		h.Stop()
-		in, err := redis.Int(c.server.Do("HEXISTS", c.Referee(), h.ID), nil)
-		require.NoError(c.t, err)
-		if in == 0 {
-			h.Signal(syscall.SIGCONT)
-		}
-		return in == 1
-	})
+	c.T.Helper()
+	c.await(h.ID+" is inside", func() bool { return c.Catch(c.Record, h) })
 	h.Kill()
-	c.server.Do("HDEL", c.Referee(), h.ID) // nobody comes in before its lease is over
+	c.Record.Do("HDEL", c.Referee(), h.ID) // nobody comes in before its lease is over
 }
 
 func changeUnderLoad(t *testing.T, dialect string, kind holders.Kind) {
 	c := newCrew(t, dialect)
-	member := func(id string) *holders.Holder { return c.member(id, c.server.URL(), "figures=record") }
+	member := func(id string) *holders.Holder { return c.member(id, c.Record.URL(), "figures=record") }
 	a, b, paused, old := member("a"), member("b"), member("paused"), c.old(kind)
 	all := []*holders.Holder{a, b, paused, old}
 	c.Progress(1, all...)

@@ -21,14 +21,12 @@ import (
 // crew is members at work on one key, and what they said so far.
 type crew struct {
 	*holders.Crew
-	t      *testing.T
-	server *redistest.Server
-	store  *stages.Store
+	store *stages.Store
 }
 
 func (c *crew) await(what string, condition func() bool) {
-	c.t.Helper()
-	redistest.Await(c.t, what, 30*time.Second, condition)
+	c.T.Helper()
+	redistest.Await(c.T, what, 30*time.Second, condition)
 }
 
 // newCrew makes a namespace at stage legacy on a server of its own, for members whose turns are recorded.
@@ -36,7 +34,7 @@ func newCrew(t *testing.T, dialect string) *crew {
 	t.Helper()
 	server := redistest.Real(t)
 	c := &crew{
-		Crew: &holders.Crew{T: t, Key: "lock.crew", Record: server}, t: t, server: server,
+		Crew:  &holders.Crew{T: t, Key: "lock.crew", Record: server},
 		store: &stages.Store{Pool: server.Pool(), Namespace: "crew", ReplyTimeout: 5 * time.Second},
 	}
 	require.NoError(t, c.store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: dialect, Shortest: lease}))
@@ -45,19 +43,19 @@ func newCrew(t *testing.T, dialect string) *crew {
 
 // member joins the namespace over a server or a proxy.
 func (c *crew) member(id, url string, more ...string) *holders.Holder {
-	args := append([]string{"id=" + id, "namespace=crew", "book=" + c.server.URL()}, more...)
-	return c.Enlist(of("compat", args...).at(c.t, url)())
+	args := append([]string{"id=" + id, "namespace=crew", "book=" + c.Record.URL()}, more...)
+	return c.Enlist(of("compat", args...).at(c.T, url)())
 }
 
 // old is an old client.
 func (c *crew) old(kind holders.Kind) *holders.Holder {
-	return c.Enlist(of(kind).at(c.t, c.server.URL())())
+	return c.Enlist(of(kind).at(c.T, c.Record.URL())())
 }
 
 // stopOutside stops a member's progress while it neither holds the lock nor is in the book: a holder
 // that is stopped inside is inside for whoever counts, and only a fencing token helps against that.
 func (c *crew) stopOutside(h *holders.Holder, stop, resume func(), others ...*holders.Holder) {
-	c.t.Helper()
+	c.T.Helper()
 	for range 200 {
 		stop()
 		before := c.Count(others...)
@@ -65,15 +63,15 @@ func (c *crew) stopOutside(h *holders.Holder, stop, resume func(), others ...*ho
 		for end := time.Now().Add(ttl / 2); time.Now().Before(end) && c.Count(others...) < before+2; {
 			time.Sleep(time.Millisecond)
 		}
-		in, err := redis.Int(c.server.Do("HEXISTS", c.Referee(), h.ID), nil)
-		require.NoError(c.t, err)
+		in, err := redis.Int(c.Record.Do("HEXISTS", c.Referee(), h.ID), nil)
+		require.NoError(c.T, err)
 		if c.Count(others...) >= before+2 && in == 0 {
 			return
 		}
 		resume()
 		time.Sleep(3 * time.Millisecond)
 	}
-	c.t.Fatal("the member was never outside")
+	c.T.Fatal("the member was never outside")
 }
 
 // nameOf is what a member was called: its id without the part that is drawn when it starts.
@@ -84,10 +82,10 @@ func nameOf(id string) string {
 
 // silent waits until the lease of a member is over.
 func (c *crew) silent(id string) {
-	c.t.Helper()
+	c.T.Helper()
 	c.await(id+" falls silent", func() bool {
-		view, err := c.store.Show(c.t.Context())
-		require.NoError(c.t, err)
+		view, err := c.store.Show(c.T.Context())
+		require.NoError(c.T, err)
 		for _, m := range view.Members {
 			if nameOf(m.ID) == id {
 				return m.Left < 0
@@ -99,8 +97,8 @@ func (c *crew) silent(id string) {
 
 // move changes the stage and returns how long that took, and whom it waited for.
 func (c *crew) move(to stages.Stage) (took time.Duration, waited map[string]bool) {
-	c.t.Helper()
-	ctx, cancel := context.WithTimeout(c.t.Context(), 40*time.Second)
+	c.T.Helper()
+	ctx, cancel := context.WithTimeout(c.T.Context(), 40*time.Second)
 	defer cancel()
 	began, waited := time.Now(), map[string]bool{}
 	mover := &stages.Mover{Store: c.store, Look: 20 * time.Millisecond}
@@ -109,7 +107,7 @@ func (c *crew) move(to stages.Stage) (took time.Duration, waited map[string]bool
 			waited[nameOf(b.Member)+" "+b.Why] = true
 		}
 	})
-	require.NoError(c.t, err)
+	require.NoError(c.T, err)
 	return time.Since(began), waited
 }
 
@@ -118,9 +116,9 @@ func (c *crew) move(to stages.Stage) (took time.Duration, waited map[string]bool
 func TestStageChangesUnderLoad(t *testing.T) {
 	t.Parallel()
 	c := newCrew(t, "jedis-ms")
-	proxy := redistest.NewProxy(t, c.server)
-	paused, cut := c.member("paused", c.server.URL()), c.member("cut", proxy.URL())
-	a, b, java := c.member("a", c.server.URL()), c.member("b", c.server.URL()), c.old(holders.JedisLock)
+	proxy := redistest.NewProxy(t, c.Record)
+	paused, cut := c.member("paused", c.Record.URL()), c.member("cut", proxy.URL())
+	a, b, java := c.member("a", c.Record.URL()), c.member("b", c.Record.URL()), c.old(holders.JedisLock)
 	c.Progress(1, paused, cut, a, b, java)
 
 	// Forward, with a member that is stopped: its lease, its longest lock and the slack must pass.
