@@ -47,6 +47,7 @@ func TestMain(m *testing.M) {
 //
 // The race detector leaves out the scripts that compute in one goroutine; the packages that their commands call have raced tests of their own.
 func TestScript(t *testing.T) {
+	t.Parallel() // others wait for no script
 	scripts, err := filepath.Glob("testdata/script/*.txtar")
 	require.NoError(t, err)
 	if redistest.Raced {
