@@ -153,11 +153,7 @@ func (s *Server) Do(words ...any) any {
 	rights, full := s.rights, s.full
 	s.rights, s.full = nil, false
 	defer func() { s.rights, s.full = rights, full }()
-	reply, _ := replyFrom(s.raw(s.own, text))
-	if text, ok := reply.(status); ok {
-		return string(text)
-	}
-	return reply
+	return replyFrom(s.raw(s.own, text))
 }
 
 // Value returns the string on a key, and whether there is one.
@@ -333,14 +329,14 @@ func (s *Server) transaction(c *client, words []string) []byte {
 	queued := c.queued
 	c.multi, c.queued = false, nil
 	s.dispatch(c.peer, []string{"MULTI"})
-	if reply, _ := replyFrom(s.dispatch(c.peer, words)); reply == nil {
+	if replyFrom(s.dispatch(c.peer, words)) == nil {
 		return encode(nil, nil)
 	}
-	replies := make([]any, len(queued))
-	for i, words := range queued {
-		replies[i], _ = replyFrom(s.raw(c, words))
+	replies := fmt.Appendf(nil, "*%d\r\n", len(queued))
+	for _, words := range queued {
+		replies = append(replies, s.raw(c, words)...)
 	}
-	return encode(nil, replies)
+	return replies
 }
 
 // small runs the commands that a script may call, and miniredis does not have or has otherwise.
