@@ -146,14 +146,18 @@ func TestShrinksAPlan(t *testing.T) {
 
 func FuzzParse(f *testing.F) {
 	f.Add("client a legacy lease=10s hold=1s..2s\nturn a at 0s holds 1s\nat 1s a pauses 2s\nexpect overlaps = 0\n")
+	f.Add("client a legacy keys=k:*3@2 release=mine dialect=jedis-uuid patience=1s turns=2\nturn a at 0s holds 1s on k:2\nat 0s a crashes\nat 1s server slews -1s\nnetwork 1ms timeout=2s\n")
+	f.Add("client a modern key=other hold=10%:1s/100%:2s fence\nopening other expired 1s ago in jedis-uuid\nserver drift=5ppm\n")
 	f.Fuzz(func(t *testing.T, text string) {
 		s, err := Parse(text)
 		if err != nil {
 			return
 		}
-		if _, err := Parse(s.Format()); err != nil {
+		again, err := Parse(s.Format())
+		if err != nil {
 			t.Fatalf("%v\n%s", err, s.Format())
 		}
+		require.Equal(t, s.Format(), again.Format())
 	})
 }
 
