@@ -253,6 +253,7 @@ func TestRepliesInAnotherOrder(t *testing.T) {
 		"another's write, asked after":   {"b>SETNX k 5, b<:1, a>GET k, a<$-1", "b SETNX, a GET", false},
 		"its own write, in one pipeline": {"a>SETNX k 5, a>GET k, a<:1, a<$-1", "a SETNX, a GET", false},
 		"a lock is given back":           {"a>SETNX k 5, a<:1, a>DEL k, b>SETNX k 6, b<:1, a<:1", "a SETNX, a DEL, b SETNX", true},
+		"a release that found nothing":   {"b>SETNX k 6, a>DEL k, b<:1, a<:0", "b SETNX", true},
 	} {
 		keys := NewKeys(100)
 		var told []string

@@ -259,8 +259,12 @@ func took(a *answered) bool {
 func (c *dialogues) take(a *answered) {
 	l := &a.line
 	c.taken++
-	if len(l.Words) > 1 && !c.olderRead(a) {
+	switch {
+	case len(l.Words) < 2:
+	case !c.older(a):
 		c.learn(l, a.reply)
+	case l.Words[0] != "GET":
+		return // it had found nothing to delete when another took the key
 	}
 	c.scripts.Attribute(l)
 	c.writes(l)
@@ -270,13 +274,17 @@ func (c *dialogues) take(a *answered) {
 	}
 }
 
-// olderRead tells a read that may have run before another connection's write which is taken in already: what it found says nothing of now.
-func (c *dialogues) olderRead(a *answered) bool {
-	last, known := c.written[Key{a.line.DB, a.line.Words[1]}]
+// older tells a GET, or a DEL that found nothing, which may have run before another connection's write that is taken in already: what it found
+// says nothing of now.
+func (c *dialogues) older(a *answered) bool {
+	w := a.line.Words
+	last, known := c.written[Key{a.line.DB, w[1]}]
 	if !known {
 		last.n = c.since
 	}
-	return a.line.Words[0] == "GET" && last.n > a.after && last.by != a.line.Addr
+	deleted, number := a.reply.integer()
+	finds := w[0] == "GET" || (w[0] == "DEL" || w[0] == "UNLINK") && len(w) == 2 && number && deleted == 0
+	return finds && last.n > a.after && last.by != a.line.Addr
 }
 
 // mostWritten is of how many keys it is known when they were written last.
