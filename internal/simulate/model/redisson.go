@@ -13,7 +13,7 @@ func redissonTake(c *call) protocol.Reply {
 	if i >= 0 && c.entries[i].Kind != Hash {
 		return fault(wrongType)
 	}
-	if i >= 0 && c.count(i, holder) < 0 {
+	if i >= 0 && named(c.entries[i].Fields, holder) < 0 {
 		return integer(c.pttl(key))
 	}
 	if i < 0 {
@@ -44,21 +44,11 @@ func redissonHeld(c *call, do func()) protocol.Reply {
 	switch {
 	case i >= 0 && c.entries[i].Kind != Hash:
 		return fault(wrongType)
-	case i < 0 || c.count(i, c.command.Value) < 0:
+	case i < 0 || named(c.entries[i].Fields, c.command.Value) < 0:
 		return integer(0)
 	}
 	do()
 	return integer(1)
-}
-
-// count returns a holder's hold count, -1 if it holds nothing.
-func (c *call) count(i int, holder string) int64 {
-	for _, f := range c.entries[i].Fields {
-		if f.Name == holder {
-			return f.N
-		}
-	}
-	return -1
 }
 
 // add is HINCRBY holder 1.
@@ -66,11 +56,9 @@ func (c *call) add(i int, holder string) {
 	e := &c.entries[i]
 	c.touch(e.Key)
 	e.Fields = slices.Clone(e.Fields)
-	for j := range e.Fields {
-		if e.Fields[j].Name == holder {
-			e.Fields[j].N++
-			return
-		}
+	if at := named(e.Fields, holder); at >= 0 {
+		e.Fields[at].N++
+		return
 	}
 	e.Fields = append(e.Fields, Field{holder, 1})
 }

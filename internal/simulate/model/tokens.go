@@ -279,8 +279,11 @@ func (c *call) head() string {
 	return ""
 }
 
-func (c *call) place(name string) int {
-	return slices.IndexFunc(c.waiters(), func(f Field) bool { return f.Name == name })
+func (c *call) place(name string) int { return named(c.waiters(), name) }
+
+// named is where a field of a hash or a member of a sorted set is, or -1.
+func named(fields []Field, name string) int {
+	return slices.IndexFunc(fields, func(f Field) bool { return f.Name == name })
 }
 
 // enter appends a waiter with the next ticket.
