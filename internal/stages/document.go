@@ -18,9 +18,9 @@ type Document struct {
 	Longest   int64             `json:"longest_silence_ms"` // 0: not measured
 	RestsOn   string            `json:"rests_on,omitempty"` // a certificate, or why it was forced
 	Members   []MemberDocument  `json:"members"`
-	BlockedBy []BlockerDocument `json:"blocked_by"`
-	Changing  []string          `json:"changing_over"`    // members that live and do not run the stage yet
-	AtMost    int64             `json:"changing_over_ms"` // for how long at most they may act in the stage before
+	BlockedBy []BlockerDocument `json:"blocked_by,omitzero"` // missing: nobody asked
+	Changing  []string          `json:"changing_over"`       // members that live and do not run the stage yet
+	AtMost    int64             `json:"changing_over_ms"`    // for how long at most they may act in the stage before
 }
 
 // MemberDocument is one member of a Document.

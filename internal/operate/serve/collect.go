@@ -217,5 +217,6 @@ func (c *Collector) namespace(ctx context.Context, store *stages.Store) {
 		return
 	}
 	n := view.Document(nil)
+	n.BlockedBy = nil // the way to the next stage is not looked at here
 	c.board.change(func(s *State) { s.Namespace, s.unshown = &n, nil })
 }

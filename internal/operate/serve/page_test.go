@@ -2,6 +2,7 @@ package serve_test
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"net"
@@ -274,6 +275,9 @@ func TestNamespaceThatCannotBeRead(t *testing.T) {
 	s.Grant("few", "~*", "&*", "+@all")
 	c, _ := collect(t, s.URLOf("few"), serve.Options{Namespace: name})
 	redistest.Await(t, "the stage", 10*time.Second, func() bool { return c.State().Namespace != nil })
+	document, err := json.Marshal(c.State())
+	require.NoError(t, err)
+	assert.NotContains(t, string(document), "blocked_by", "the way to the next stage is not looked at")
 	s.Do("ACL", "SETUSER", "few", "resetkeys", "~lock:*")
 	redistest.Await(t, "the page to say so", 10*time.Second, func() bool { return c.State().Error != "" })
 	for end := time.Now().Add(500 * time.Millisecond); time.Now().Before(end); time.Sleep(5 * time.Millisecond) {
