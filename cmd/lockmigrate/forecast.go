@@ -7,8 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 func newForecastCommand(env *environment) *cobra.Command {

@@ -17,9 +17,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 

@@ -8,7 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // oneProfile wants a profile's file, and nothing else.

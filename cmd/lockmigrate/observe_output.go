@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // observeOutput prints what an observation found: a live table on a terminal, one report in a pipe.

@@ -15,11 +15,11 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // rehearseFlags are the flags of rehearse.

@@ -10,11 +10,11 @@ import (
 	"github.com/spf13/cobra"
 
 	"github.com/lockmigrate/lockmigrate/compat"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 	"github.com/lockmigrate/lockmigrate/legacy"
 )
 

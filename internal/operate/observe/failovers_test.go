@@ -11,7 +11,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // TestFailoversRemembered: a promoted replica says that it has taken a master's place. One that has none beside it and was not promoted

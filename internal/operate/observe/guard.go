@@ -13,7 +13,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // guard looks after the server while MONITOR runs: a monitor can halve a busy server's throughput, and one

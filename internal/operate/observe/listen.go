@@ -9,9 +9,9 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // Listening observes the connections that pass through this process: those of a proxy between clients and their server. It sees

@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // Masters is a live observation of all masters behind an endpoint. It goes along with failovers of a

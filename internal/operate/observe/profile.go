@@ -8,9 +8,9 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // Profile writes down the fleet as it was measured so far.

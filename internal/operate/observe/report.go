@@ -9,9 +9,9 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // event is something that happened.

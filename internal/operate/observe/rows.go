@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // observers are those of all servers that are watched. A client has a connection to each: grouped by host or name these make one

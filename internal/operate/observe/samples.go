@@ -3,7 +3,7 @@ package observe
 import (
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // thinned keeps a bounded choice of what it is given, each of a stride of it.

@@ -15,10 +15,10 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 const epoch = protocol.Instant(1772366400 * int64(time.Second))

@@ -22,9 +22,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

@@ -12,8 +12,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // State is what the page shows.

@@ -9,10 +9,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // failing is a fleet on one key, whose holds outlast an outage.

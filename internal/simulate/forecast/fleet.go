@@ -7,10 +7,10 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // actor is one client on the keys of a group.

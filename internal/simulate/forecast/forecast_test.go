@@ -13,8 +13,8 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // spread is n values from lo to hi, evenly.

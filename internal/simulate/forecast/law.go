@@ -6,8 +6,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // law is how long something takes, in milliseconds: straight lines between the quantiles that were measured, and an

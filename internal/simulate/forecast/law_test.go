@@ -9,8 +9,8 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // TestLaw measures values of a known distribution, and wants back its chances, within and beyond what was seen.

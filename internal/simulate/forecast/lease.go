@@ -4,7 +4,7 @@ import (
 	"cmp"
 	"slices"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // leaseSpan is between which leases, in ms, the old clients of a family may have theirs; both are 0 where it is known.

@@ -6,8 +6,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // StageNames are the stages at which a fleet can be asked about; the first is the fleet as it is.

@@ -8,10 +8,10 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // TestFromProfile: the scenario of a profile has the fleet that forecast speaks of. What it has in a day lies where forecast says; its

@@ -20,8 +20,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/forecast"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 var (

@@ -10,7 +10,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/profile"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 func TestRoundTrip(t *testing.T) {
