@@ -29,7 +29,7 @@ func (c *conn) copyReplies() {
 			return
 		}
 	}
-	var err error
+	seen, err := c.answered.Load(), c.watch()
 	for err == nil {
 		err = c.up.read(&b)
 		if c.late() {
@@ -37,13 +37,14 @@ func (c *conn) copyReplies() {
 			c.abort()
 			return
 		}
-		if errors.Is(err, os.ErrDeadlineExceeded) { // sweep has asked whether anything comes
-			err = c.up.SetReadDeadline(time.Time{})
-			if rests = err == nil && b.n == 0 && c.replies.between() && !c.stays.Load(); rests {
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			answered := c.answered.Load()
+			if rests = answered == seen && b.n == 0 && c.replies.between() && !c.stays.Load(); rests {
 				c.rested.Store(true)
 				_ = c.down.SetReadDeadline(time.Unix(1, 0))
 				return
 			}
+			seen, err = answered, c.watch()
 		}
 		if counted = c.count(&b, counted); counted < b.n && err == nil {
 			continue
@@ -63,6 +64,14 @@ func (c *conn) copyReplies() {
 	}
 	c.down.closeWrite()
 	_ = c.down.SetReadDeadline(time.Now().Add(lingerFor))
+}
+
+// watch has the next read end after a while in which nothing comes, where the connection can rest.
+func (c *conn) watch() error {
+	if !c.plain() {
+		return nil
+	}
+	return c.up.SetReadDeadline(time.Now().Add(restAfter))
 }
 
 // abort ends both connections so that either side sees an error.
@@ -135,7 +144,7 @@ func (c *conn) follow(refusal string) bool {
 		} else {
 			left := c.up
 			c.setUp(up)
-			_ = left.Close()
+			_, _ = c.watch(), left.Close()
 		}
 	}
 	if !elsewhere {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 )
 
@@ -57,10 +58,16 @@ type conn struct {
 	unsent  []byte      // replies that the client has not taken
 
 	// It goes back to the loop when nothing has come for a while: copyReplies returns first, and then requests, or it has copyReplies go on.
-	seen     int64          // answered when it was last looked at
 	replying sync.WaitGroup // copyReplies
 	rested   atomic.Bool    // copyReplies has returned without an end
 	stays    atomic.Bool    // copyReplies must not: a request is held, or the client has gone
+}
+
+// plain tells that a loop can serve both sides: they are sockets, and nothing more such as TLS.
+func (c *conn) plain() bool {
+	_, down := c.down.Conn.(syscall.Conn)
+	_, up := c.up.Conn.(syscall.Conn)
+	return down && up
 }
 
 // bound is until when the replies up to the last-th may go to the client.

@@ -131,7 +131,7 @@ func (c *conn) unpark() {
 func (s *Server) park(c *conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.cut || len(s.loops) == 0 {
+	if c.cut || len(s.loops) == 0 || !c.plain() {
 		return false
 	}
 	down, up := descriptor(c.down.Conn), descriptor(c.up.Conn)
@@ -159,14 +159,10 @@ func (s *Server) park(c *conn) bool {
 	return true
 }
 
-// descriptor returns another descriptor of a socket; -1 where a connection is more than that, as with TLS.
+// descriptor returns another descriptor of a socket.
 func descriptor(conn net.Conn) (other int) {
 	other = -1
-	socket, plain := conn.(syscall.Conn)
-	if !plain {
-		return other
-	}
-	if raw, err := socket.SyscallConn(); err == nil {
+	if raw, err := conn.(syscall.Conn).SyscallConn(); err == nil {
 		_ = raw.Control(func(fd uintptr) { other, _ = unix.FcntlInt(fd, unix.F_DUPFD_CLOEXEC, 0) })
 	}
 	return other

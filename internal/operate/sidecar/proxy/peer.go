@@ -54,9 +54,6 @@ func (p *peer) socket() net.Conn {
 	return p.Conn
 }
 
-// plain tells that the kernel sees what it carries.
-func (p *peer) plain() bool { return p.socket() == p.Conn }
-
 // closeWrite tells the other side that nothing more comes.
 func (p *peer) closeWrite() {
 	if t, ok := p.Conn.(*tls.Conn); ok {

@@ -97,7 +97,6 @@ func (s *Server) Run(ctx context.Context) error {
 	defer loops.Wait()
 	defer s.loops.close()
 	background.Go(func() { s.watch(watching, began) })
-	background.Go(func() { s.sweep(watching) })
 	err := <-began
 	if err == nil {
 		<-ctx.Done()
@@ -355,33 +354,6 @@ func (s *Server) end(c *conn) {
 		}
 	}
 	s.running.Done()
-}
-
-// sweep asks connections to rest on which nothing has been answered since it last came by.
-func (s *Server) sweep(ctx context.Context) {
-	tick := time.NewTicker(restAfter)
-	defer tick.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-tick.C:
-		}
-		s.mu.Lock()
-		for c := range s.conns {
-			if c.looped.Load() || c.stays.Load() {
-				continue
-			}
-			c.mu.Lock()
-			if answered := c.answered.Load(); answered != c.seen {
-				c.seen = answered
-			} else if c.up != nil && c.down.plain() && c.up.plain() {
-				_ = c.up.SetReadDeadline(time.Unix(1, 0))
-			}
-			c.mu.Unlock()
-		}
-		s.mu.Unlock()
-	}
 }
 
 // connect finds the server for a client.
