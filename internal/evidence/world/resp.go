@@ -1,12 +1,9 @@
 package world
 
 import (
-	"bufio"
 	"bytes"
 	"fmt"
 	"strconv"
-
-	"github.com/alicebob/miniredis/v2/server"
 )
 
 // command reads one command off the beginning of text. n is 0 where it is not complete.
@@ -48,19 +45,39 @@ func (f fault) Error() string { return string(f) }
 // status is a reply such as OK.
 type status string
 
-// replyFrom reads one reply: nil, int64, string, []any, or an error.
-func replyFrom(raw []byte) any {
-	reply, err := server.ParseReply(bufio.NewReader(bytes.NewReader(raw)))
-	if err != nil {
-		return err
+// replyFrom reads one reply: nil, int64, string, status, fault or []any.
+func replyFrom(text []byte) (reply any, n int) {
+	end := bytes.IndexByte(text, '\n')
+	line := string(text[1 : end-1])
+	n = end + 1
+	switch text[0] {
+	case '+':
+		return status(line), n
+	case '-':
+		return fault(line), n
+	case ':':
+		i, _ := strconv.ParseInt(line, 10, 64)
+		return i, n
+	case '$':
+		size, _ := strconv.Atoi(line)
+		if size < 0 {
+			return nil, n
+		}
+		return string(text[n : n+size]), n + size + 2
+	case '*':
+		count, _ := strconv.Atoi(line)
+		if count < 0 {
+			return nil, n
+		}
+		all := make([]any, count)
+		for i := range all {
+			var m int
+			all[i], m = replyFrom(text[n:])
+			n += m
+		}
+		return all, n
 	}
-	switch r := reply.(type) {
-	case int:
-		return int64(r)
-	case server.Simple:
-		return string(r)
-	}
-	return reply
+	panic("world: the server says " + line)
 }
 
 // encode writes one reply.

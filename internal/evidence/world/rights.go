@@ -81,22 +81,23 @@ func (s *Server) refuses(words []string, full bool) fault {
 	if s.rights == nil {
 		return ""
 	}
+	inScript := s.running != nil
 	if s.rights.commands[words[0]] {
-		if s.inScript {
+		if inScript {
 			return "ERR The user executing the script can't run this command or subcommand"
 		}
 		return fault(fmt.Sprintf("NOPERM this user has no permissions to run the '%s' command", strings.ToLower(words[0])))
 	}
 	for _, key := range keysOf(words) {
 		if !slices.ContainsFunc(s.rights.keys, func(pattern string) bool { return glob.Match(pattern, key) }) {
-			if s.inScript {
+			if inScript {
 				return "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments"
 			}
 			return "NOPERM this user has no permissions to access one of the keys used as arguments"
 		}
 	}
 	if channel := words[0] == "SUBSCRIBE" || words[0] == "PUBLISH"; channel && !s.rights.channels {
-		if s.inScript {
+		if inScript {
 			return "ERR The user executing the script can't publish to the channel mentioned in the command"
 		}
 		return "NOPERM this user has no permissions to access one of the channels used as arguments"

@@ -33,23 +33,22 @@ type Server struct {
 	mini     *miniredis.Miniredis
 	commands *server.Server
 
-	mu       sync.Mutex // one command at a time
-	clients  []*client
-	scripts  map[string]string // by SHA-1
-	calls    map[string]int    // of each command, as INFO commandstats has it
-	rights   *rights           // nil: all
-	full     bool              // no more memory
-	down     bool
-	runs     int // how often it was started again
-	stopped  bool
-	own      *client      // of Do
-	way      *Route       // of Dial
-	asks     *server.Peer // whose command runs
-	out      bytes.Buffer
-	inScript bool
-	wrote    bool       // the script has; from then on nothing is refused for want of memory
-	arrived  chan *conn // that have commands for it
-	over     chan struct{}
+	mu      sync.Mutex // one command at a time
+	clients []*client
+	scripts map[string]string // by SHA-1
+	calls   map[string]int    // of each command, as INFO commandstats has it
+	rights  *rights           // nil: all
+	full    bool              // no more memory
+	down    bool
+	runs    int // how often it was started again
+	stopped bool
+	own     *client      // of Do
+	way     *Route       // of Dial
+	inner   *server.Peer // of scripts
+	out     bytes.Buffer
+	running *running   // the script that is
+	arrived chan *conn // that have commands for it
+	over    chan struct{}
 }
 
 // client is a connection as the server has it.
@@ -82,8 +81,7 @@ func (w *World) Server() *Server {
 	m.ClockTTL(true)
 	s := &Server{w: w, mini: m, commands: m.Server(), scripts: make(map[string]string), calls: make(map[string]int)}
 	s.arrived, s.over = make(chan *conn, 64), make(chan struct{})
-	s.own = &client{peer: s.peer()}
-	s.commands.SetPreHook(s.nested)
+	s.own, s.inner = &client{peer: s.peer()}, s.peer()
 	go s.serve()
 	w.mu.Lock()
 	s.number = len(w.servers)
@@ -153,7 +151,11 @@ func (s *Server) Do(words ...any) any {
 	rights, full := s.rights, s.full
 	s.rights, s.full = nil, false
 	defer func() { s.rights, s.full = rights, full }()
-	return replyFrom(s.raw(s.own, text))
+	reply, _ := replyFrom(s.raw(s.own, text))
+	if text, ok := reply.(status); ok {
+		return string(text)
+	}
+	return reply
 }
 
 // Value returns the string on a key, and whether there is one.
@@ -265,7 +267,7 @@ func (s *Server) raw(c *client, words []string) []byte {
 	}
 	switch words[0] {
 	case "EVAL", "EVALSHA":
-		return s.eval(c, words)
+		return encode(nil, s.eval(c, words))
 	case "SCRIPT":
 		if len(args) == 2 && strings.EqualFold(args[0], "LOAD") {
 			return encode(nil, s.load(args[1]))
@@ -303,7 +305,7 @@ func (s *Server) raw(c *client, words []string) []byte {
 			return encode(nil, []any{"pong", ""})
 		}
 	}
-	if reply, mine := s.small(words); mine {
+	if reply, mine := s.small(c, words); mine {
 		return encode(nil, reply)
 	}
 	return s.dispatch(c.peer, words)
@@ -329,18 +331,18 @@ func (s *Server) transaction(c *client, words []string) []byte {
 	queued := c.queued
 	c.multi, c.queued = false, nil
 	s.dispatch(c.peer, []string{"MULTI"})
-	if replyFrom(s.dispatch(c.peer, words)) == nil {
+	if reply, _ := replyFrom(s.dispatch(c.peer, words)); reply == nil {
 		return encode(nil, nil)
 	}
-	replies := fmt.Appendf(nil, "*%d\r\n", len(queued))
-	for _, words := range queued {
-		replies = append(replies, s.raw(c, words)...)
+	replies := make([]any, len(queued))
+	for i, words := range queued {
+		replies[i], _ = replyFrom(s.raw(c, words))
 	}
-	return replies
+	return encode(nil, replies)
 }
 
 // small runs the commands that a script may call, and miniredis does not have or has otherwise.
-func (s *Server) small(words []string) (reply any, mine bool) {
+func (s *Server) small(c *client, words []string) (reply any, mine bool) {
 	args := words[1:]
 	switch words[0] {
 	case "TIME":
@@ -363,7 +365,6 @@ func (s *Server) small(words []string) (reply any, mine bool) {
 // dispatch has miniredis run a command.
 func (s *Server) dispatch(p *server.Peer, words []string) []byte {
 	s.out.Reset()
-	s.asks = p
 	s.commands.Dispatch(p, words)
 	p.Flush()
 	return s.out.Bytes()

@@ -13,8 +13,8 @@
 //
 // # The server
 //
-// The data, its commands and scripts are miniredis. Publish and subscribe, INFO commandstats, rights and the limit of memory are the
-// world's own, also within scripts, because miniredis has none of these. It is no evidence about Redis: TestAsARealServer compares the
+// The data and its commands are miniredis. Scripts, publish and subscribe, INFO commandstats, rights and the limit of memory are the
+// world's own, because miniredis has none of these, or runs them slowly. It is no evidence about Redis: TestAsARealServer compares the
 // two. It has no tracking of clients, no replication, no MULTI around scripts and no MONITOR. What needs these stays on a real server.
 //
 // # The network
