@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"os"
+	"os/signal"
 	"regexp"
 	"slices"
 	"strconv"
@@ -62,6 +64,11 @@ import (
 //	ends CODE                        waits for its end, and wants that exit code
 func TestScriptOnARealServer(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
+	if signal.Ignored(syscall.SIGHUP) { // by nohup: programs that a script starts must not inherit that
+		heard := make(chan os.Signal, 1)
+		signal.Notify(heard, syscall.SIGHUP)
+		t.Cleanup(func() { signal.Stop(heard) })
+	}
 	cmds := map[string]func(*testscript.TestScript, bool, []string){"exits": exits, "redis": sendRedis}
 	for name, do := range onReal {
 		cmds[name] = func(ts *testscript.TestScript, _ bool, args []string) {
