@@ -220,7 +220,7 @@ func random(seed uint64) *program {
 	ms := func() string { return of("5000", "20000", "100000") }
 	sec := func() string { return of("5", "20", "100") }
 	command := func() []string {
-		switch n := g.IntN(64); {
+		switch n := g.IntN(66); {
 		case n < 13:
 			return []string{"SETNX", "K", text()}
 		case n < 16:
@@ -271,8 +271,18 @@ func random(seed uint64) *program {
 			return []string{of("SETNX", "DEL", "GET"), "L", text()}[:2+g.IntN(2)]
 		case n == 62:
 			return []string{"SETNX", "L", text()}
+		case n == 63:
+			return []string{of("EXISTS", "EXISTS", "TYPE"), of("K", "L")}
+		case n == 64:
+			return []string{of("DEL", "UNLINK"), "K", "L"}
 		}
 		return []string{"DEL", "L"}
+	}
+	direct := func() string { // a number that a service has written is the service's token, whoever writes it again
+		if t := text(); t != "@number" {
+			return t
+		}
+		return "@20"
 	}
 	p.own = g.IntN(12) == 0
 	watching := -1
@@ -280,9 +290,9 @@ func random(seed uint64) *program {
 		s := step{client: g.IntN(len(p.services)), pause: len(p.steps) > 0 && g.IntN(6) == 0}
 		switch n := g.IntN(24); {
 		case n == 0 && !p.own:
-			s.client, s.commands = -1, [][]string{{"GETSET", "K", text()}}
+			s.client, s.commands = -1, [][]string{{"GETSET", "K", direct()}}
 		case n == 2 && !p.own:
-			s.client, s.commands = -1, [][]string{{of("SETNX", "SETNX", "DEL"), "K", text()}}
+			s.client, s.commands = -1, [][]string{{of("SETNX", "SETNX", "DEL"), "K", direct()}}
 			if s.commands[0][0] == "DEL" {
 				s.commands[0] = s.commands[0][:2]
 			}
