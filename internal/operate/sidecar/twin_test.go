@@ -220,7 +220,7 @@ func random(seed uint64) *program {
 	ms := func() string { return of("5000", "20000", "100000") }
 	sec := func() string { return of("5", "20", "100") }
 	command := func() []string {
-		switch n := g.IntN(66); {
+		switch n := g.IntN(68); {
 		case n < 13:
 			return []string{"SETNX", "K", text()}
 		case n < 16:
@@ -275,6 +275,8 @@ func random(seed uint64) *program {
 			return []string{of("EXISTS", "EXISTS", "TYPE"), of("K", "L")}
 		case n == 64:
 			return []string{of("DEL", "UNLINK"), "K", "L"}
+		case n < 67:
+			return []string{"SET", "K", text()}
 		}
 		return []string{"DEL", "L"}
 	}
