@@ -31,7 +31,7 @@ func number(text []byte, kind byte) (value, n int) {
 		return 0, 0
 	}
 	if text[0] != kind {
-		panic("world: a client sends " + string(text[:end]))
+		panic(fmt.Sprintf("world: a client sends %q where a request has a line with %q", text[:end], kind))
 	}
 	value, _ = strconv.Atoi(string(text[1 : end-1]))
 	return value, end + 1
@@ -77,7 +77,7 @@ func replyFrom(text []byte) (reply any, n int) {
 		}
 		return all, n
 	}
-	panic("world: the server says " + line)
+	panic(fmt.Sprintf("world: the server replies %q, of a kind that Redis has not in RESP2", text[:end]))
 }
 
 // encode writes one reply.

@@ -34,7 +34,7 @@ func rightsOf(rules string) *rights {
 		case rule[0] == '~':
 			r.keys = append(r.keys, rule[1:])
 		default:
-			panic("world: no rule of rights: " + rule)
+			panic("world: the tests write no such rule of ACL, and Rights does not know it: " + rule)
 		}
 	}
 	return r
