@@ -99,11 +99,13 @@ type Event struct {
 	OffsetMS int64   `json:"offset_ms"`
 
 	// Of a turn of a Go lock that knows its deadline, in microseconds since 1970 on the host's clock: when the lock was acquired, until when it was
-	// certain at most, when the work was over, when its holder knew that the context had ended (0: it had not), and when the release was over.
+	// certain at most, when the work was over, when its holder knew that the context had ended (0: it had not), when that was due by its process's
+	// clock (before a time in which it did not run), and when the release was over.
 	Began int64  `json:"began"`
 	Until int64  `json:"until"`
 	Left  int64  `json:"left"`
 	Told  int64  `json:"told"`
+	Due   int64  `json:"due"`
 	Ended int64  `json:"ended"`
 	Lost  bool   `json:"lost"`  // the acquisition or release said ErrLost
 	Late  bool   `json:"late"`  // the reason was the deadline, or the deadline had passed

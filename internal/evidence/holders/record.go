@@ -116,7 +116,7 @@ func Stays(history []redistest.Command, turns Turns, dead map[string]time.Time) 
 }
 
 // behind is from when on its holder had a lock that it lost behind it, in the clock's microseconds: since the end of its work, or since the lock's
-// deadline, where it was told by its context. It is 0 for never. A process that is stopped stays in the book for longer.
+// deadline, where it was told by its context then, or as soon as it ran. It is 0 for never. A process that is stopped stays in the book for longer.
 func (s *Stay) behind() int64 {
 	switch t := s.Turn; {
 	case !t.Lost:
@@ -126,7 +126,7 @@ func (s *Stay) behind() int64 {
 	case t.Left > 0 && t.Told == 0:
 		return 0
 	default:
-		return t.Until
+		return max(t.Until, t.Due)
 	}
 }
 

@@ -27,6 +27,10 @@ func TestOverlaps(t *testing.T) {
 		s.Turn.Left, s.Turn.Told = s.From.UnixMicro()+1000*at, told
 		return s
 	}
+	due := func(s *Stay, ms int64) *Stay {
+		s.Turn.Due = at(ms).UnixMicro()
+		return s
+	}
 	elsewhere := of("b", 4, 9)
 	elsewhere.Book = "another"
 	for name, c := range map[string]struct {
@@ -42,6 +46,7 @@ func TestOverlaps(t *testing.T) {
 		"stopped, but not told":                   {[]*Stay{sure(of("a", 1, 90), 30, false), of("b", 31, 40)}, nil, 1},
 		"stopped, and told at its release alone":  {[]*Stay{left(sure(of("a", 1, 90), 30, true), 85, 0), of("b", 31, 40)}, nil, 1},
 		"stopped, and told by its context":        {[]*Stay{left(sure(of("a", 1, 90), 30, true), 85, 1), of("b", 31, 40)}, []string{"a"}, 0},
+		"told late, though it ran":                {[]*Stay{due(left(sure(of("a", 1, 90), 30, true), 85, 1), 86), of("b", 31, 40), of("b", 87, 88)}, []string{"a"}, 1},
 		"stopped when its work was over":          {[]*Stay{left(sure(of("a", 1, 90), 30, true), 3, 0), of("b", 29, 40)}, []string{"a"}, 0},
 		"told, but the other came before the end": {[]*Stay{sure(of("a", 1, 90), 30, true), of("b", 30, 40)}, nil, 1},
 		"late to come in":                         {[]*Stay{of("b", 31, 50), sure(of("a", 40, 45), 30, true)}, []string{"a"}, 0},

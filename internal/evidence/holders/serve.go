@@ -138,6 +138,7 @@ type server struct {
 	long    time.Duration // how long one turn of so many is
 	rarely  int           // 0: none
 	pause   time.Duration // between two turns, on average
+	beat    *pulse
 }
 
 func serve(kind string, maker Maker, url string, words []string) error {
@@ -161,7 +162,7 @@ func serve(kind string, maker Maker, url string, words []string) error {
 	if err != nil {
 		return err
 	}
-	s := &server{taker: taker, id: args["id"], referee: referee, held: map[string]Held{}}
+	s := &server{taker: taker, id: args["id"], referee: referee, held: map[string]Held{}, beat: beating()}
 	s.long, s.pause = Millis(args, "long", 0), Millis(args, "pause", 0)
 	s.rarely, _ = strconv.Atoi(args["rarely"])
 	s.say(Event{Event: "ready", Kind: kind, Version: "go", PID: os.Getpid(), ID: s.id})
@@ -285,9 +286,11 @@ func (s *server) turns(keys []string, referee string, n int, hold time.Duration)
 		if turn.Long = s.rarely > 0 && rand.IntN(s.rarely) == 0; turn.Long {
 			work = s.long
 		}
-		if err = s.critical(held.Lock, strings.ReplaceAll(referee, "*", key), &turn, work); err == nil {
-			err = held.Release(context.Background())
+		if err = s.critical(held.Lock, strings.ReplaceAll(referee, "*", key), &turn, work); err != nil {
+			done.Errors++
+			s.say(Event{Event: "error", Op: "referee", Key: key, Message: err.Error()})
 		}
+		err = held.Release(context.Background())
 		turn.ended(err)
 		if err != nil {
 			done.Errors++
@@ -341,7 +344,7 @@ func (s *server) critical(lock lockmigrate.Lock, referee string, turn *Event, wo
 	case <-told.Done():
 	}
 	if lock != nil {
-		turn.leaves(lock)
+		turn.leaves(lock, s.beat)
 	}
 	if _, err = conn.Do("HDEL", referee, s.id); err == nil {
 		_, err = conn.Do("INCR", referee+":turns")
@@ -350,7 +353,7 @@ func (s *server) critical(lock lockmigrate.Lock, referee string, turn *Event, wo
 }
 
 // leaves notes the end of the work. A context whose deadline is over is waited for: after a stop its timer may be due, and has not fired yet.
-func (e *Event) leaves(lock lockmigrate.Lock) {
+func (e *Event) leaves(lock lockmigrate.Lock, beat *pulse) {
 	e.Left, e.Until = time.Now().UnixMicro(), lock.Expiry().UnixMicro()
 	if e.Left >= e.Until {
 		select {
@@ -358,9 +361,51 @@ func (e *Event) leaves(lock lockmigrate.Lock) {
 		case <-time.After(time.Second):
 		}
 	}
-	if lock.Context().Err() != nil {
-		e.Told = time.Now().UnixMicro()
+	if now := time.Now(); lock.Context().Err() != nil {
+		e.Told, e.Due = now.UnixMicro(), beat.since(now).UnixMicro()
 	}
+}
+
+// pulse knows when its process did not run: stopped, or starved of the processor. A timer that was due
+// meanwhile could not fire.
+type pulse struct {
+	mu   sync.Mutex
+	last time.Time
+	gaps [][2]time.Time // the latest
+}
+
+func beating() *pulse {
+	const every = 2 * time.Millisecond
+	b := &pulse{last: time.Now()}
+	go func() {
+		for {
+			time.Sleep(every)
+			b.mu.Lock()
+			now := time.Now()
+			if now.Sub(b.last) > 3*every {
+				b.gaps = append(b.gaps[max(0, len(b.gaps)-50):], [2]time.Time{b.last, now})
+			}
+			b.last = now
+			b.mu.Unlock()
+		}
+	}()
+	return b
+}
+
+// since returns when a timer that was seen to fire now may have been due: the beginning of the gaps that
+// ended just now, or now itself.
+func (b *pulse) since(now time.Time) time.Time {
+	const just = 100 * time.Millisecond
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	due := now
+	if b.last.Before(due) {
+		due = b.last
+	}
+	for i := len(b.gaps) - 1; i >= 0 && due.Sub(b.gaps[i][1]) < just; i-- {
+		due = b.gaps[i][0]
+	}
+	return due
 }
 
 func (s *server) say(e Event) {

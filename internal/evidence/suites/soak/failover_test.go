@@ -107,7 +107,7 @@ func TestJudge(t *testing.T) {
 		}
 		return s
 	}
-	kinds := map[string]string{"x": "old", "y": "old", "s": sidecarred}
+	kinds := map[string]string{"x": "old", "y": "old", "s": sidecarred, "t": "setnxpx", "j": redissons}
 	failover := []span{{at(90), at(95)}}
 	for _, c := range []struct {
 		name          string
@@ -125,6 +125,7 @@ func TestJudge(t *testing.T) {
 		{"a failover between", stay("a", 80, 400), stay("b", 100, 900), failover, nil, verdict{told: 1, longest: 300 * time.Millisecond}},
 		{"and not told", stay("a", 80, 5000), stay("b", 100, 9000), failover, nil, verdict{violations: []string{""}}},
 		{"before the failover", stay("a", 80, 89), stay("b", 85, 90), failover, nil, verdict{violations: []string{""}}},
+		{"Redisson in Java, long after the failover", stay("a", 2000, 2020), stay("j", 2010, 2030), failover, nil, verdict{violations: []string{""}}},
 		{"long after the failover", stay("a", 2000, 2020), stay("b", 2010, 2030), failover, nil, verdict{violations: []string{""}}},
 		{"a late DEL after the failover", stay("a", 2000, 2020), stay("x", 2010, 2030), failover, nil, verdict{told: 1, longest: 10 * time.Millisecond}},
 		{"others' tokens after the failover", stay("s", 80, 5000), stay("t", 100, 9000), failover, nil, verdict{unpromised: 1}},

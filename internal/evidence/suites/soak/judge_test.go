@@ -64,8 +64,11 @@ type rules struct {
 	broken []span            // faults that broke connections of old clients
 }
 
-// tells: the holder hears of the loss of its lock.
-func tells(s *holders.Stay) bool { return s.Turn.Stage == "bridge" || s.Turn.Stage == "modern" }
+// tells: the holder hears of the loss of its lock. That of a Go member that said no stage, before it was killed, counts as such.
+func (r rules) tells(s *holders.Stay) bool {
+	kind, foreign := r.kinds[s.ID]
+	return kind == redissons || !foreign && s.Turn.Stage != "legacy"
+}
 
 func (out *verdict) overlap(o holders.Overlap, r rules) {
 	old := func(s *holders.Stay) bool { return r.kinds[s.ID] == "old" }
@@ -73,13 +76,13 @@ func (out *verdict) overlap(o holders.Overlap, r rules) {
 	switch {
 	case old(first) && old(second):
 		out.unpromised++ // the old scheme's own affair
-	case !forgotten(o, r.lossy) && (old(first) || old(second)) && within(o, r.broken, ttl) && took <= ttl:
+	case !r.forgotten(o) && (old(first) || old(second)) && within(o, r.broken, ttl) && took <= ttl:
 		// An old client may have sent its DEL a second time: redis-py and the current Jedis do, when the connection broke under the first. It may find
 		// a successor's lock then, and whoever of the old clients comes in next is beside it until its holder's next renewal (stale-delete).
 		out.late++
-	case !forgotten(o, r.lossy):
+	case !r.forgotten(o):
 		out.violations = append(out.violations, fmt.Sprintf("%s: %v, for %v", second.Book, o, took))
-	case !tells(first) && !tells(second):
+	case !r.tells(first) && !r.tells(second):
 		out.unpromised++ // nobody tells them
 	case took > 2*ttl:
 		out.violations = append(out.violations, fmt.Sprintf("%s: %v, for %v: a lock was lost and its holder was not told", second.Book, o, took))
@@ -92,11 +95,11 @@ func (out *verdict) overlap(o holders.Overlap, r rules) {
 // forgotten tells whether servers had forgotten what they acknowledged, so that two may be inside: tokens
 // where the earlier came in before the fault was over, and had not been renewed since; where an old lock
 // is one of them, also its late DEL and what follows from that, until a lease has passed.
-func forgotten(o holders.Overlap, lossy []span) bool {
-	if tells(o.First) && tells(o.Second) {
-		return within(o, lossy, ttl)
+func (r rules) forgotten(o holders.Overlap) bool {
+	if r.tells(o.First) && r.tells(o.Second) {
+		return within(o, r.lossy, ttl)
 	}
-	return within(o, lossy, lease+2*ttl)
+	return within(o, r.lossy, lease+2*ttl)
 }
 
 // within tells whether the second came in after a fault had begun, and the first before it was over for so long.

@@ -41,7 +41,7 @@ type soaking struct {
 
 	mu         sync.Mutex
 	by         map[string]int    // turns of each member, told by itself
-	kinds      map[string]string // of holders of other languages, and of the planted bug
+	kinds      map[string]string // of holders of other languages
 	turns      holders.Turns
 	dead       map[string]time.Time
 	injected   []injection
