@@ -92,6 +92,29 @@ func TestEveryOtherCommandOfTheDocumentsRuns(t *testing.T) {
 	assert.Greater(t, len(ran), 40)
 }
 
+// TestTheChapterOnSidecarsRuns: the script takes the chapter's lines as they are printed, in their order.
+func TestTheChapterOnSidecarsRuns(t *testing.T) {
+	book, err := os.ReadFile("../../docs/handover.md")
+	require.NoError(t, err)
+	script, err := os.ReadFile("testdata/real/sidecar-handover.txtar")
+	require.NoError(t, err)
+	_, chapter, _ := strings.Cut(string(book), "## Services that nobody changes")
+	chapter, _, _ = strings.Cut(chapter, "\n## ")
+	here := strings.NewReplacer("'", "", "--new redis://b:6379/0", "--new redis://$SERVER", " --redis redis://b:6379/0", "", "redis://a:6379/0", "redis://$A",
+		"127.0.0.1:6380", "$SIDE", "25h", "500ms", "26h", "600ms", "to-b.certificate.json", "$WORK/to-b.certificate.json")
+	left, lines := string(script), 0
+	for line := range strings.Lines(chapter) {
+		if line = strings.TrimSpace(line); !strings.HasPrefix(line, "lockmigrate ") {
+			continue
+		}
+		lines++
+		runs := false
+		_, left, runs = strings.Cut(left, here.Replace(line))
+		require.True(t, runs, "the script does not run %q there", line)
+	}
+	assert.Equal(t, 7, lines)
+}
+
 // runPrinted makes what the line speaks of, and runs it.
 func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	t.Helper()
