@@ -65,9 +65,15 @@ func (f *fleet) run(ctx context.Context, t *testing.T, server *redistest.Server)
 			}
 		}
 		w := &work.Worker{
-			Name:  c.Name,
-			Key:   func() string { return keys[random.IntN(len(keys))] },
-			Hold:  func() time.Duration { return c.Hold.Draw(&draws) },
+			Name: c.Name,
+			Key:  func() string { return keys[random.IntN(len(keys))] },
+			Hold: func() time.Duration {
+				hold := c.Hold.Draw(&draws)
+				if f.name == "tail" { // a scenario's distributions end somewhere
+					hold += time.Duration(random.ExpFloat64() * float64(700*time.Millisecond))
+				}
+				return hold
+			},
 			Think: func() time.Duration { return c.Think.Draw(&draws) },
 		}
 		addr := redistest.Copying(t, server.Addr, &net.TCPAddr{IP: net.IPv4(127, 0, 1, byte(i+1))}) // observe tells services by their hosts
