@@ -3,6 +3,7 @@ package sim
 import (
 	"math"
 	"math/bits"
+	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -34,6 +35,9 @@ type room struct {
 
 // Has tells whether a key is of the set.
 func (s KeySet) Has(key string) bool {
+	if s.Count == 0 {
+		return key == s.Prefix
+	}
 	n, err := strconv.Atoi(strings.TrimPrefix(key, s.Prefix))
 	return err == nil && n >= 0 && n < s.Count && s.key(n) == key
 }
@@ -58,6 +62,11 @@ func (c *Client) sets() []KeySet {
 		return []KeySet{{Prefix: c.Key}}
 	}
 	return c.Keys
+}
+
+// locks tells whether a key is one of the client's.
+func (c *Client) locks(key string) bool {
+	return slices.ContainsFunc(c.sets(), func(set KeySet) bool { return set.Has(key) })
 }
 
 // DrawKey draws the key of a client's turn.

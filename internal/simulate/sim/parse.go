@@ -121,6 +121,8 @@ func serverFields(server *Server) []field {
 // opening reads: KEY VALUE | KEY expired D ago [in DIALECT]
 func (s *Scenario) opening(n int, words []string) error {
 	switch {
+	case len(words) > 0 && !slices.ContainsFunc(s.Fleet.Clients, func(c Client) bool { return c.locks(words[0]) }):
+		return fail(n, "no client above locks %q: an opening is of a lock's key, and not of one beside it", words[0])
 	case len(words) == 2:
 		s.Fleet.Opening = append(s.Fleet.Opening, model.Entry{Key: words[0], Value: words[1]})
 		return nil
@@ -160,7 +162,7 @@ func (s *Scenario) turn(n int, words []string) error {
 		return err
 	}
 	c := &s.Fleet.Clients[who]
-	if key != "" && !slices.ContainsFunc(c.Keys, func(set KeySet) bool { return set.Has(key) }) || key == "" && len(c.Keys) > 0 {
+	if key != "" && (len(c.Keys) == 0 || !c.locks(key)) || key == "" && len(c.Keys) > 0 {
 		return fail(n, "say on which of its keys= %s takes its turn, and only where it has some", words[0])
 	}
 	hold, err := span(n, words[4])

@@ -137,8 +137,10 @@ func TestShrinksAPlan(t *testing.T) {
 		if was.Overlaps == 0 {
 			continue
 		}
-		r := w.Run(Shrink(&w, planned, 100*time.Millisecond), 0)
-		require.Positive(t, r.Overlaps, "%s: what was shrunk does not break", file)
+		planned.Opening = append(planned.Opening, model.Entry{Key: "another", Value: "1"})
+		small := Shrink(&w, planned, 100*time.Millisecond)
+		require.Positive(t, w.Run(small, 0).Overlaps, "%s: what was shrunk does not break", file)
+		requireMinimal(t, &w, small, 100*time.Millisecond)
 		shrunk++
 	}
 	require.Greater(t, shrunk, 5)
@@ -172,7 +174,7 @@ func TestUnknownWords(t *testing.T) {
 		{"client a legacy release=blnd", "blnd", "blind"},
 		{"network 1ms lose-replies=1%", "lose-replies", "lose-reply"},
 		{"server haead=1s", "haead", "ahead"},
-		{"opening k expired 5s ago in jedis", "jedis", "jedis-ms"},
+		{fleet + "opening orders expired 5s ago in jedis", "jedis", "jedis-ms"},
 		{fleet + "at 5s c pauses 1s", "c", "b"},
 		{fleet + "at 5s a puases 1s", "puases", "pauses"},
 		{fleet + "command 1 of a reply-lots", "reply-lots", "reply-lost"},
@@ -196,6 +198,8 @@ func TestUnknownWords(t *testing.T) {
 		"client a legacy drift=much":       `line 1: "much" is no drift such as 200ppm`,
 		"client a legacy dialect=T":        "cannot share a key with anybody",
 		"client a legacy turns=few":        `line 1: "few" is no number`,
+		fleet + "opening ordres 1":         `line 3: no client above locks "ordres"`,
+		fleet + "opening guard:{orders} 1": `line 3: no client above locks "guard:{orders}"`,
 		fleet + "expect overlaps = none":   `line 3: "none" is no count`,
 		fleet + "expect overlaps equals 0": "line 3: write: expect WHAT = N (or <, >)",
 	} {

@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 
 // Planned runs a fleet and returns the same run as a plan that draws nothing. Its length stays: with
@@ -137,9 +138,7 @@ func (s *shrinker) events(best **Fleet) {
 		changed = reduce(s, best, func(f *Fleet) *[]Turn { return &f.Plan.Turns }) || changed
 		changed = reduce(s, best, func(f *Fleet) *[]Fault { return &f.Faults }) || changed
 		changed = reduce(s, best, func(f *Fleet) *[]Delay { return &f.Plan.Delays }) || changed
-	}
-	if len((*best).Opening) > 0 {
-		s.try(best, func(f *Fleet) { f.Opening = nil })
+		changed = reduce(s, best, func(f *Fleet) *[]model.Entry { return &f.Opening }) || changed
 	}
 }
 

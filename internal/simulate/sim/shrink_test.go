@@ -71,6 +71,9 @@ func requireMinimal(t *testing.T, w *World, f *Fleet, step time.Duration) {
 	for i := range f.Faults {
 		passes("without a fault", func(c *Fleet) { c.Faults = append(c.Faults[:i:i], c.Faults[i+1:]...) })
 	}
+	for i := range f.Opening {
+		passes("without an opening", func(c *Fleet) { c.Opening = append(c.Opening[:i:i], c.Opening[i+1:]...) })
+	}
 }
 
 func firstBreak(t *testing.T, w *World, cell *Cell) (*Fleet, Result) {
