@@ -38,7 +38,7 @@ func example() serve.State {
 	return serve.State{
 		Now: now, Server: "redis://example:6379/0", Monitor: "on",
 		Namespace: &stages.Document{Namespace: "orders", Stage: "bridge", Epoch: 7, Since: now.Add(-time.Hour),
-			Members: []stages.MemberDocument{
+			Changing: []string{"b-2"}, Members: []stages.MemberDocument{
 				{ID: "b-1", Info: stages.Info{Host: "app\"\\\n-1", Build: stages.Build{Program: "example.com/billing", Version: "v1.2.3"}}, Epoch: 7, Stage: "bridge", Seen: 420, Skew: -3},
 				{ID: "b-2", Info: stages.Info{Host: "app2"}, Epoch: 6, Stage: "legacy", Seen: 900}}},
 		Totals:   map[string]float64{"setnx": 1200, "getset": 3},

@@ -80,7 +80,7 @@ function stage(n) {
   const at = ["legacy", "bridge", "modern"].indexOf(n.stage);
   [...$("stages").children].forEach((li, i) => { li.className = i === at ? "now s" + i : ""; });
   $("since").textContent = `epoch ${n.epoch}, since ${localTime(n.since, true)}`;
-  const late = n.members.map((m) => m.lease_left_ms < 0 ? " is silent" : m.misfit ? " cannot run this namespace: " + m.misfit : m.epoch < n.epoch ? " is still on the previous epoch" : "")
+  const late = n.members.map((m) => m.lease_left_ms < 0 ? " is silent" : m.misfit ? " cannot run this namespace: " + m.misfit : n.changing_over.includes(m.id) ? " is still on the previous epoch" : "")
     .map((why, i) => why && n.members[i].id + why).filter((text) => text);
   $("blocked").hidden = !late.length;
   $("blocked").textContent = shown(late.join("; "));
