@@ -314,9 +314,7 @@ func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 		}
 		o.overlapN++
 		ov := overlap{lk, h, s, to, causeOf(h, s)}
-		if len(o.overlaps) < maxEvents {
-			o.overlaps = append(o.overlaps, ov)
-		}
+		o.overlaps = newest(append(o.overlaps, ov))
 		o.later(func() { o.family(lk.family).overlaps[o.cause(ov)]++ })
 	}
 	h.successors = nil

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // TestLimits wants a watch to end by itself at each of its limits, and to say which.
@@ -88,4 +89,16 @@ func TestUnknownCost(t *testing.T) {
 		assert.True(t, strings.HasPrefix(cost.LoadUnknown, c.load) && (cost.LoadUnknown == "") == (c.load == ""), "%s: %q", c.rules, cost.LoadUnknown)
 		assert.Empty(t, cost.BufferUnknown, c.rules)
 	}
+}
+
+// TestTheLatestEventsAreKept: a watch of days shows what happens now.
+func TestTheLatestEventsAreKept(t *testing.T) {
+	o := New(Options{})
+	for n := range 3*maxEvents + 1 {
+		o.hazard(event{At: protocol.Instant(n), Hazard: "clobber"})
+	}
+	events := o.Report().Events
+	require.GreaterOrEqual(t, len(events), maxEvents)
+	require.Less(t, len(events), 2*maxEvents)
+	assert.Equal(t, protocol.Instant(3*maxEvents).Time(), events[len(events)-1].At)
 }

@@ -114,7 +114,7 @@ type Report struct {
 	Hazards      map[string]int64 `json:"hazards"`
 	Overlaps     []OverlapRow     `json:"overlaps"`
 	OverlapCount int64            `json:"overlap_count"`
-	Events       []EventRow       `json:"events"` // hazards, the first of them
+	Events       []EventRow       `json:"events"` // hazards, the last of them
 }
 
 // Counts are how many commands of each kind were seen.
@@ -134,10 +134,16 @@ func (c *Counts) add(o Counts) {
 
 func (o *Observer) hazard(e event) {
 	o.hazards[e.Hazard]++
-	if len(o.events) < maxEvents {
-		e.Key.Name = strings.Clone(e.Key.Name)
-		o.events = append(o.events, e)
+	e.Key.Name = strings.Clone(e.Key.Name)
+	o.events = newest(append(o.events, e))
+}
+
+// newest bounds a list of what has happened: when it is full, the older half goes.
+func newest[T any](all []T) []T {
+	if len(all) < 2*maxEvents {
+		return all
 	}
+	return all[:copy(all, all[maxEvents:])]
 }
 
 // row is how an event is shown.
