@@ -100,13 +100,18 @@ func (s *standing) step() step {
 	return on
 }
 
-// evidence says what has shown that no old client is left: what the step to modern rests on, or a certificate since; empty: nothing has.
+// evidence says what has shown that no old client is left: a certificate, or else the one that the step to modern rests on, if nobody was seen since and
+// the record knows of no longer silence. Empty: nothing has.
 func (s *standing) evidence() string {
-	switch note := s.view.Record.Note; {
-	case strings.HasPrefix(note, byCertificate):
-		return note
-	case s.certErr == nil:
+	r := s.view.Record
+	rests, by := strings.CutPrefix(r.Note, byCertificate)
+	_, said, _ := strings.Cut(rests, longestSaid)
+	longest, err := time.ParseDuration(said)
+	switch {
+	case s.certificate != "" && s.certErr == nil:
 		return s.certificate
+	case by && err == nil && longest >= r.Silence() && len(s.seen) == 0 && (s.saved == nil || len(s.saved.Evidence.Seen) == 0):
+		return r.Note
 	}
 	return ""
 }

@@ -119,7 +119,12 @@ func TestNext(t *testing.T) {
 	}
 	certified := func(members ...stages.Member) *stages.View {
 		v := at(stages.Modern, members...)
-		v.Record.Note = "certificate: none seen in 90000 s"
+		v.Record.Note = "certificate: none seen in 90000 s until 2026-01-02T00:00:00Z, longest silence said to be 24h0m0s"
+		return v
+	}
+	noted := func(note string, longest time.Duration) *stages.View {
+		v := certified(stages.Member{ID: "a", Epoch: 2, Left: time.Second})
+		v.Record.Note, v.Record.Longest = note+v.Record.Note, longest
 		return v
 	}
 	lives, unfit := stages.Member{ID: "a", Epoch: 2, Left: time.Second}, stages.Member{ID: "b", Left: time.Second, Misfit: "another dialect"}
@@ -203,10 +208,19 @@ func TestNext(t *testing.T) {
 		"bridge, certified": {standing{view: at(stages.Bridge, lives), keys: clean, certificate: "x.json"},
 			"lockmigrate stage advance --namespace orders --to modern --certificate x.json --wait --execute", "forgotten legacy client", false},
 		"modern, ghosts":  {standing{view: at(stages.Modern, lives), keys: dead}, "lockmigrate sweep --match 'lock.*' --ghost-after 1m --execute", "dead old clients", false},
-		"modern, members": {standing{view: certified(lives), keys: clean}, "lockmigrate stage --namespace orders", "certificate: none seen in 90000 s. The record has 1 member", true},
+		"modern, members": {standing{view: certified(lives), keys: clean}, "lockmigrate stage --namespace orders", "certificate: none seen in 90000 s until 2026-01-02T00:00:00Z, longest silence said to be 24h0m0s. The record has 1 member", true},
 		"modern, nobody":  {standing{view: certified(), keys: clean}, "lockmigrate stage delete --namespace orders --execute", "no way back", true},
 		"modern, by force": {standing{view: at(stages.Modern, lives), keys: clean}, "lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json",
 			"inconclusive: an old client that is idle holds nothing, and nobody has shown that none is left", false},
+		"modern, by force of a word": {standing{view: noted("forced: ", time.Hour), keys: clean}, "lockmigrate verify --namespace orders --for 1h3m --monitor --out orders.certificate.json", "inconclusive", false},
+		"modern, and a longer silence since": {standing{view: noted("", 25*time.Hour), keys: clean}, "lockmigrate verify --namespace orders --for 26h15m --monitor --out orders.certificate.json",
+			"longest silence said to be 24h0m0s", false},
+		"modern, a certificate that does not count": {standing{view: at(stages.Modern, lives), keys: clean, certificate: "x.json", certErr: verify.ErrNamespace},
+			"lockmigrate verify --namespace orders --longest-silence HOW-LONG --for LONGER --monitor --out orders.certificate.json", "another epoch", false},
+		"modern, seen since": {standing{view: noted("", time.Hour), keys: clean, certificate: "x.json", certErr: verify.ErrVerdict, seen: []verify.Client{{Evidence: "MONITOR"}}},
+			"lockmigrate verify --namespace orders --for 1h3m --monitor --out orders.certificate.json", "x.json has seen old clients", false},
+		"modern, a verify sees one now": {standing{view: noted("", time.Hour), keys: clean, running: true, saved: &verify.Saved{Evidence: verify.Evidence{Seen: []verify.Client{{Evidence: "MONITOR"}}}}},
+			"lockmigrate next --namespace orders", "a verify is looking", false},
 		"modern, by force, proven later": {standing{view: at(stages.Modern, lives), keys: clean, certificate: "x.json"}, "lockmigrate stage --namespace orders", "x.json. The record has 1 member", true},
 		"modern, by force, nobody":       {standing{view: at(stages.Modern), keys: clean}, "lockmigrate stage --namespace orders", "no member lives", false},
 		"keys not readable":              {standing{view: at(stages.Bridge, lives), keys: &keysSeen{complete: true, unread: 3}, certificate: "x.json"}, "lockmigrate doctor --match 'lock.*'", "3 keys could not be read", false},

@@ -133,8 +133,11 @@ func shows(c verify.Certificate, file string, record stages.Record, now time.Tim
 	if record.Handover != nil {
 		seen = "only members seen"
 	}
-	return fmt.Sprintf("%s%s in %.0f s until %s, longest silence said to be %v", byCertificate, seen, c.Evidence.LookedSeconds, c.Evidence.Ended.UTC().Format(time.RFC3339), longest), nil
+	return fmt.Sprintf("%s%s in %.0f s until %s%s%v", byCertificate, seen, c.Evidence.LookedSeconds, c.Evidence.Ended.UTC().Format(time.RFC3339), longestSaid, longest), nil
 }
 
-// byCertificate begins the note of a step that rests on a certificate.
-const byCertificate = "certificate: "
+// byCertificate begins the note of a step that rests on a certificate, and behind longestSaid it ends.
+const (
+	byCertificate = "certificate: "
+	longestSaid   = ", longest silence said to be "
+)
