@@ -34,6 +34,8 @@ func sends(t *testing.T, s *redistest.Server, cell string) {
 			for range n {
 				s.Do(words[2], redis.Args{}.AddFlat(words[3:])...)
 			}
+		case "as": // a user, who may be denied the command
+			_, _ = s.ConnAs(words[1]).Do(words[2], redis.Args{}.AddFlat(words[3:])...)
 		default:
 			s.Do(words[0], redis.Args{}.AddFlat(words[1:])...)
 		}

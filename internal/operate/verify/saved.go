@@ -29,7 +29,7 @@ type Saved struct {
 type MasterSaved struct {
 	First string           `json:"first"` // INFO, at the start
 	Last  string           `json:"last"`
-	Log   map[string]int64 `json:"log,omitempty"`
+	Log   map[string]int64 `json:"log"` // of ACL LOG; an empty one is not nil
 }
 
 // SavedFormat is the state's.
