@@ -38,7 +38,7 @@ type Evidence struct {
 
 // Gap is a time within the window when the run did not run. It does not count.
 type Gap struct {
-	From time.Time `json:"from"` // the last time that was saved
+	From time.Time `json:"from"` // when the last looks that were saved began
 	To   time.Time `json:"to"`
 }
 

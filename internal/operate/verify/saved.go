@@ -70,7 +70,7 @@ func (q *inquiry) save(at time.Time) {
 	q.savedAt = time.Now()
 	s := Saved{Format: SavedFormat, At: time.Now().UTC(), Options: q.opts, Evidence: q.facts, Masters: map[string]MasterSaved{}, Before: q.before, Why: q.whyBefore}
 	e := &s.Evidence
-	e.Ended, e.Matched, e.LookedSeconds = s.At, q.matched(), max(0, q.base+at.Sub(q.began)).Seconds()
+	e.Ended, e.Matched, e.LookedSeconds = at.UTC(), q.matched(), max(0, q.base+at.Sub(q.began)).Seconds()
 	e.Seen, e.Unexplained = slices.Clone(e.Seen), slices.Clone(e.Unexplained)
 	q.found(e)
 	for _, m := range q.masters {
@@ -128,7 +128,7 @@ func (q *inquiry) resume(ctx context.Context, addrs []string) error {
 		q.close()
 		return q.open(ctx, addrs, nil)
 	}
-	q.facts.Gaps = append(s.Evidence.Gaps, Gap{s.At.UTC(), time.Now().UTC()})
+	q.facts.Gaps = append(s.Evidence.Gaps, Gap{s.Evidence.Ended, time.Now().UTC()})
 	q.base, q.facts.Started = seconds(s.Evidence.LookedSeconds), s.Evidence.Started
 	q.before, q.whyBefore = s.Before, s.Why
 	if q.before == nil {

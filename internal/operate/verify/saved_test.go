@@ -69,6 +69,7 @@ func TestResume(t *testing.T) {
 			}
 			saved := cut(t, end, opts, func() { sends(t, s, cells[3]) })
 			assert.Less(t, saved.Evidence.LookedSeconds, 2.0)
+			assert.True(t, saved.At.After(saved.Evidence.Ended), "what was looked at ends with the beginning of the last looks")
 			sends(t, s, cells[4])
 			time.Sleep(1100 * time.Millisecond)
 			again := saved.Options
@@ -89,6 +90,8 @@ func TestResume(t *testing.T) {
 				assert.NotContains(t, said, "begins again")
 				assert.GreaterOrEqual(t, took, 2-saved.Evidence.LookedSeconds-0.01, "the gap is no part of the window")
 				assert.True(t, cert.Evidence.Started.Equal(saved.Evidence.Started))
+				require.Len(t, cert.Evidence.Gaps, 1)
+				assert.Equal(t, saved.Evidence.Ended, cert.Evidence.Gaps[0].From)
 				assert.Contains(t, fmt.Sprint(cert.ResidualRisks), "nobody looked")
 			} else {
 				assert.Contains(t, said, "the window begins again: ")
