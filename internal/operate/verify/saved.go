@@ -124,7 +124,10 @@ func (q *inquiry) resume(ctx context.Context, addrs []string) error {
 	}
 	if len(lost) > 0 {
 		q.warn("the window begins again: " + strings.Join(lost, "; "))
-		q.found(&q.facts) // what was denied in the gap
+		for _, m := range q.masters {
+			m.closeTap("")
+		}
+		q.found(&q.facts) // what was denied in the gap, and what MONITOR has shown since
 		q.close()
 		return q.open(ctx, addrs, nil)
 	}

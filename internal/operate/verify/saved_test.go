@@ -104,3 +104,27 @@ func TestResume(t *testing.T) {
 		})
 	}
 }
+
+// TestSeenWhileItBeginsAgain has an old client come between the first look of a run that goes on and the window that it begins again.
+func TestSeenWhileItBeginsAgain(t *testing.T) {
+	t.Parallel()
+	s := redistest.Real(t)
+	live(s)
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	saved := cut(t, end, verify.Options{Match: []string{"lock:*"}, Window: time.Second, Longest: time.Second, Look: 50 * time.Millisecond, Whole: true}, func() {})
+	s.Do("CONFIG", "RESETSTAT")
+	opts, came := saved.Options, false
+	opts.Resume = &saved
+	opts.Warn = func(text string) {
+		if strings.Contains(text, "begins again") {
+			came = true
+			sends(t, s, "SETNX lock:1 1700000000000 ; DEL lock:1")
+			time.Sleep(300 * time.Millisecond) // MONITOR tells it
+		}
+	}
+	cert, err := verify.Run(t.Context(), end, opts)
+	require.NoError(t, err)
+	require.True(t, came)
+	assert.Equal(t, verify.Seen, cert.Verdict, cert.Why)
+}
