@@ -277,6 +277,20 @@ func TestBackGivesNoRight(t *testing.T) {
 	assert.Equal(t, before, rules(t, s, "old"))
 }
 
+// TestSelectorMeanwhile adds a selector between the plan and the fence: the server is asked about its keys too, and the change is taken back.
+func TestSelectorMeanwhile(t *testing.T) {
+	onEach(t, func(t *testing.T, s *redistest.Server) {
+		s.Grant("old", "~*", "&*", "+@all")
+		g := newGate(t, s)
+		p := g.plan(fence.Options{})
+		s.Do("ACL", "SETUSER", "old", "(+setnx ~lock:17*)")
+		before := rules(t, s, "old")
+		assert.ErrorContains(t, g.execute(p), "SETNX lock:17 1 would be allowed instead of denied; the change is taken back")
+		assert.Equal(t, before, rules(t, s, "old"))
+		assert.False(t, p.Unsure)
+	})
+}
+
 // TestBackAfterARestart: the rules that a server reads from its file are those of before.
 func TestBackAfterARestart(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "users.acl")
