@@ -249,6 +249,19 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 	assert.Equal(t, verify.Inconclusive, cert.Verdict, cert.Why)
 	assert.Contains(t, open(cert), "counters")
 
+	saved := cut(t, end, verify.Options{Window: time.Second, Longest: time.Second, Match: []string{"lock:*"}, Look: 50 * time.Millisecond}, func() {})
+	c.Migrate(slot, guest).Finish()
+	takes(func(redis.Conn) {})
+	c.Migrate(slot, owner).Finish()
+	again, said := saved.Options, ""
+	again.Resume, again.Warn = &saved, func(text string) { said += text }
+	cert, err = verify.Run(t.Context(), end, again)
+	require.NoError(t, err)
+	assert.Contains(t, said, "the window begins again: ")
+	assert.Contains(t, said, "slots may have moved")
+	assert.Empty(t, cert.Evidence.Gaps)
+	assert.Equal(t, verify.NoneSeen, cert.Verdict, cert.Why)
+
 	gives := func(to *redistest.Server) {
 		says := func(s *redistest.Server, word string) error {
 			conn := s.Pool().Get()
