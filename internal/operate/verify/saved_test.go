@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,6 +16,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 )
@@ -103,6 +105,29 @@ func TestResume(t *testing.T) {
 			assert.Equal(t, cert.Evidence.Gaps, later.Evidence.Gaps)
 		})
 	}
+}
+
+// TestTellsOneAfterTheOther has a command run unwatched while the keys are read at the start.
+func TestTellsOneAfterTheOther(t *testing.T) {
+	t.Parallel()
+	s := redistest.Real(t)
+	live(s)
+	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
+	require.NoError(t, err)
+	var reading atomic.Bool
+	warned := false
+	_, err = verify.Run(t.Context(), end, verify.Options{
+		Match: []string{"lock:*"}, Window: time.Second, Longest: time.Second, Look: 20 * time.Millisecond,
+		Reading: func(census.Progress) {
+			reading.Store(true)
+			sends(t, s, "SETNX other 1")
+			time.Sleep(200 * time.Millisecond)
+			reading.Store(false)
+		},
+		Warn: func(string) { warned = true; assert.False(t, reading.Load()) },
+	})
+	require.NoError(t, err)
+	assert.True(t, warned)
 }
 
 // TestSeenWhileItBeginsAgain has an old client come between the first look of a run that goes on and the window that it begins again.

@@ -64,6 +64,8 @@ func (q *inquiry) values(ctx context.Context) (found map[string]value, now time.
 // reading tells how far the reading of the keys is.
 func (q *inquiry) reading(p census.Progress) {
 	if q.opts.Reading != nil {
+		q.telling.Lock()
+		defer q.telling.Unlock()
 		q.opts.Reading(p)
 	}
 }

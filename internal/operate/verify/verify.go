@@ -35,10 +35,9 @@ type Options struct {
 
 	Resume *Saved `json:"-"` // a run that was ended: this one goes on there, with its options
 
-	// Save, if set, is told every few seconds what Resume needs. The calls come one after the other.
+	// Save, if set, is told every few seconds what Resume needs. This call and those below come one after the other.
 	Save func(Saved) `json:"-"`
-	// Progress, if set, is told after each look at a master. The calls come one after the other, each from
-	// within the window.
+	// Progress, if set, is told after each look at all masters, from within the window.
 	Progress func(left time.Duration, seen int) `json:"-"`
 	// Reading, if set, is told while the keys are read, at the start and at the end.
 	Reading func(census.Progress) `json:"-"`
@@ -54,7 +53,8 @@ type inquiry struct {
 	masters []*master
 	facts   Evidence
 
-	touched sync.Map // patterns of opts.Match that a key or a command has matched
+	telling sync.Mutex // the keys are read beside the looks
+	touched sync.Map   // patterns of opts.Match that a key or a command has matched
 
 	began   time.Time     // when the window did, zero before; with Resume, when it went on
 	base    time.Duration // of the window, before began
@@ -410,6 +410,8 @@ func (q *inquiry) warnOfValues(before map[string]value) {
 
 func (q *inquiry) warn(text string) {
 	if q.opts.Warn != nil {
+		q.telling.Lock()
+		defer q.telling.Unlock()
 		q.opts.Warn(text)
 	}
 }
