@@ -123,3 +123,15 @@ func changeUnderLoad(t *testing.T, dialect string, kind holders.Kind) {
 		assert.True(t, slices.ContainsFunc(told, func(words string) bool { return strings.Contains(e.Message, words) }), "%+v", e)
 	}
 }
+
+// TestABookThatIsAway: a Go member that cannot write into the book says so, as the other holders do, and gives its lock back.
+func TestABookThatIsAway(t *testing.T) {
+	t.Parallel()
+	s := redistest.Real(t)
+	h := holders.StartGo(t, "modern", s.URL(), holders.Arg("book", redistest.FreeAddr(t)))
+	h.Send("turns lock.a book 1 1")
+	e := h.Next(10 * time.Second)
+	assert.Equal(t, "error referee", e.Event+" "+e.Op, "%+v", e)
+	assert.Equal(t, "turn", h.Next(10*time.Second).Event)
+	assert.Equal(t, int64(0), s.Do("EXISTS", "lock.a"))
+}
