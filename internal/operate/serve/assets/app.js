@@ -49,12 +49,13 @@ function fill(id, heads, rows, empty) {
 const moments = [];
 let before = null;
 
-// remember adds a moment: calls and acquisitions in a second, since the last one. The server's counters are read each 2 s.
+// remember adds a moment: calls in a second, and acquisitions in a second that MONITOR ran, since the last one. The server's counters are read each 2 s.
 function remember(s) {
   const seconds = before ? (Date.parse(s.now) - Date.parse(before.now)) / 1000 : 0;
   if (before && seconds < 4) return;
-  const each = (now, was) => Object.fromEntries(Object.entries(now).map(([k, n]) => [k, Math.max(0, n - (was[k] || 0)) / seconds]));
-  if (before) moments.push({ at: s.now, commands: each(s.totals, before.totals), kinds: s.monitored_seconds > before.monitored_seconds ? each(s.acquired, before.acquired) : null });
+  const each = (now, was, seconds) => Object.fromEntries(Object.entries(now).map(([k, n]) => [k, Math.max(0, n - (was[k] || 0)) / seconds]));
+  const watched = before ? s.monitored_seconds - before.monitored_seconds : 0;
+  if (before) moments.push({ at: s.now, commands: each(s.totals, before.totals, seconds), kinds: watched > 0 ? each(s.acquired, before.acquired, watched) : null });
   if (moments.length > 450) moments.shift();
   before = s;
 }
