@@ -166,15 +166,22 @@ func (at *place) standing(ctx context.Context) (*standing, error) {
 	return s, nil
 }
 
-// lost sets what is known of a record that this server may have lost: by a certificate, or by the keys that are reserved for it.
+// lost sets what is known of a record that this server may have lost: its keys by what is reserved for it, as stage set may have changed them since the
+// certificate, and the rest by that.
 func (s *standing) lost(reserved []string, c verify.Certificate) {
-	switch n := c.Evidence.Namespace; {
-	case s.certificate == "" || s.deleted > 0:
-		if s.reserved {
-			s.known = &stages.Record{Patterns: reserved}
+	known := stages.Record{Patterns: reserved}
+	if s.certificate != "" && s.deleted == 0 {
+		if c.Evidence.OnlyMembers { // what a handover moves between stands in no file
+			return
 		}
-	case !c.Evidence.OnlyMembers: // else what a handover moves between stands in no file
-		s.known = &stages.Record{Patterns: n.Patterns, Longest: time.Duration(n.Longest * float64(time.Second)), Stage: stages.Bridge}
+		n := c.Evidence.Namespace
+		known.Longest, known.Stage = time.Duration(n.Longest*float64(time.Second)), stages.Bridge
+		if !s.reserved {
+			known.Patterns = n.Patterns
+		}
+	}
+	if len(known.Patterns) > 0 {
+		s.known = &known
 	}
 }
 
