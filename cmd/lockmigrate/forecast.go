@@ -177,7 +177,7 @@ func forecastReport(f *forecast.Forecast, path string, match []string) *report {
 	r.add(part{Head: "not known", Lines: f.NotKnown})
 	next := part{Head: "what to do next", page: true}
 	if first.Count.High > 0 {
-		next.Lines = append(next.Lines, "See one double hold step by step.", fmt.Sprintf("lockmigrate forecast %s --scenario legacy > fleet.txt; lockmigrate simulate --scenario fleet.txt --as story", path))
+		next.Lines = append(next.Lines, "See one double hold step by step.", fmt.Sprintf("lockmigrate forecast %s --scenario legacy > fleet.txt; lockmigrate simulate --scenario fleet.txt --as story", shellWord(path)))
 	}
 	next.Lines = append(next.Lines, "See where the migration stands, and its next step.", nextOf(match),
 		"Watch at the busy hours too. The longer it is watched, the narrower the interval.", "lockmigrate observe --for 10m"+matchFlags(match)+" --profile fleet.json")

@@ -277,7 +277,7 @@ func (r *rehearsal) report(env *environment) *report {
 	out.add(part{Lines: notes})
 	out.add(part{Head: "how one gets there; turns beside those of the first act", Table: steps, page: true})
 	out.add(part{Head: "not rehearsed", Lines: r.NotDone})
-	out.add(part{Head: "what to do next", Lines: []string{"See where the migration stands, and its next step.", "lockmigrate next --profile " + r.Profile}, page: true})
+	out.add(part{Head: "what to do next", Lines: []string{"See where the migration stands, and its next step.", "lockmigrate next --profile " + shellWord(r.Profile)}, page: true})
 	return out
 }
 
