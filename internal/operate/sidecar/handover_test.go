@@ -14,6 +14,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar"
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -124,6 +125,31 @@ func TestHandoverLeavesNoText(t *testing.T) {
 	says(t, two, "OK", "MSET", "lock:b", "5", "data", "5")
 	says(t, two, "1", "DEL", "lock:b")
 	h.move(stages.Both, stages.Old) // data is no lock, for which the stages would wait
+}
+
+// TestHandoverClears: a command that writes leaves nothing of any of its keys where a stage's commands do not go, except what is another's.
+func TestHandoverClears(t *testing.T) {
+	h := newHouses(t)
+	one, two := h.client(h.sidecar("one", true)), h.client(h.sidecar("two", false))
+	h.move(stages.Both)
+	keys := []string{"lock:a", "lock:b", "lock:c", "lock:d", "lock:e"}
+	for _, k := range keys {
+		says(t, one, "1", "SETNX", k, ends(time.Minute))
+		says(t, two, "0", "SETNX", k, ends(time.Minute))
+	}
+	h.move(stages.New)
+	says(t, two, "0", "DEL", "lock:a")
+	require.Equal(t, "old new", h.where("lock:a"), "it is another's")
+	for _, k := range keys[:3] {
+		h.new.Do("DEL", k, protocol.GuardKey(k), protocol.SidecarKey(k), protocol.QueueKey(k)) // as the end of its lease does
+	}
+	says(t, one, "0", "DEL", "lock:a")
+	require.Equal(t, "nowhere", h.where("lock:a"), "nothing is given back, and what was left is")
+	says(t, one, "0", "DEL", "lock:b", "lock:c")
+	require.Equal(t, []string{"nowhere", "nowhere"}, []string{h.where("lock:b"), h.where("lock:c")})
+	h.move(stages.Both, stages.Old)
+	says(t, one, "2", "DEL", "lock:d", "lock:e")
+	require.Equal(t, []string{"nowhere", "nowhere"}, []string{h.where("lock:d"), h.where("lock:e")})
 }
 
 // TestHandoverTextWithoutATime: where Old did not answer the DEL of such a lock at stage new, its text counts again at stage both: the stages wait for it, and a DEL frees
