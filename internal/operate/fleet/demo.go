@@ -104,6 +104,7 @@ func Demo(ctx context.Context, o Options) error {
 	if err != nil {
 		return err
 	}
+	defer p.close()
 	p.story, p.spoken.namespace, p.spoken.server = true, p.Record.Namespace, o.Other.String()
 	p.death.successor = make(chan struct{}, 1)
 	p.Clients[0].Dies = func() bool {

@@ -143,6 +143,7 @@ func Rehearse(ctx context.Context, o Options) (err error) {
 	if err != nil {
 		return err
 	}
+	defer p.close()
 	p.spoken.namespace, p.spoken.server, p.spoken.more = "NAME", "NEW", " --wait"
 	for _, end := range []*endpoint.Endpoint{o.End, o.Other} {
 		if end == nil {
@@ -160,7 +161,6 @@ func Rehearse(ctx context.Context, o Options) (err error) {
 
 // run plays acts.
 func (p *player) run(ctx context.Context, acts []act) (err error) {
-	defer p.close()
 	if err := p.store.Init(ctx, p.Record); err != nil {
 		cleaned := p.clean(ctx)
 		if errors.Is(err, stages.ErrUnsure) { // else nothing was written
