@@ -248,7 +248,13 @@ func (s *Sidecar) each(pool lockmigrate.Pool, keys []string, commands ...string)
 	if err != nil {
 		return nil
 	}
-	defer s.old.done(conn)
+	defer func() {
+		if pool == lockmigrate.Pool(s.old) {
+			s.old.done(conn)
+		} else {
+			_ = conn.Close()
+		}
+	}()
 	for _, key := range keys {
 		for _, command := range commands {
 			_ = conn.Send(command, key)
