@@ -4,12 +4,14 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
+	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
@@ -89,6 +91,71 @@ func (h *houses) gone(key string) {
 	redistest.Await(h.t, "the end of "+key, 5*time.Second, func() bool { return h.where(key) == "nowhere" })
 }
 
+// TestHandoverCommands: at each stage the lock stands where it should, whichever server has the service's other keys, and the commands answer as one lock
+// would.
+func TestHandoverCommands(t *testing.T) {
+	h := newHouses(t)
+	one, two := h.client(h.sidecar("one", true)), h.client(h.sidecar("two", false))
+	for i, stage := range []stages.Stage{stages.Old, stages.Both, stages.New, stages.Both, stages.Old, stages.Both, stages.New} {
+		t.Run(stage.String(), func(t *testing.T) {
+			h.t = t
+			if i > 0 {
+				h.move(stage)
+			}
+			where := map[stages.Stage]string{stages.Old: "old", stages.Both: "old new", stages.New: "new"}[stage]
+			k := "lock:a"
+			for i, conn := range []redis.Conn{one, two} {
+				other := []redis.Conn{two, one}[i]
+				text := ends(30 * time.Second)
+				says(t, conn, "nil", "GET", k)
+				says(t, conn, "1", "SETNX", k, text)
+				require.Equal(t, where, h.where(k))
+				says(t, conn, text, "GET", k)
+				says(t, other, "0", "SETNX", k, text)
+				if stage == stages.Old {
+					says(t, conn, "1", "EXPIRE", k, "20")
+				} else {
+					says(t, other, "0", "DEL", k)
+					says(t, other, "0", "EXPIRE", k, "20")
+					says(t, conn, "1", "EXPIRE", k, "20")
+					says(t, other, "far", "GETSET", k, ends(20*time.Second))
+				}
+				says(t, conn, "1", "EXISTS", k)
+				says(t, conn, "1", "DEL", k)
+				h.gone(k) // at stage new it is kept for the other for a moment
+				says(t, conn, "OK", "SET", k, "x", "NX", "PX", "20000")
+				require.Equal(t, where, h.where(k))
+				says(t, other, "nil", "SET", k, "y", "NX", "PX", "20000")
+				if stage == stages.Both { // its TTL is the service's own: nobody renews it
+					records, err := redis.Strings(h.new.Do("HVALS", protocol.SidecarKey(k)), nil)
+					require.NoError(t, err)
+					assert.True(t, slices.ContainsFunc(records, func(r string) bool { return strings.HasSuffix(r, " 1 x") }), records)
+				}
+				says(t, conn, "0", "EVAL", freeScript, "1", k, "y")
+				says(t, conn, "1", "EVAL", freeScript, "1", k, "x")
+				h.gone(k)
+				says(t, conn, "OK", "SET", "data", stage.String())
+			}
+			// A text that is over is taken over once.
+			past := ends(30 * time.Millisecond)
+			says(t, one, "1", "SETNX", k, past)
+			time.Sleep(40 * time.Millisecond)
+			if stage != stages.New {
+				says(t, two, past, "GET", k)
+				mine := ends(30 * time.Second)
+				says(t, two, past, "GETSET", k, mine)
+				require.Equal(t, where, h.where(k))
+				says(t, two, mine, "GET", k)
+				says(t, one, map[bool]string{true: mine, false: "far"}[stage == stages.Old], "GETSET", k, ends(30*time.Second))
+			}
+			says(t, two, map[bool]string{true: "0", false: "1"}[stage == stages.New], "DEL", k)
+			h.gone(k)
+		})
+	}
+	assert.Equal(t, "new", h.old.Value("data"))
+	assert.Equal(t, "new", h.new.Value("data"))
+}
+
 // TestHandoverLeavesNoText: what a GETSET at stage both leaves on Old keeps nobody out when the stage is both again.
 func TestHandoverLeavesNoText(t *testing.T) {
 	h := newHouses(t)
@@ -127,16 +194,22 @@ func TestHandoverLeavesNoText(t *testing.T) {
 	h.move(stages.Both, stages.Old) // data is no lock, for which the stages would wait
 }
 
-// TestHandoverClears: a command that writes leaves nothing of any of its keys where a stage's commands do not go, except what is another's.
+// TestHandoverClears: a command that writes leaves nothing of any of its keys where a stage's commands do not go, except what is
+// another's, and an EXPIRE reaches a lock that was taken at stage old.
 func TestHandoverClears(t *testing.T) {
 	h := newHouses(t)
 	one, two := h.client(h.sidecar("one", true)), h.client(h.sidecar("two", false))
+	says(t, one, "1", "SETNX", "lock:old", ends(time.Minute))
 	h.move(stages.Both)
+	redistest.Await(t, "a look", 5*time.Second, func() bool { n, _ := redis.Int(one.Do("EXPIRE", "lock:old", "20")); return n == 1 })
+	says(t, one, "1", "DEL", "lock:old")
 	keys := []string{"lock:a", "lock:b", "lock:c", "lock:d", "lock:e"}
 	for _, k := range keys {
 		says(t, one, "1", "SETNX", k, ends(time.Minute))
 		says(t, two, "0", "SETNX", k, ends(time.Minute))
 	}
+	says(t, two, "0", "EXPIRE", "lock:a", "20")
+	require.Equal(t, int64(-1), h.old.Do("TTL", "lock:a"), "it is another's")
 	h.move(stages.New)
 	says(t, two, "0", "DEL", "lock:a")
 	require.Equal(t, "old new", h.where("lock:a"), "it is another's")
