@@ -288,6 +288,30 @@ func TestNoLockCommandComesThrough(t *testing.T) {
 	assert.NotEmpty(t, server.Do("KEYS", "*"), "nothing came through at all")
 }
 
+// TestVerdicts: what goes in the place of a request has its reply, in a transaction too.
+func TestVerdicts(t *testing.T) {
+	server := redistest.Real(t)
+	_, addr := start(t, server.Addr, locks{func(c *Client, args [][]byte, out []byte) (Verdict, []byte) {
+		switch string(args[0]) {
+		case "GET":
+			return Replace, wire.Append(out, "ECHO", fmt.Sprintf("%d", c.ID))
+		case "DEL":
+			return Refuse, append(out, "ERR several keys"...)
+		default:
+			return Pass, out
+		}
+	}})
+	var text []byte
+	for _, words := range [][]string{
+		{"SETNX", "lock.a", "1"}, {"GET", "lock.a"}, {"GET", "a"}, {"MULTI"}, {"GET", "lock.a"}, {"DEL", "x", "lock.a"}, {"EXEC"},
+		{"DEL", "lock.a"}, {"DEL", "x"}, {"GET", "lock.a", "more"}, {"ECHO", "done"},
+	} {
+		text = wire.Append(text, words...)
+	}
+	assert.Equal(t, ":1\r\n$1\r\n1\r\n$-1\r\n+OK\r\n+QUEUED\r\n+QUEUED\r\n*2\r\n$1\r\n1\r\n-ERR several keys\r\n-ERR several keys\r\n:0\r\n$1\r\n1\r\n$4\r\ndone\r\n",
+		talk(t, addr, text, nil))
+}
+
 // TestHold holds the answer to a request until its wake-up, the end of its patience, or more from the client.
 func TestHold(t *testing.T) {
 	server := redistest.Real(t)
