@@ -9,8 +9,11 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"testing"
 	"time"
 	"unsafe"
+
+	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
 // bareClient is the least that any client can do who is to have a key when an unmodified old client deletes
@@ -20,24 +23,16 @@ type bareClient struct {
 	ask, heard bareConn
 }
 
-func openBare(addr string) (client, error) {
-	ask, err := dialBare(addr)
-	if err != nil {
-		return nil, err
+func openBare(t testing.TB, addr string) client {
+	c := &bareClient{dialBare(t, addr), dialBare(t, addr)}
+	id := strings.Trim(string(c.heard.do("CLIENT", "ID")), ":\r\n")
+	if subscribed := c.heard.do("SUBSCRIBE", "__redis__:invalidate"); len(subscribed) == 0 {
+		t.Fatal("bare: SUBSCRIBE stays without an answer")
 	}
-	heard, err := dialBare(addr)
-	if err != nil {
-		return nil, err
+	if on := c.ask.do("CLIENT", "TRACKING", "ON", "REDIRECT", id, "NOLOOP"); !bytes.HasPrefix(on, []byte("+")) {
+		t.Fatalf("bare: CLIENT TRACKING: %q", on)
 	}
-	c := &bareClient{ask, heard}
-	id := strings.Trim(string(heard.do("CLIENT", "ID")), ":\r\n")
-	if subscribed := heard.do("SUBSCRIBE", "__redis__:invalidate"); len(subscribed) == 0 {
-		return nil, fmt.Errorf("bare: SUBSCRIBE stays without an answer")
-	}
-	if on := ask.do("CLIENT", "TRACKING", "ON", "REDIRECT", id, "NOLOOP"); !bytes.HasPrefix(on, []byte("+")) {
-		return nil, fmt.Errorf("bare: CLIENT TRACKING: %q", on)
-	}
-	return clientOf(c.acquire, c.close), nil
+	return clientOf(t, c.acquire, c.close)
 }
 
 func (c *bareClient) close() error {
@@ -45,7 +40,7 @@ func (c *bareClient) close() error {
 }
 
 func (c *bareClient) acquire(ctx context.Context, key string) (release, error) {
-	take := respOf("SET", key, token, "NX", "PX", strconv.FormatInt(ttl.Milliseconds(), 10))
+	take := wire.Append(nil, "SET", key, token, "NX", "PX", strconv.FormatInt(ttl.Milliseconds(), 10))
 	end, bounded := ctx.Deadline()
 	for !bounded || time.Now().Before(end) { // the timer of ctx cannot fire while we sleep in a read
 		if bytes.HasPrefix(c.ask.send(take), []byte("+OK")) {
@@ -69,30 +64,19 @@ type bareConn struct {
 	buf []byte
 }
 
-func dialBare(addr string) (bareConn, error) {
-	_, digits, err := net.SplitHostPort(addr)
-	if err != nil {
-		return bareConn{}, err
-	}
-	port, err := strconv.Atoi(digits)
-	if err != nil {
-		return bareConn{}, err
-	}
+func dialBare(t testing.TB, addr string) bareConn {
+	to, err := net.ResolveTCPAddr("tcp4", addr)
+	check(t, err)
 	fd, err := syscall.Socket(syscall.AF_INET, syscall.SOCK_STREAM|syscall.SOCK_CLOEXEC, 0)
-	if err == nil {
-		err = syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1)
-	}
-	if err == nil { // so that the end of the measurement is seen
-		patience := syscall.NsecToTimeval(int64(100 * time.Millisecond))
-		err = syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &patience)
-	}
-	if err == nil {
-		err = syscall.Connect(fd, &syscall.SockaddrInet4{Port: port, Addr: [4]byte{127, 0, 0, 1}})
-	}
-	return bareConn{fd, make([]byte, 4096)}, err
+	check(t, err)
+	check(t, syscall.SetsockoptInt(fd, syscall.IPPROTO_TCP, syscall.TCP_NODELAY, 1))
+	patience := syscall.NsecToTimeval(int64(100 * time.Millisecond)) // so that the end of the measurement is seen
+	check(t, syscall.SetsockoptTimeval(fd, syscall.SOL_SOCKET, syscall.SO_RCVTIMEO, &patience))
+	check(t, syscall.Connect(fd, &syscall.SockaddrInet4{Port: to.Port, Addr: to.AddrPort().Addr().As4()}))
+	return bareConn{fd, make([]byte, 4096)}
 }
 
-func (c bareConn) do(words ...string) []byte { return c.send(respOf(words...)) }
+func (c bareConn) do(words ...string) []byte { return c.send(wire.Append(nil, words...)) }
 
 // send writes a command and waits for its answer; nothing comes back for one that stays away for ten seconds.
 func (c bareConn) send(command []byte) (answer []byte) {
@@ -115,13 +99,4 @@ func (c bareConn) read() []byte {
 			return nil
 		}
 	}
-}
-
-func respOf(words ...string) []byte {
-	var b bytes.Buffer
-	fmt.Fprintf(&b, "*%d\r\n", len(words))
-	for _, w := range words {
-		fmt.Fprintf(&b, "$%d\r\n%s\r\n", len(w), w)
-	}
-	return b.Bytes()
 }

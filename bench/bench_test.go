@@ -37,13 +37,6 @@ func server(t testing.TB) (addr string, admin redis.Conn) {
 	return addr, admin
 }
 
-func check(t testing.TB, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
-	}
-}
-
 // each runs a benchmark for each contestant that fits, as lock=NAME, which benchstat makes a column of.
 func each(b *testing.B, fits func(c contestant) bool, run func(t *trial)) {
 	for _, c := range contestants {
@@ -80,9 +73,7 @@ type trial struct {
 
 // client opens one more client, with connections as a process of its own would have.
 func (t *trial) client() client {
-	c, err := t.open(t.addr)
-	check(t, err)
-	t.Cleanup(c.Close)
+	c := t.open(t, t.addr)
 	if t.list && !t.brought {
 		t.brought = true
 		_, err := t.admin.Do("LPUSH", t.key, "token")
@@ -255,12 +246,10 @@ func BenchmarkHandoff(b *testing.B) {
 }
 
 // openOld is an unmodified client of the old scheme.
-func openOld(addr string) (client, error) {
+func openOld(t testing.TB, addr string) client {
 	conn, err := redis.Dial("tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	return clientOf(func(ctx context.Context, key string) (release, error) {
+	check(t, err)
+	return clientOf(t, func(ctx context.Context, key string) (release, error) {
 		for ctx.Err() == nil {
 			n, err := redis.Int(conn.Do("SETNX", key, time.Now().Add(time.Minute).UnixMilli()))
 			if n == 1 || err != nil {
@@ -269,16 +258,13 @@ func openOld(addr string) (client, error) {
 			time.Sleep(500 * time.Microsecond)
 		}
 		return nil, ctx.Err()
-	}, conn.Close), nil
+	}, conn.Close)
 }
 
 // BenchmarkOldDel is the same from an old client, which sends DEL. No other library hears that; lock=bare is the floor.
 func BenchmarkOldDel(b *testing.B) {
 	each(b, func(c contestant) bool { return c.old }, func(t *trial) {
-		old, err := openOld(t.addr)
-		check(t, err)
-		defer old.Close()
-		t.pass(old, t.client(), func(who int) bool { return who == 1 })
+		t.pass(openOld(t, t.addr), t.client(), func(who int) bool { return who == 1 })
 	})
 }
 
@@ -376,13 +362,7 @@ func TestContestantsAreLocks(t *testing.T) {
 		}
 		t.Run(c.name, func(t *testing.T) {
 			addr, admin := server(t)
-			var two [2]client
-			for i := range two {
-				one, err := c.open(addr)
-				check(t, err)
-				defer one.Close()
-				two[i] = one
-			}
+			two := [2]client{c.open(t, addr), c.open(t, addr)}
 			if c.list {
 				_, err := admin.Do("LPUSH", "check", "token")
 				check(t, err)

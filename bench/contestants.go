@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strconv"
+	"testing"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -23,30 +24,29 @@ type client interface {
 	Acquire(ctx context.Context, key string) (release func() error, err error)
 	// Pair takes a lock that is free and gives it back, without anything of the harness in between.
 	Pair(ctx context.Context, key string) error
-	Close()
 }
 
 // contestant is a kind of lock.
 type contestant struct {
 	name   string
 	about  string
-	open   func(addr string) (client, error)
-	shares bool // has one connection for all goroutines
-	solo   bool // makes sense without contention
-	waits  bool // makes sense with it
-	held   bool // renews what it holds, from few connections
-	old    bool // hears the DEL of an old client, or is what that is compared with
-	list   bool // passes a token in a list around: its key begins with one
-	aside  bool // only where it is asked for by name
+	open   func(t testing.TB, addr string) client // ends with the test
+	shares bool                                   // has one connection for all goroutines
+	solo   bool                                   // makes sense without contention
+	waits  bool                                   // makes sense with it
+	held   bool                                   // renews what it holds, from few connections
+	old    bool                                   // hears the DEL of an old client, or is what that is compared with
+	list   bool                                   // passes a token in a list around: its key begins with one
+	aside  bool                                   // only where it is asked for by name
 }
 
 // ttl is that of every lock that has one and where the library lets us say so.
 const ttl = 30 * time.Second
 
 var contestants = []contestant{
-	{name: "raw", solo: true, open: openRaw,
+	{name: "raw", solo: true, open: rawOver(poolFor),
 		about: "redigo's pool, SET NX PX and EVALSHA compare-and-delete; no renewal, no waiting"},
-	{name: "raw-quiet", solo: true, open: openRawQuiet,
+	{name: "raw-quiet", solo: true, open: rawOver(quietPool),
 		about: "the same with connections of rawconn.DialContext"},
 	{name: "raw-mux", solo: true, open: openMux,
 		about: "the same two commands over redigo's own connections and this project's shared connection (internal/client/driver)"},
@@ -54,13 +54,13 @@ var contestants = []contestant{
 		about: "a token in a list, BLPOP and LPUSH; no lease: the ideal for waiting"},
 	{name: "bare", old: true, open: openBare,
 		about: "no lock: two blocking sockets, one to hear of the DEL and one to send SET NX PX; the least that any client can do"},
-	{name: "modern", shares: true, solo: true, waits: true, held: true, old: true, open: openModern,
+	{name: "modern", shares: true, solo: true, waits: true, held: true, old: true, open: ofModern(quietPool, modern.Options{}),
 		about: "package modern as it comes, over rawconn.DialContext as the README has it: renewal on, the fair queue on"},
-	{name: "modern-plain", shares: true, solo: true, waits: true, old: true, open: openPlain,
+	{name: "modern-plain", shares: true, solo: true, waits: true, old: true, open: ofModern(poolFor, modern.Options{}),
 		about: "the same over redigo's own connections"},
-	{name: "modern-unfair", aside: true, waits: true, old: true, open: openUnfair,
+	{name: "modern-unfair", aside: true, waits: true, old: true, open: ofModern(quietPool, modern.Options{Unfair: true}),
 		about: "package modern with Options.Unfair: waiters are woken and compete"},
-	{name: "compat", shares: true, solo: true, waits: true, old: true, open: openCompat,
+	{name: "compat", shares: true, solo: true, waits: true, old: true, open: of(quietPool, newCompat),
 		about: "package compat, the bridge: a lock that old and new clients respect; renewal on; over rawconn.DialContext"},
 	{name: "handover-old", aside: true, solo: true, waits: true, open: openHandover(lockmigrate.StageOld),
 		about: "package handover from compat to modern, at stage old: beside compat"},
@@ -68,7 +68,7 @@ var contestants = []contestant{
 		about: "the same at stage both: beside the sum of compat and modern"},
 	{name: "handover-new", aside: true, solo: true, waits: true, open: openHandover(lockmigrate.StageNew),
 		about: "the same at stage new: beside modern"},
-	{name: "legacy", solo: true, waits: true, open: openLegacy,
+	{name: "legacy", solo: true, waits: true, open: of(poolFor, newLegacy),
 		about: "package legacy, dialect jedis-ms, poll 100 ms as in the old clients"},
 	{name: "redsync-5ms", solo: true, waits: true, open: openRedsync(5 * time.Millisecond),
 		about: "redsync over redigo, retry every 5 ms; no renewal"},
@@ -119,20 +119,19 @@ func (l rawLock) Release(context.Context) error {
 	return err
 }
 
-func openRaw(addr string) (client, error) { return rawOver(poolFor(addr)), nil }
-
-func openRawQuiet(addr string) (client, error) { return rawOver(quietPool(addr)), nil }
-
-func rawOver(pool *redis.Pool) client {
-	return clientOf(func(_ context.Context, key string) (rawLock, error) {
-		conn := pool.Get()
-		defer conn.Close()
-		reply, err := conn.Do("SET", key, token, "NX", "PX", ttl.Milliseconds())
-		if err == nil && reply == nil {
-			err = errHeld
-		}
-		return rawLock{pool, key}, err
-	}, pool.Close)
+func rawOver(poolOf func(addr string) *redis.Pool) func(testing.TB, string) client {
+	return func(t testing.TB, addr string) client {
+		pool := poolOf(addr)
+		return clientOf(t, func(_ context.Context, key string) (rawLock, error) {
+			conn := pool.Get()
+			defer conn.Close()
+			reply, err := conn.Do("SET", key, token, "NX", "PX", ttl.Milliseconds())
+			if err == nil && reply == nil {
+				err = errHeld
+			}
+			return rawLock{pool, key}, err
+		}, pool.Close)
+	}
 }
 
 type muxLock struct {
@@ -145,16 +144,16 @@ func (l muxLock) Release(ctx context.Context) error {
 	return err
 }
 
-func openMux(addr string) (client, error) {
+func openMux(t testing.TB, addr string) client {
 	now := func() protocol.Instant { return protocol.InstantOf(time.Now()) }
 	line := driver.NewShared(driver.SharedOptions{Dial: dialer(addr), Now: now})
-	return clientOf(func(ctx context.Context, key string) (muxLock, error) {
+	return clientOf(t, func(ctx context.Context, key string) (muxLock, error) {
 		reply, err := line.Do(ctx, protocol.Command{Op: protocol.SetToken, Key: key, Value: token, TTL: ttl})
 		if err == nil && reply.Kind == protocol.Nil {
 			err = errHeld
 		}
 		return muxLock{line, key}, err
-	}, func() error { line.Close(); line.Wait(); return nil }), nil
+	}, func() error { line.Close(); line.Wait(); return nil })
 }
 
 // release is how a lock that is no library's is given back.
@@ -163,9 +162,9 @@ type release func() error
 func (r release) Release(context.Context) error { return r() }
 
 // openBlpop passes a token around. The list must have been given its token once.
-func openBlpop(addr string) (client, error) {
+func openBlpop(t testing.TB, addr string) client {
 	pool := poolFor(addr)
-	return clientOf(func(ctx context.Context, key string) (release, error) {
+	return clientOf(t, func(ctx context.Context, key string) (release, error) {
 		conn := pool.Get()
 		defer conn.Close()
 		patience := time.Hour
@@ -183,76 +182,67 @@ func openBlpop(addr string) (client, error) {
 			_, err := conn.Do("LPUSH", key, "token")
 			return err
 		}, err
-	}, pool.Close), nil
+	}, pool.Close)
 }
 
-// lockClient is a library whose locks have a Release.
-type lockClient[L interface{ Release(context.Context) error }] struct {
-	acquire func(ctx context.Context, key string) (L, error)
-	ends    []func() error
+// releaser is a lock of a library.
+type releaser interface{ Release(context.Context) error }
+
+// lockClient is the way in which a library acquires.
+type lockClient[L releaser] func(ctx context.Context, key string) (L, error)
+
+// clientOf makes a client of it, and ends what it is made of with the test.
+func clientOf[L releaser](t testing.TB, acquire lockClient[L], ends ...func() error) client {
+	t.Cleanup(func() {
+		for _, end := range ends {
+			_ = end()
+		}
+	})
+	return acquire
 }
 
-// clientOf makes a client of the way in which a library acquires, and of what ends it.
-func clientOf[L interface{ Release(context.Context) error }](acquire func(context.Context, string) (L, error), ends ...func() error) client {
-	return &lockClient[L]{acquire, ends}
-}
-
-func (c *lockClient[L]) Pair(ctx context.Context, key string) error {
-	lock, err := c.acquire(ctx, key)
+func (acquire lockClient[L]) Pair(ctx context.Context, key string) error {
+	lock, err := acquire(ctx, key)
 	if err != nil {
 		return err
 	}
 	return lock.Release(ctx)
 }
 
-func (c *lockClient[L]) Acquire(ctx context.Context, key string) (func() error, error) {
-	lock, err := c.acquire(ctx, key)
+func (acquire lockClient[L]) Acquire(ctx context.Context, key string) (func() error, error) {
+	lock, err := acquire(ctx, key)
 	if err != nil {
 		return nil, err
 	}
 	return func() error { return lock.Release(context.WithoutCancel(ctx)) }, nil
 }
 
-func (c *lockClient[L]) Close() {
-	for _, end := range c.ends {
-		_ = end()
+// of is a Locker of this module over a pool of its own.
+func of[L lockmigrate.Locker](poolOf func(addr string) *redis.Pool, open func(pool lockmigrate.Pool) (L, error)) func(testing.TB, string) client {
+	return func(t testing.TB, addr string) client {
+		pool := poolOf(addr)
+		locker, err := open(pool)
+		check(t, err)
+		return clientOf(t, locker.Acquire, locker.Close, pool.Close)
 	}
 }
 
-func openLegacy(addr string) (client, error) {
-	pool := poolFor(addr)
-	locker, err := legacy.New(pool, legacy.Options{Lease: time.Minute})
+func ofModern(poolOf func(addr string) *redis.Pool, o modern.Options) func(testing.TB, string) client {
+	o.TTL = ttl
+	return of(poolOf, func(pool lockmigrate.Pool) (lockmigrate.Locker, error) { return modern.New(pool, o) })
+}
+
+func newLegacy(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
+	return legacy.New(pool, legacy.Options{Lease: time.Minute})
+}
+
+func newCompat(pool lockmigrate.Pool) (compat.Locker, error) {
+	return compat.New(pool, compat.Options{TTL: ttl, Lease: time.Minute, ShortestLease: time.Minute})
+}
+
+func check(t testing.TB, err error) {
+	t.Helper()
 	if err != nil {
-		return nil, err
+		t.Fatal(err)
 	}
-	return clientOf(locker.Acquire, locker.Close, pool.Close), nil
-}
-
-func openModern(addr string) (client, error) {
-	return openModernWith(quietPool(addr), modern.Options{TTL: ttl})
-}
-
-func openPlain(addr string) (client, error) {
-	return openModernWith(poolFor(addr), modern.Options{TTL: ttl})
-}
-
-func openUnfair(addr string) (client, error) {
-	return openModernWith(quietPool(addr), modern.Options{TTL: ttl, Unfair: true})
-}
-
-func openModernWith(pool *redis.Pool, opts modern.Options) (client, error) {
-	locker, err := modern.New(pool, opts)
-	if err != nil {
-		return nil, err
-	}
-	return clientOf(locker.Acquire, locker.Close, pool.Close), nil
-}
-
-func openCompat(addr string) (client, error) {
-	pool := quietPool(addr)
-	locker, err := compat.New(pool, compat.Options{TTL: ttl, Lease: time.Minute, ShortestLease: time.Minute})
-	if err != nil {
-		return nil, err
-	}
-	return clientOf(locker.Acquire, locker.Close, pool.Close), nil
 }

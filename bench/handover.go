@@ -4,38 +4,31 @@ import (
 	"context"
 	"errors"
 	"os"
+	"testing"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
-	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/handover"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/modern"
 )
 
 // openHandover is package handover at a stage, from the bridge of package compat to package modern, over one server: what it costs beside its halves.
-func openHandover(stage lockmigrate.Stage) func(addr string) (client, error) {
-	return func(addr string) (client, error) {
+func openHandover(stage lockmigrate.Stage) func(t testing.TB, addr string) client {
+	return func(t testing.TB, addr string) client {
 		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
 		defer cancel()
 		store := &stages.Store{Pool: poolFor(addr), Namespace: "bench-" + stage.String(), ReplyTimeout: 5 * time.Second}
-		if err := at(ctx, store, stage); err != nil {
-			return nil, err
-		}
+		check(t, at(ctx, store, stage))
 		a, b, c := quietPool(addr), quietPool(addr), poolFor(addr)
-		old, err := compat.New(a, compat.Options{TTL: ttl, Lease: time.Minute, ShortestLease: time.Minute})
-		if err != nil {
-			return nil, err
-		}
+		old, err := newCompat(a)
+		check(t, err)
 		new, err := modern.New(b, modern.Options{TTL: ttl})
-		if err != nil {
-			return nil, err
-		}
+		check(t, err)
 		locker, err := handover.New(c, handover.Options{Namespace: store.Namespace, Old: old, New: new, NewKey: func(key string) string { return key + "-new" }})
-		if err != nil {
-			return nil, err
-		}
-		return clientOf(locker.Acquire, locker.Close, old.Close, new.Close, a.Close, b.Close, c.Close), locker.Ready(ctx)
+		check(t, err)
+		check(t, locker.Ready(ctx))
+		return clientOf(t, locker.Acquire, locker.Close, old.Close, new.Close, a.Close, b.Close, c.Close)
 	}
 }
 

@@ -57,7 +57,7 @@ var peers = []peer{
 	{"modern", func(t *testing.T, addr string, ttl time.Duration) locks {
 		pool := poolFor(addr)
 		locker, err := modern.New(pool, modern.Options{TTL: ttl, MaxHold: 4 * ttl})
-		must(t, err)
+		check(t, err)
 		t.Cleanup(func() { locker.Close(); _ = pool.Close() })
 		return locksOf(locker.TryAcquire, locker.Acquire, func(lock lockmigrate.Lock) held { return held{lock.Release, lock.Renew, lock.Context().Done()} })
 	}},
@@ -78,7 +78,7 @@ var peers = []peer{
 	}},
 	{"rueidislock", func(t *testing.T, addr string, ttl time.Duration) locks {
 		locker, err := rueidislockOver(addr, ttl, true)
-		must(t, err)
+		check(t, err)
 		t.Cleanup(locker.Close)
 		return locksOf(detached(locker.TryWithContext), detached(locker.WithContext), func(lock rueidisLock) held { return held{lock.Release, nil, lock.inside.Done()} })
 	}},
@@ -164,7 +164,7 @@ var peerFaults = []struct {
 		s := redistest.Real(t)
 		l := p.open(t, s.Addr, 10*time.Second)
 		warm := take(t, p, l, "another")
-		must(t, warm.release(t.Context()))
+		check(t, warm.release(t.Context()))
 		s.Do("CLIENT", "PAUSE", 3000)
 		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
 		defer cancel()
@@ -198,7 +198,7 @@ var peerFaults = []struct {
 		link := redistest.NewLink(t, s.Addr)
 		l := p.open(t, link.Addr, 20*time.Second)
 		warm := take(t, p, l, "another")
-		must(t, warm.release(t.Context()))
+		check(t, warm.release(t.Context()))
 		link.HalfOpen()
 		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
 		defer cancel()
@@ -290,9 +290,9 @@ var peerFaults = []struct {
 		s := redistest.Real(t)
 		l := p.open(t, s.Addr, 10*time.Second)
 		h, err := l.acquire(t.Context(), faultKey)
-		must(t, err)
+		check(t, err)
 		key := keyOf(t, s)
-		must(t, h.release(t.Context()))
+		check(t, h.release(t.Context()))
 		redistest.Await(t, "a free key", 10*time.Second, func() bool { return keyOf(t, s) == "" })
 		s.Do("SET", key, "another's", "PX", 4000)
 		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
@@ -302,10 +302,10 @@ var peerFaults = []struct {
 		go func() { _, err := l.acquire(ctx, faultKey); done <- err }()
 		time.Sleep(500 * time.Millisecond) // it waits
 		conn := s.Conn()
-		must(t, conn.Send("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
-		must(t, conn.Send("CLIENT", "KILL", "TYPE", "pubsub"))
-		must(t, conn.Send("DEL", key))
-		must(t, conn.Flush())
+		check(t, conn.Send("CLIENT", "KILL", "TYPE", "normal", "SKIPME", "yes"))
+		check(t, conn.Send("CLIENT", "KILL", "TYPE", "pubsub"))
+		check(t, conn.Send("DEL", key))
+		check(t, conn.Flush())
 		err = <-done
 		took := time.Since(began)
 		return said(err == nil && took < 6*time.Second, "%s after %.1f s", brief(err), took.Seconds())
@@ -345,13 +345,6 @@ func take(t *testing.T, p peer, l locks, key string) held {
 		if p.name != "rueidislock" || !errors.Is(err, context.DeadlineExceeded) || time.Now().After(end) {
 			t.Fatal(err)
 		}
-	}
-}
-
-func must(t *testing.T, err error) {
-	t.Helper()
-	if err != nil {
-		t.Fatal(err)
 	}
 }
 

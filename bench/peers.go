@@ -2,6 +2,7 @@ package bench
 
 import (
 	"context"
+	"testing"
 	"time"
 
 	"github.com/bsm/redislock"
@@ -35,14 +36,14 @@ func redsyncOver(pool *redis.Pool, options ...redsync.Option) func(context.Conte
 }
 
 // openRedsync retries every so often, or at redsync's own random intervals if that is zero.
-func openRedsync(every time.Duration) func(addr string) (client, error) {
-	return func(addr string) (client, error) {
+func openRedsync(every time.Duration) func(t testing.TB, addr string) client {
+	return func(t testing.TB, addr string) client {
 		pool := poolFor(addr)
 		options := []redsync.Option{redsync.WithExpiry(ttl), redsync.WithTries(1 << 30)}
 		if every > 0 {
 			options = append(options, redsync.WithRetryDelay(every))
 		}
-		return clientOf(redsyncOver(pool, options...), pool.Close), nil
+		return clientOf(t, redsyncOver(pool, options...), pool.Close)
 	}
 }
 
@@ -57,9 +58,9 @@ func redislockOver(rdb *goredis.Client, ttl time.Duration, retries bool) func(co
 	}
 }
 
-func openRedislock(addr string) (client, error) {
+func openRedislock(t testing.TB, addr string) client {
 	rdb := goredis.NewClient(&goredis.Options{Addr: addr, PoolSize: 256})
-	return clientOf(redislockOver(rdb, ttl, true), rdb.Close), nil
+	return clientOf(t, redislockOver(rdb, ttl, true), rdb.Close)
 }
 
 // rueidisLock ends the lock's context, which is rueidislock's release.
@@ -78,12 +79,13 @@ func rueidislockOver(addr string, ttl time.Duration, tuned bool) (rueidislock.Lo
 	return rueidislock.NewLocker(option)
 }
 
-func openRueidislock(tuned bool) func(addr string) (client, error) {
-	return func(addr string) (client, error) {
+func openRueidislock(tuned bool) func(t testing.TB, addr string) client {
+	return func(t testing.TB, addr string) client {
 		locker, err := rueidislockOver(addr, ttl, tuned)
-		return clientOf(func(ctx context.Context, key string) (rueidisLock, error) {
+		check(t, err)
+		return clientOf(t, func(ctx context.Context, key string) (rueidisLock, error) {
 			inside, release, err := locker.WithContext(ctx, key)
 			return rueidisLock{inside, release}, err
-		}, func() error { locker.Close(); return nil }), err
+		}, func() error { locker.Close(); return nil })
 	}
 }
