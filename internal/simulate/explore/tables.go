@@ -235,6 +235,7 @@ func (t *tables) moved(client int, id uint32, what act, reply uint32, tick Ticks
 		return next
 	}
 	t.forked = *t.actors[client].all[id] // a copy: the client forks here
+	t.forked.session.Fork()
 	a, c := &t.forked, &t.model.Clients[client]
 	switch what {
 	case runs:

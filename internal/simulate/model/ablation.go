@@ -22,7 +22,7 @@ func copying(c *call) protocol.Reply {
 
 // acquireBridge asks the bridge's machine, with the member's ablations in place.
 func (s *Session) acquireBridge(now Reading, reply protocol.Reply) protocol.Step {
-	a, at := &s.bridgeAcquire, now.Mono
+	a, at := s.attempt, now.Mono
 	if !a.Holds() { // an attempt begins
 		s.puts = 0
 	}

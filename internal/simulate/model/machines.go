@@ -2,53 +2,49 @@ package model
 
 import (
 	"cmp"
+	"reflect"
 	"strconv"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// This file says which machine does what for which scheme. The machines are values of different types: values are what makes a session copyable.
+// This file says which machine does what for which scheme.
 
-var machines = [...]func(*Session) protocol.Machine{
-	runsLegacyAcquire: func(s *Session) protocol.Machine { return &s.legacyAcquire },
-	runsLegacyRenew:   func(s *Session) protocol.Machine { return &s.legacyRenew },
-	runsLegacyRelease: func(s *Session) protocol.Machine { return &s.legacyRelease },
-	runsBridgeAcquire: func(s *Session) protocol.Machine { return &s.bridgeAcquire },
-	runsBridgeRenew:   func(s *Session) protocol.Machine { return &s.bridgeRenew },
-	runsBridgeRelease: func(s *Session) protocol.Machine { return &s.bridgeRelease },
-	runsModernAcquire: func(s *Session) protocol.Machine { return &s.modernAcquire },
-	runsModernQueue:   func(s *Session) protocol.Machine { return &s.modernQueue },
-	runsModernRenew:   func(s *Session) protocol.Machine { return &s.modernRenew },
-	runsModernRelease: func(s *Session) protocol.Machine { return &s.modernRelease },
-	runsSidecarKeep:   func(s *Session) protocol.Machine { return &s.keeper },
+// Fork gives a session that was copied a machine of its own.
+func (s *Session) Fork() {
+	if s.machine == nil {
+		return
+	}
+	fork := reflect.New(reflect.TypeOf(s.machine).Elem())
+	fork.Elem().Set(reflect.ValueOf(s.machine).Elem())
+	s.machine = fork.Interface().(protocol.Machine)
+	if a, ok := s.machine.(*protocol.BridgeAcquire); ok {
+		s.attempt = a
+	}
 }
-
-func (s *Session) machine() protocol.Machine { return machines[s.running](s) }
 
 func (s *Session) beginAcquire() {
 	switch s.Scheme {
 	case Legacy, GoLegacy, Sidecar:
-		s.running = runsLegacyAcquire
-		s.legacyAcquire = protocol.LegacyAcquire{
+		s.machine = &protocol.LegacyAcquire{
 			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner,
 			Lease: s.Lease, Poll: s.Poll, Patience: s.Patience, Faithful: s.Scheme.faithful(), NotAfter: s.bound,
 		}
 	case Bridge:
-		s.running = runsBridgeAcquire
 		s.Value = s.bridgeValue()
-		s.bridgeAcquire = protocol.BridgeAcquire{
+		a := &protocol.BridgeAcquire{
 			Dialect: s.Dialect, Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL,
 			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, Alone: s.Alone,
 			Poll: s.Poll, Patience: s.Patience, NotAfter: s.bound,
 		}
 		if s.Yield > 0 {
-			s.bridgeAcquire.Yield = protocol.Yield{Key: protocol.YieldKey(s.Key), Gap: s.Yield}
+			a.Yield = protocol.Yield{Key: protocol.YieldKey(s.Key), Gap: s.Yield}
 		}
 		if s.Member.Queue {
-			a := &s.bridgeAcquire
 			a.Queue, a.Channel, a.Claim, a.QueueTTL = s.queueKey(), s.Channel(), s.claim(), cmp.Or(s.QueueTTL, 4*s.Poll+s.Lease)
 		}
+		s.machine, s.attempt = a, a
 	default:
 		s.Value = s.token()
 		s.patience = s.Patience
@@ -59,21 +55,18 @@ func (s *Session) beginAcquire() {
 func (s *Session) beginRenew() {
 	switch s.Scheme {
 	case Sidecar: // the old code renews nothing; its sidecar looks after the lock
-		s.running, s.keeper = runsSidecarKeep, keeper{key: s.Key}
+		s.machine = &keeper{key: s.Key}
 	case Legacy, GoLegacy:
-		s.running = runsLegacyRenew
-		s.legacyRenew = protocol.LegacyRenew{
+		s.machine = &protocol.LegacyRenew{
 			Dialect: s.Dialect, Key: s.Key, Owner: s.Owner, Lease: s.Lease, Value: s.Value, ValueExpiry: s.Expiry,
 			Pending: s.pending, PendingExpiry: s.pendingExpiry,
 		}
 	case Bridge:
-		s.running = runsBridgeRenew
-		s.bridgeRenew = protocol.BridgeRenew{
+		s.machine = &protocol.BridgeRenew{
 			Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL, Value: s.Value, TTL: s.Lease, NotAfter: s.bound,
 		}
 	default:
-		s.running = runsModernRenew
-		s.modernRenew = protocol.ModernRenew{
+		s.machine = &protocol.ModernRenew{
 			Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Redisson: s.Redisson,
 		}
 	}
@@ -82,29 +75,27 @@ func (s *Session) beginRenew() {
 func (s *Session) beginRelease() {
 	switch s.Scheme {
 	case Legacy, GoLegacy, Sidecar:
-		s.running = runsLegacyRelease
-		s.legacyRelease = protocol.LegacyRelease{
+		s.machine = &protocol.LegacyRelease{
 			Dialect: s.Dialect, Key: s.Key, Policy: s.Member.Release,
 			Value: s.Value, Pending: s.pending, Expiry: s.Expiry, Faithful: s.Scheme.faithful(),
 		}
 	case Bridge:
-		s.running = runsBridgeRelease
-		s.bridgeRelease = protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath(),
-			Yield: s.bridgeAcquire.Yield, Taken: s.bridgeAcquire.Won()}
+		r := &protocol.BridgeRelease{Key: s.Key, Guard: s.Guard(), Value: s.Value, Leftover: s.Dialect.Leftover(), Breath: s.Dialect.Breath(),
+			Yield: s.attempt.Yield, Taken: s.attempt.Won()}
 		if s.Member.Queue {
-			r := &s.bridgeRelease
 			r.Queue, r.Hand, r.Fence, r.FenceTTL = s.queueKey(), true, s.fenceKey, fenceTTL
 		}
+		s.machine = r
 	default:
-		s.running = runsModernRelease
-		s.modernRelease = protocol.ModernRelease{Key: s.Key, Token: s.Value, Fence: s.fenceKey, FenceTTL: fenceTTL, Redisson: s.Redisson}
+		r := &protocol.ModernRelease{Key: s.Key, Token: s.Value, Fence: s.fenceKey, FenceTTL: fenceTTL, Redisson: s.Redisson}
 		if s.Member.Queue && !s.Redisson {
-			s.modernRelease.Queue, s.modernRelease.Guard, s.modernRelease.Share = s.queueKey(), s.Guard(), s.Share
+			r.Queue, r.Guard, r.Share = s.queueKey(), s.Guard(), s.Share
 		}
 		if s.entryLeft {
-			s.modernRelease.Entry, s.modernRelease.Held = true, true
-			s.modernRelease.Channel, s.modernRelease.Claim = s.Channel(), s.claim()
+			r.Entry, r.Held = true, true
+			r.Channel, r.Claim = s.Channel(), s.claim()
 		}
+		s.machine = r
 	}
 }
 
@@ -113,7 +104,7 @@ func (s *Session) beginRelease() {
 func (s *Session) takeOver(now Reading) {
 	lasts := s.Lease
 	handed := func() { lasts = s.claim().Truncate(time.Millisecond) }
-	switch m := s.machine().(type) {
+	switch m := s.machine.(type) {
 	case *protocol.LegacyAcquire:
 		s.Value, s.Expiry, s.Deadline = m.Value(), m.Expiry(), s.asked.Add(s.Lease)
 	case *protocol.LegacyRenew: // the new value was computed after that
@@ -146,35 +137,34 @@ func (s *Session) takeOver(now Reading) {
 // tryModern begins one attempt, or the wait in the queue.
 func (s *Session) tryModern() {
 	if s.Member.Queue && !s.Redisson {
-		s.running = runsModernQueue
-		s.modernQueue = protocol.ModernQueue{
+		q := &protocol.ModernQueue{
 			Key: s.Key, Queue: s.queueKey(), Guard: s.Guard(), Token: s.Value, Channel: s.Channel(), TTL: s.Lease, Claim: s.claim(),
 			QueueTTL: 3 * s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Share: s.Share,
 			MaxSleep: s.maxSleep(), Tries: 3,
 		}
 		if s.Yield > 0 {
-			s.modernQueue.Yield = protocol.YieldKey(s.Key)
+			q.Yield = protocol.YieldKey(s.Key)
 		}
+		s.machine = q
 		return
 	}
-	s.running = runsModernAcquire
-	s.modernAcquire = protocol.ModernAcquire{Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Redisson: s.Redisson}
+	s.machine = &protocol.ModernAcquire{Key: s.Key, Token: s.Value, TTL: s.Lease, Fence: s.fenceKey, FenceTTL: fenceTTL, Redisson: s.Redisson}
 }
 
 // advanceModern asks a token machine, which thinks in monotonic time, and asks again after a poll
 // while the lock is busy and patience lasts.
 func (s *Session) advanceModern(now Reading, reply protocol.Reply) protocol.Step {
-	polls := s.running == runsModernAcquire
+	_, polls := s.machine.(*protocol.ModernAcquire)
 	if reply.Kind == protocol.Woke && polls {
 		s.tryModern()
 		reply = protocol.Reply{}
 	}
-	if reply.Kind == protocol.Woke && s.running == runsModernQueue {
+	if reply.Kind == protocol.Woke && s.Phase == Acquiring {
 		// A member that has tracking hears of a change, one that has not finds it when its sleep is over. Here
 		// every waking is taken for a change: it allows more, the key to be taken past the queue.
 		reply.Kind = protocol.Changed
 	}
-	step := s.machine().Next(now.Mono, reply)
+	step := s.machine.Next(now.Mono, reply)
 	if step.Kind == protocol.Done && step.Verdict == protocol.Busy && polls {
 		if s.patience -= s.Poll; s.patience >= 0 {
 			return protocol.Step{Kind: protocol.Sleep, Sleep: s.Poll}
@@ -197,13 +187,13 @@ func (s *Session) Hears() bool { return s.Phase == Acquiring && !s.Polls }
 
 // Watches tells that a client that Tracks hears of the next change of the key: those far back in the queue do not watch it.
 func (s *Session) Watches() bool {
-	return s.Phase == Acquiring && (s.running != runsBridgeAcquire || s.bridgeAcquire.Before() < 2)
+	return s.Phase == Acquiring && (s.Scheme != Bridge || s.attempt.Before() < 2)
 }
 
 // Listens tells that a message may end the sleep that the client is in: a wait for the lock, not the settling
 // of one that it may have.
 func (s *Session) Listens() bool {
-	return s.Hears() && (s.running != runsBridgeAcquire || !s.bridgeAcquire.Holds())
+	return s.Hears() && (s.Scheme != Bridge || !s.attempt.Holds())
 }
 
 // Channel is where the client listens for the lock to be granted to it.

@@ -55,32 +55,19 @@ type Session struct {
 	asked   protocol.Instant // monotonic, before the command under way was sent
 	began   protocol.Instant // monotonic, before the first command of the renewal under way
 	sent    protocol.Command // the command under way
-	running machineKind
-	guard   string // the guard's name, once asked for
+	machine protocol.Machine // the one that runs; nil: none. Whoever copies the session forks it
+	guard   string           // the guard's name, once asked for
 
 	fenceKey string // of the fencing counter; empty for none
 
-	puts int // how often the ablation PutBacks has put a value back in this attempt
+	puts    int                     // how often the ablation PutBacks has put a value back in this attempt
+	attempt *protocol.BridgeAcquire // of this turn: what it was told is needed for its release
 
-	legacyAcquire protocol.LegacyAcquire
-	legacyRenew   protocol.LegacyRenew
-	legacyRelease protocol.LegacyRelease
-
-	bridgeAcquire protocol.BridgeAcquire
-	bridgeRenew   protocol.BridgeRenew
-	bridgeRelease protocol.BridgeRelease
-
-	patience      time.Duration // modern: how much sleep is left in this turn
-	modernAcquire protocol.ModernAcquire
-	modernQueue   protocol.ModernQueue
-	modernRenew   protocol.ModernRenew
-	modernRelease protocol.ModernRelease
+	patience time.Duration // modern: how much sleep is left in this turn
 
 	// stands: our entry is in the queue beside the lock that we have. A real client removes it at once; here
 	// that is left to the release, so that it stands there for as long as it ever can.
 	entryLeft bool
-
-	keeper keeper // of the sidecar
 
 	doubled bool // the second DEL of this turn is sent
 
@@ -88,23 +75,6 @@ type Session struct {
 	held protocol.Command // that attempt, as the client sent it
 	drew int64            // tokens of a sidecar that holds attempts back: two threads of its service may not draw the same
 }
-
-type machineKind uint8
-
-const (
-	noMachine machineKind = iota
-	runsLegacyAcquire
-	runsLegacyRenew
-	runsLegacyRelease
-	runsBridgeAcquire
-	runsBridgeRenew
-	runsBridgeRelease
-	runsModernAcquire
-	runsModernQueue
-	runsModernRenew
-	runsModernRelease
-	runsSidecarKeep
-)
 
 // NewSession makes the session of the id-th client.
 func NewSession(id int, member *Member) Session {
@@ -171,14 +141,16 @@ func (s *Session) GiveUp(now Reading) protocol.Step {
 func (s *Session) giveUp(now Reading) protocol.Step {
 	s.Phase = Releasing
 	s.beginRelease()
-	if s.running == runsBridgeRelease {
-		s.bridgeRelease.Hand = false // what is ours may be a takeover that has not settled
+	switch r := s.machine.(type) {
+	case *protocol.BridgeRelease:
+		r.Hand = false // what is ours may be a takeover that has not settled
 		if s.Ended == Acquiring {
-			s.bridgeRelease.Entry, s.bridgeRelease.Stood = s.bridgeAcquire.Entries()
+			r.Entry, r.Stood = s.attempt.Entries()
 		}
-	}
-	if s.running == runsModernRelease && s.Member.Queue && s.Ended == Acquiring {
-		s.modernRelease.Entry, s.modernRelease.Channel, s.modernRelease.Claim = true, s.Channel(), s.claim()
+	case *protocol.ModernRelease:
+		if s.Member.Queue && s.Ended == Acquiring {
+			r.Entry, r.Channel, r.Claim = true, s.Channel(), s.claim()
+		}
 	}
 	return s.Next(now, protocol.Reply{})
 }
@@ -221,26 +193,25 @@ func (s *Session) Next(now Reading, reply protocol.Reply) protocol.Step {
 		s.sent = protocol.Command{}
 	case protocol.Done:
 		s.finish(now, step.Verdict)
-		s.sent, s.running = protocol.Command{}, noMachine
+		s.sent, s.machine = protocol.Command{}, nil
 	}
 	return step
 }
 
 // advance asks the machine. In the old code a missing reply is an exception that leaves the operation.
 func (s *Session) advance(now Reading, reply protocol.Reply) protocol.Step {
-	if reply.Kind == protocol.Silence && s.Scheme.faithful() && s.running != runsSidecarKeep {
+	_, keeps := s.machine.(*keeper)
+	switch {
+	case reply.Kind == protocol.Silence && s.Scheme.faithful() && !keeps:
 		return protocol.Step{Kind: protocol.Done, Verdict: protocol.Threw}
-	}
-	if s.running >= runsModernAcquire {
+	case s.Scheme == Modern:
 		return s.advanceModern(now, reply)
-	}
-	if s.running == runsBridgeAcquire {
+	case s.Scheme == Bridge && s.Phase == Acquiring:
 		return s.acquireBridge(now, reply)
+	case s.Scheme == Bridge && !s.Truthful:
+		return s.machine.Next(now.Mono, reply)
 	}
-	if s.running > runsBridgeAcquire && !s.Truthful {
-		return s.machine().Next(now.Mono, reply)
-	}
-	return s.machine().Next(now.Wall, reply)
+	return s.machine.Next(now.Wall, reply)
 }
 
 // Sent is the command under way.
@@ -258,7 +229,7 @@ func (s *Session) finish(now Reading, verdict protocol.Verdict) {
 		}
 	case Renewing:
 		s.Phase = Holding
-		if r := &s.legacyRenew; s.running == runsLegacyRenew {
+		if r, ok := s.machine.(*protocol.LegacyRenew); ok {
 			s.Value, s.Expiry, s.pending, s.pendingExpiry = r.Value, r.ValueExpiry, r.Pending, r.PendingExpiry
 		}
 		switch verdict {

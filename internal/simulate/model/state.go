@@ -4,18 +4,20 @@ import (
 	"encoding/binary"
 	"reflect"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
 // AppendState writes what tells this session from another of the same client.
 func (s *Session) AppendState(b []byte) []byte {
-	b = append(b, byte(s.Phase), byte(s.running), byte(s.sent.Op), bit(s.entryLeft))
+	b = append(b, byte(s.Phase), byte(s.sent.Op), bit(s.entryLeft))
 	b = binary.AppendUvarint(b, uint64(s.Turn))
 	b = binary.AppendVarint(b, int64(s.Expiry))
 	b = binary.AppendVarint(b, s.Fence)
 	if s.Bounded() {
 		b = binary.AppendVarint(b, int64(s.Deadline))
 		b = binary.AppendVarint(b, int64(s.asked))
-		if s.running == runsLegacyRenew {
+		if _, ok := s.machine.(*protocol.LegacyRenew); ok {
 			b = binary.AppendVarint(b, int64(s.began))
 		}
 	}
@@ -29,21 +31,18 @@ func (s *Session) AppendState(b []byte) []byte {
 	if s.asks {
 		b = append(append(b, s.held.Value...), 0)
 	}
-	if s.running == noMachine {
+	switch m := s.machine.(type) {
+	case nil:
 		return b
-	}
-	machine := reflect.ValueOf(s.machine()).Elem()
-	if s.running == runsBridgeAcquire {
-		a := s.bridgeAcquire
+	case *protocol.BridgeAcquire:
+		a := *m
 		a.Patience = min(a.Patience, time.Minute) // more is as good as no end, and a waiter that is woken often would count it down
-		machine = reflect.ValueOf(&a).Elem()
-		b = append(b, byte(s.puts))
-	}
-	b = appendFields(b, machine)
-	if s.running == runsModernAcquire {
+		return appendFields(append(b, byte(s.puts)), reflect.ValueOf(a))
+	case *protocol.ModernAcquire:
 		b = binary.AppendVarint(b, int64(s.patience))
 	}
-	return b
+	machine := reflect.ValueOf(s.machine).Elem()
+	return appendFields(append(b, byte(machine.NumField())), machine) // the phase and their number tell which machine it is
 }
 
 // appendFields writes the fields of a machine, so that none is forgotten: a search would take two different states for one.
