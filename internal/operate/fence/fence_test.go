@@ -157,6 +157,49 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 	assert.ErrorContains(t, err, "nobody")
 }
 
+// TestAFullLog has a client be denied that the full log has already, with as many of others in between as keep the server from joining the two: the
+// log then looks as before. A log whose entries are all new may have lost some.
+func TestAFullLog(t *testing.T) { onEach(t, aFullLog) }
+
+func aFullLog(t *testing.T, s *redistest.Server) {
+	t.Parallel()
+	s.Grant("old", "~lock:*", "+@all", "-setnx")
+	old, conn, log := s.ConnAs("old"), s.Conn(), fence.Log{}
+	comes := func(rounds, others int) (hits []fence.Hit) {
+		time.Sleep(300 * time.Millisecond) // within less two looks cannot tell an entry from another one like it
+		for range rounds {
+			for other := range others {
+				_, _ = old.Do("EXPIRE", fmt.Sprint("other", other), 1)
+			}
+			_, _ = old.Do("SETNX", "lock:orders", "1")
+		}
+		hits, err := log.Poll(t.Context(), conn)
+		require.NoError(t, err)
+		return hits
+	}
+	assert.Empty(t, comes(12, 11), "before the first look")
+	assert.Empty(t, comes(0, 0))
+	hits := comes(1, 11)
+	require.Len(t, hits, 1)
+	assert.Equal(t, "SETNX", hits[0].Command)
+	assert.EqualValues(t, 1, hits[0].Count)
+	assert.False(t, log.Forgot)
+	comes(12, 11)
+	assert.True(t, log.Forgot)
+	assert.Empty(t, comes(0, 0))
+	assert.False(t, log.Forgot)
+	s.Do("ACL", "LOG", "RESET")
+	comes(1, 0)
+	assert.True(t, log.Forgot, "somebody reset it")
+	comes(1, 0)
+	assert.False(t, log.Forgot, "one entry rose")
+	_, _ = old.Do("SETEX", "other", 1, 1)
+	_, _ = old.Do("DEL", "other") // the entry names only this one
+	hits = comes(0, 0)
+	require.Len(t, hits, 1)
+	assert.Equal(t, fence.Joined, hits[0].Command)
+}
+
 // abilities are what ACL DRYRUN says of some commands on some keys.
 func abilities(t *testing.T, s *redistest.Server, user string) map[string]string {
 	t.Helper()

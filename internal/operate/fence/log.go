@@ -1,6 +1,7 @@
 package fence
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"strconv"
@@ -22,55 +23,82 @@ type Hit struct {
 	Count   int64  `json:"count"`
 }
 
-// Log follows ACL LOG. The server keeps 128 entries, and joins entries of one user, command and context
-// within a minute into one that names the last client only: who looks seldom loses addresses. A Log is
-// therefore polled several times a second; what was there before the first look does not count.
+// Log follows ACL LOG. The server joins entries of one user, command and context within a minute into one that names the last client only: who looks
+// seldom loses addresses. A Log is therefore polled several times a second; what was there before the first look does not count.
 type Log struct {
-	Totals map[string]int64 // of the last look, nil before the first: a Log that is given those of another one goes on there
+	Last   []Logged // of the last look, nil before the first: a Log that is given those of another one goes on there
+	Forgot bool     // since the last look more may have come than the server kept
 }
 
+// Logged is one entry as a look found it. Two entries may differ in nothing but their times: the oldest goes when a full log gets another one.
+type Logged struct {
+	ID    string `json:"id"` // what the server joins entries by
+	Count int64  `json:"count"`
+	At    int64  `json:"at"` // when it last rose, in milliseconds of the server's clock
+}
+
+const (
+	asked = 128 // entries: as many as the server keeps by default
+	kept  = 64  // entries that a server may be set to keep, and no fewer
+	apart = 250 // milliseconds by which two looks may differ about a time
+)
+
 // Poll returns what was denied since the last look. The first look returns nothing.
-func (l *Log) Poll(ctx context.Context, conn redis.Conn) ([]Hit, error) {
-	raw, err := redis.Values(redis.DoContext(conn, ctx, "ACL", "LOG", 128))
-	if err != nil {
+func (l *Log) Poll(ctx context.Context, conn redis.Conn) (hits []Hit, err error) {
+	_, _ = conn.Send("TIME"), conn.Send("ACL", "LOG", asked) // together: the log has the ages of its entries
+	if err := conn.Flush(); err != nil {
 		return nil, err
 	}
-	totals := map[string]int64{}
-	latest := map[string]Hit{}
-	for _, r := range raw { // the newest first
+	clock, err := redis.Int64s(redis.ReceiveContext(conn, ctx))
+	raw, refused := redis.Values(redis.ReceiveContext(conn, ctx))
+	if err = cmp.Or(err, refused); err != nil {
+		return nil, err
+	}
+	known, now := slices.Clone(l.Last), []Logged{}
+	was := func(fits func(Logged) bool) (found Logged) {
+		if i := slices.IndexFunc(known, fits); i >= 0 {
+			found = known[i]
+			known = slices.Delete(known, i, i+1)
+		}
+		return found
+	}
+	entries := make([]map[string]string, len(raw)) // the newest first
+	var risen []int                                // those that are new, or were joined with others
+	for i, r := range raw {
 		e := entryOf(r)
+		entries[i] = e
+		n, _ := strconv.ParseInt(e["count"], 10, 64)
+		age, _ := strconv.ParseFloat(e["age-seconds"], 64)
+		is := Logged{strings.Join([]string{e["username"], e["reason"], e["context"], e["object"]}, " "), n, clock[0]*1000 + clock[1]/1000 - int64(age*1000)}
+		now = append(now, is)
+		if was(func(o Logged) bool { return o.ID == is.ID && o.Count == n && max(o.At-is.At, is.At-o.At) <= apart }).ID == "" {
+			risen = append(risen, i)
+		}
+	}
+	for _, i := range risen {
+		e, is := entries[i], now[i]
+		n := is.Count - was(func(o Logged) bool { return o.ID == is.ID && o.Count < is.Count }).Count
 		client := endpoint.Fields(e["client-info"])
-		command, key := hitOf(e, client["cmd"])
-		if command == "" {
-			continue
-		}
-		id := e["username"] + " " + command + " " + e["context"] + " " + key
-		n, _ := redis.Int64([]byte(e["count"]), nil)
-		totals[id] += n
-		if _, seen := latest[id]; !seen {
-			latest[id] = Hit{User: e["username"], Command: command, Key: key, Context: e["context"], Addr: client["addr"], Name: client["name"]}
+		if command, key := hitOf(e, client["cmd"], n); command != "" && l.Last != nil {
+			hits = append(hits, Hit{User: e["username"], Command: command, Key: key, Context: e["context"], Addr: client["addr"], Name: client["name"], Count: n})
 		}
 	}
-	var hits []Hit
-	for id, n := range totals {
-		if d := n - l.Totals[id]; d > 0 && l.Totals != nil {
-			h := latest[id]
-			h.Count = d
-			hits = append(hits, h)
-		}
-	}
-	l.Totals = totals
-	slices.SortFunc(hits, func(a, b Hit) int { return strings.Compare(a.Addr+a.Command, b.Addr+b.Command) })
+	// What is forgotten is the oldest first, or all at once: where an entry of the last look still stands, none of those after it is missing.
+	l.Forgot = l.Last != nil && len(risen) == len(now) && (len(known) > 0 || len(now) >= kept)
+	l.Last = now
 	return hits, nil
 }
 
-// InScript is the command of a hit where a script was denied a key: the server does not say for which command.
-const InScript = "a command of a script"
+// The commands of hits that were denied a key, where the server does not say which they were: it names none of a script, and of those that it joined
+// the last one.
+const (
+	InScript = "a command of a script"
+	Joined   = "a command before another one"
+)
 
-// hitOf tells which command of Taking an entry is about, empty for none. Where a selector keeps SETNX for
-// some keys, the server calls the key denied and not the command; which command a script sent is then not
-// known.
-func hitOf(e map[string]string, running string) (command, key string) {
+// hitOf tells which command of Taking an entry that rose by n is about, empty for none. Where a selector keeps SETNX for some keys, the server calls
+// the key denied and not the command.
+func hitOf(e map[string]string, running string, n int64) (command, key string) {
 	switch running = strings.ToLower(running); e["reason"] {
 	case "command":
 		if slices.Contains(Taking, strings.ToLower(e["object"])) {
@@ -82,6 +110,9 @@ func hitOf(e map[string]string, running string) (command, key string) {
 		}
 		if e["context"] == "lua" {
 			return InScript, e["object"]
+		}
+		if n > 1 {
+			return Joined, e["object"]
 		}
 	}
 	return "", ""

@@ -88,6 +88,7 @@ type Master struct {
 	LogLength    int64  `json:"acl_log_length"`        // how many entries it keeps, 0 where the server does not say
 	LogDenied    int64  `json:"acl_log_denied"`        // commands of fence.Taking that were denied on lock keys; SETNX and GETSET also on keys that it does not tell
 	LogUntold    int64  `json:"acl_log_untold"`        // the others of them, on keys that it does not tell
+	LogGap       string `json:"acl_log_gap,omitempty"` // why ACL LOG does not tell all that was denied
 	Refuses      string `json:"refuses,omitempty"`     // why it refused writes at one of the looks
 
 	WatchBreaks []string `json:"watch_breaks,omitempty"`    // what ended MONITOR before its time

@@ -239,6 +239,8 @@ func nobodyWasDenied(e *Evidence) (bool, string) {
 			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied on lock keys; or SETNX or GETSET were, on keys that ACL LOG does not tell", m.Addr, m.LogDenied)
 		case m.LogUntold > 0:
 			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied on keys that ACL LOG does not tell: a fence with --keep, or key patterns in place of commands, make it tell the keys", m.Addr, m.LogUntold)
+		case m.LogGap != "" && !(here == 0 && major >= 7 && m.CountsDenied):
+			return false, m.Addr + ": ACL LOG does not tell which commands were denied: " + m.LogGap
 		case here > other && (m.Refused > 0 || here-other > m.Redirected || !m.LogRead):
 			return false, fmt.Sprintf("%s: %d commands that can take a lock were denied, %d of them on other keys: a fence, or a server that refuses writes", m.Addr, here, other)
 		case major >= 7 && m.CountsDenied:

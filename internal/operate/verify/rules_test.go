@@ -90,6 +90,14 @@ func TestRulesInPlaceOfMonitor(t *testing.T) {
 		assert.ErrorContains(t, err, "NOPERM")
 	})
 	assert.Equal(t, verify.Seen, c.Verdict, c.Why)
+	c = look([]string{"go"}, func() { // ACL LOG joins these to a SETNX of another key and a DEL of a lock
+		for _, words := range []string{"GET other", "GET other", "SETNX other 1", "SETNX lock:b 1", "DEL lock:b"} {
+			command, args, _ := strings.Cut(words, " ")
+			require.NoError(t, old.Send(command, redis.Args{}.AddFlat(strings.Fields(args))...))
+		}
+		s.must(old, "")
+	})
+	assert.NotEqual(t, verify.NoneSeen, c.Verdict, "what hides behind other commands: %s", c.Why)
 	c = look([]string{"go"}, func() {
 		s.must(admin, "ACL", "SETUSER", "old", "~lock:*")
 		s.must(old, "SETNX", "lock:b", "1")

@@ -9,11 +9,12 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 )
 
 // Saved is a run that has not ended: what it was asked, and what it has seen up to a look. Another run can go on from there.
 type Saved struct {
-	Format   string                 `json:"format"` // lockmigrate-verify-state-1
+	Format   string                 `json:"format"` // lockmigrate-verify-state-2
 	At       time.Time              `json:"saved"`  // this host's clock
 	Host     string                 `json:"host"`   // where it ran
 	PID      int                    `json:"pid"`
@@ -27,13 +28,13 @@ type Saved struct {
 
 // MasterSaved is what a look at a master is compared with.
 type MasterSaved struct {
-	First string           `json:"first"` // INFO, at the start
-	Last  string           `json:"last"`
-	Log   map[string]int64 `json:"log"` // of ACL LOG; an empty one is not nil
+	First string         `json:"first"` // INFO, at the start
+	Last  string         `json:"last"`
+	Log   []fence.Logged `json:"log"` // of ACL LOG; an empty one is not nil
 }
 
 // SavedFormat is the state's.
-const SavedFormat = "lockmigrate-verify-state-1"
+const SavedFormat = "lockmigrate-verify-state-2"
 
 // Write writes the state as JSON.
 func (s Saved) Write(w io.Writer) error { return json.NewEncoder(w).Encode(s) }
@@ -75,7 +76,7 @@ func (q *inquiry) save(at time.Time) {
 	q.found(e)
 	for _, m := range q.masters {
 		e.Masters = append(e.Masters, m.soFar(m.ruled))
-		s.Masters[m.addr] = MasterSaved{m.first.text, m.last.text, m.log.Totals}
+		s.Masters[m.addr] = MasterSaved{m.first.text, m.last.text, m.log.Last}
 	}
 	q.opts.Save(s)
 }
@@ -151,5 +152,5 @@ func (m *master) follows(s *Saved) {
 	m.facts.Writes, m.facts.TableWhy, m.facts.Named, m.facts.NamedWhy = now.Writes, now.TableWhy, now.Named, now.NamedWhy
 	state := s.Masters[m.addr]
 	m.first, m.last = readInfo(state.First), readInfo(state.Last)
-	m.log.Totals = state.Log
+	m.log.Last = state.Log
 }

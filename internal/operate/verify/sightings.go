@@ -154,7 +154,16 @@ func (m *master) poll(ctx context.Context) {
 		m.facts.LogRead, m.facts.LogWhy = false, endOf(err)
 		return
 	}
+	if m.log.Forgot {
+		m.facts.LogGap = "more was denied between two looks than it keeps, or somebody reset it"
+	}
 	for _, h := range hits {
+		if h.Command == fence.Joined {
+			if m.q.matches(h.Key) {
+				m.facts.LogGap = fmt.Sprintf("it tells the last of %d commands on %q only", h.Count, h.Key)
+			}
+			continue
+		}
 		if h.Key != "" && !m.q.matches(h.Key) {
 			if name := strings.ToLower(h.Command); slices.Contains(fence.Taking, name) && h.Context != "lua" {
 				m.ran(name).Elsewhere += h.Count
