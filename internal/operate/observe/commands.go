@@ -13,26 +13,21 @@ import (
 // effect judges what one command of a client did to one key; named tells that a taking command is on a lock.
 func (o *Observer) effect(c *client, l *traffic.Command, e traffic.Effect, named bool) {
 	id := e.Key
-	blind, takes := false, false
+	takes, blind, begins := false, false, false
 	switch e.Op {
 	case traffic.OpSetNX, traffic.OpTake, traffic.OpGetSet:
-		takes = true
+		takes, begins = true, true
 	case traffic.OpHashAdd:
-		if !l.InScript() && o.locks[id] == nil {
-			return
-		}
+		begins = l.InScript()
 	case traffic.OpSet:
 		if e.Done == traffic.No { // with XX, on a key that was not there
 			return
 		}
 		blind = o.blind(c, l, e)
-		if o.locks[id] == nil && !l.InScript() && !blind {
-			return
-		}
-	default:
-		if o.locks[id] == nil {
-			return
-		}
+		begins = l.InScript() || blind
+	}
+	if !begins && o.locks[id] == nil { // no lock that is known
+		return
 	}
 	if accompanies(id.Name) || l.InScript() && o.script.name != "" && !o.script.first(id.Name) {
 		return // guards, queues and counters of our own

@@ -26,17 +26,12 @@ type guard struct {
 	limits Limits
 
 	mu      sync.Mutex
+	cost    Cost       // for the server
 	started cpuReading // when the watch began
 	last    cpuReading
-	before  float64 // the load before it
-	during  float64 // the load since
-	peak    int64
 	hot     int // looks in a row that found too much load
 
 	failovers *profile.Failovers // that the server remembers
-
-	noLoad   string // why the load is not known, empty while it is
-	noBuffer string // why the server's output buffer is not known
 }
 
 // mostHeld is how many bytes the server may have to hold for us.
@@ -52,7 +47,7 @@ func newGuard(ctx context.Context, end *endpoint.Endpoint, addr string, limits L
 	if err != nil {
 		return nil, err
 	}
-	g := &guard{conn: conn, addr: own, limits: limits, noBuffer: "nobody has looked yet"}
+	g := &guard{conn: conn, addr: own, limits: limits, cost: Cost{BufferUnknown: "nobody has looked yet"}}
 	if err := g.baseline(ctx); err != nil {
 		_ = conn.Close()
 		return nil, err
@@ -67,10 +62,10 @@ func (g *guard) baseline(ctx context.Context) error {
 	if err := lifetime.Sleep(ctx, 250*time.Millisecond); err != nil { // a load is a difference over time
 		return err
 	}
-	g.before = g.load(ctx)
-	g.started = g.last
-	if g.before > g.limits.Load {
-		return &Stopped{fmt.Sprintf("the server already uses %.0f %% of a core, and MONITOR would add to it", 100*g.before)}
+	before := g.load(ctx)
+	g.cost.CPUBefore, g.started = before, g.last
+	if before > g.limits.Load {
+		return &Stopped{fmt.Sprintf("the server already uses %.0f %% of a core, and MONITOR would add to it", 100*before)}
 	}
 	return nil
 }
@@ -115,22 +110,22 @@ func (g *guard) look(ctx context.Context) string {
 	for _, f := range list {
 		if g.field != "" && f[g.field] == g.value {
 			held, _ := strconv.ParseInt(f["omem"], 10, 64)
-			g.peak, found = max(g.peak, held), true
+			g.cost.BufferPeak, found = max(g.cost.BufferPeak, held), true
 		}
 	}
 	switch {
 	case found:
-		g.noBuffer = ""
+		g.cost.BufferUnknown = ""
 	case ctx.Err() != nil: // the end of the window, not the server's word
 	case err != nil:
-		g.noBuffer = "CLIENT LIST: " + err.Error()
+		g.cost.BufferUnknown = "CLIENT LIST: " + err.Error()
 	default:
-		g.noBuffer = "CLIENT LIST does not show the monitor"
+		g.cost.BufferUnknown = "CLIENT LIST does not show the monitor"
 	}
-	if g.peak > mostHeld {
-		return fmt.Sprintf("the server had to hold %d MiB of output for this watch", g.peak>>20)
+	if peak := g.cost.BufferPeak; peak > mostHeld {
+		return fmt.Sprintf("the server had to hold %d MiB of output for this watch", peak>>20)
 	}
-	g.during = share(g.started, g.last)
+	g.cost.CPUDuring = share(g.started, g.last)
 	g.hot++
 	if load <= g.limits.Load {
 		g.hot = 0
@@ -153,9 +148,9 @@ func (g *guard) load(ctx context.Context) float64 {
 		g.last = now
 	case ctx.Err() != nil: // the end of the window, not the server's word
 	case err != nil:
-		g.noLoad = "INFO: " + err.Error()
+		g.cost.LoadUnknown = "INFO: " + err.Error()
 	default:
-		g.noLoad = "INFO tells no processor time"
+		g.cost.LoadUnknown = "INFO tells no processor time"
 	}
 	return share(before, g.last)
 }
@@ -180,10 +175,9 @@ func (g *guard) peers(ctx context.Context) map[string]Peer {
 	return all
 }
 
-// costs fills in what the watch did cost the server, as far as that is known.
-func (g *guard) costs(c *Cost) {
+// costs is what the watch did cost the server, as far as that is known.
+func (g *guard) costs() Cost {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	c.BufferPeak, c.CPUBefore, c.CPUDuring = g.peak, g.before, g.during
-	c.LoadUnknown, c.BufferUnknown = g.noLoad, g.noBuffer
+	return g.cost
 }

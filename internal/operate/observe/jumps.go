@@ -102,7 +102,7 @@ func (o *Observer) flushed(c *client, db int, at protocol.Instant) {
 	for _, id := range ids {
 		lk := o.locks[id]
 		h := lk.holder
-		if h == nil || db >= 0 && id.DB != db || o.opts.Match != nil && !o.opts.Match(id.Name) {
+		if h == nil || db >= 0 && id.DB != db || o.unwanted(id.Name) {
 			continue
 		}
 		lost := event{At: at, Hazard: "lost-update", Key: id, By: c, Victim: h.c, Note: "a flush took the key away under its holder"}

@@ -51,13 +51,14 @@ func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, lim
 		return nil, err
 	}
 	m := &Masters{end: end, opts: opts, limits: limits, peers: map[string]bool{}, current: map[string]*watch{}}
+	m.opts.Ignore = m.isPeer
 	m.ctx, m.cancel = context.WithCancel(ctx)
 	m.know(nodes)
 	addrs := mastersAmong(nodes)
 	watches, errs := make([]*watch, len(addrs)), make([]error, len(addrs))
 	var starting sync.WaitGroup
 	for i, addr := range addrs { // at once: each first measures its server's load for a moment
-		starting.Go(func() { watches[i], errs[i] = m.start(addr, limits) })
+		starting.Go(func() { watches[i], errs[i] = newWatch(m.ctx, end, addr, m.opts, limits) })
 	}
 	starting.Wait()
 	for _, w := range watches {
@@ -100,15 +101,6 @@ func (m *Masters) isPeer(addr string) bool {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.peers[addr]
-}
-
-// start begins to watch one master.
-func (m *Masters) start(addr string, limits Limits) (*watch, error) {
-	opts := m.opts
-	if m.several() {
-		opts.Ignore = m.isPeer
-	}
-	return newWatch(m.ctx, m.end, addr, opts, limits)
 }
 
 // goAlong looks for failovers until the window is over, or limits have ended every watch.
@@ -175,7 +167,7 @@ func (m *Masters) adjust(masters []string, left time.Duration) {
 			limits.For = left
 		}
 		began := time.Since(m.window.began)
-		if w, err := m.start(addr, limits); err == nil {
+		if w, err := newWatch(m.ctx, m.end, addr, m.opts, limits); err == nil {
 			m.restarts++
 			m.hole("%s is watched from %.1f s on only", addr, began.Seconds())
 			m.add(w)

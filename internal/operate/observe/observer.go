@@ -157,19 +157,18 @@ func (o *Observer) Take(l *traffic.Command) {
 		o.flushed(c, l.DB, l.At)
 	}
 	for _, e := range o.Keys.Apply(l) {
-		if e.Op == traffic.OpOther || e.Op == traffic.OpGet && o.opts.Match == nil && o.locks[e.Key] == nil && !o.named(e.Key.Name) {
-			continue
-		}
-		lock := o.takes(c, l, e)
-		if o.opts.Match != nil && !o.opts.Match(e.Key.Name) {
+		if o.unwanted(e.Key.Name) || e.Op == traffic.OpGet && o.locks[e.Key] == nil && !o.named(e.Key.Name) {
 			continue
 		}
 		if e.Op == traffic.OpGet && !l.InScript() {
 			c.attempt(e.Key).read = sighting{l.At, e.Old, e.OldKnown, e.There}
 		}
-		o.effect(c, l, e, lock)
+		o.effect(c, l, e, o.takes(c, l, e))
 	}
 }
+
+// unwanted tells a key that the operator did not ask for.
+func (o *Observer) unwanted(key string) bool { return o.opts.Match != nil && !o.opts.Match(key) }
 
 // named tells that the operator or the key's name says that it is a lock.
 func (o *Observer) named(key string) bool {
@@ -186,11 +185,7 @@ func (o *Observer) takes(c *client, l *traffic.Command, e traffic.Effect) (lock 
 	if word == "" || accompanies(e.Key.Name) {
 		return false
 	}
-	if o.opts.Match != nil {
-		lock = o.opts.Match(e.Key.Name)
-	} else {
-		lock = o.named(e.Key.Name) || formOf(e.Value, l.At).kind != Unknown
-	}
+	lock = o.named(e.Key.Name) || formOf(e.Value, l.At).kind != Unknown
 	ours := l.InScript() && o.script.name != ""
 	if lock && (!ours || word == "SETNX" || word == "GETSET") {
 		c.sent[word]++
@@ -230,10 +225,10 @@ func (o *Observer) begin(c *client, l *traffic.Command) {
 		o.otherVersion(c, l)
 	case scripts.SidecarTake.Name:
 		o.behindSidecar(c, l)
-	}
-	if at, asks := tokenAt[o.script.name]; asks {
-		if args := o.script.args(); len(args) > at && len(o.tokens) < maxKeys {
-			o.tokens[strings.Clone(args[at])] = asker{c: c, kind: kindOf(o.script.name)}
+	case scripts.ModernTake.Name, scripts.ModernQueue.Name, scripts.BridgeAcquire.Name:
+		named := scripts.Of(l.Words[1]).Read(o.script.args())
+		if token := named["token"] + named["value"]; token != "" {
+			o.asksWith(token, asker{c: c, kind: kindOf(o.script.name)})
 			o.asks(c, l)
 		}
 	}

@@ -41,8 +41,8 @@ func (o *Observer) otherVersion(c *client, l *traffic.Command) {
 			continue
 		}
 		o.script.name = otherBridge
-		if _, known := o.tokens[arg]; !known && len(o.tokens) < maxKeys {
-			o.tokens[strings.Clone(arg)] = asker{c: c, kind: Bridge}
+		if _, known := o.tokens[arg]; !known {
+			o.asksWith(arg, asker{c: c, kind: Bridge})
 		}
 		return
 	}
@@ -60,10 +60,8 @@ type asker struct {
 func (o *Observer) behindSidecar(c *client, l *traffic.Command) {
 	o.script.sidecar = scripts.SidecarTake.Read(o.script.args())
 	c.sidecar = strings.Clone(o.script.sidecar["name"])
-	if token := o.script.sidecar["value"]; len(o.tokens) < maxKeys {
-		o.tokens[strings.Clone(token)] = asker{c: c, kind: Bridge, later: true}
-	}
-	if names := o.script.names(); len(names) > 0 && o.script.sidecar["shape"] != "wait" && (o.opts.Match == nil || o.opts.Match(names[0])) {
+	o.asksWith(o.script.sidecar["value"], asker{c: c, kind: Bridge, later: true})
+	if o.script.sidecar["shape"] != "wait" {
 		o.asks(c, l)
 	}
 }
@@ -79,14 +77,12 @@ func kindOf(script string) string {
 	return Modern
 }
 
-// tokenAt are the scripts that ask for a lock: where the token is among their arguments.
-var tokenAt = func() map[string]int {
-	at := map[string]int{}
-	for _, s := range []*scripts.Script{scripts.ModernTake, scripts.ModernQueue, scripts.BridgeAcquire} {
-		at[s.Name] = slices.IndexFunc(s.Args, func(a scripts.Argument) bool { return a.Name == "token" || a.Name == "value" })
+// asksWith remembers who has asked for a lock with a token.
+func (o *Observer) asksWith(token string, who asker) {
+	if len(o.tokens) < maxKeys {
+		o.tokens[strings.Clone(token)] = who
 	}
-	return at
-}()
+}
 
 // scriptSet is a SET by a script of ours.
 func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.Effect, s form) {

@@ -116,7 +116,7 @@ func (o *Observer) crashed(lk *lock, h *hold) bool {
 // the client is: a waiter in stage bridge takes a free key by a plain SET too, as a client in stage modern does.
 func (o *Observer) asks(c *client, l *traffic.Command) {
 	names := o.script.names()
-	if len(names) == 0 || o.script.again || o.opts.Match != nil && !o.opts.Match(names[0]) {
+	if len(names) == 0 || o.script.again || o.unwanted(names[0]) {
 		return
 	}
 	id := traffic.Key{DB: l.DB, Name: names[0]}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strings"
 	"sync"
 	"time"
 
@@ -48,17 +47,18 @@ type watch struct {
 	guard  *guard
 	group  sync.WaitGroup
 
-	mu      sync.Mutex
-	obs     *Observer
-	command traffic.Command
-	cost    Cost
-	unnamed map[string]bool // addresses that CLIENT LIST has not been asked about
-	cluster bool
-	slots   *topology.Table // of its cluster, nil where that is not known
-	givers  map[string]bool // nodes that give it a slot, by address
-	clients map[string]Peer // that CLIENT LIST has shown last: an address may have been another's before
-	err     error
-	broke   bool // the connection, before the window was over
+	mu        sync.Mutex
+	obs       *Observer
+	command   traffic.Command
+	commands  int64 // that came
+	bytes     int64
+	strangers bool // addresses came that CLIENT LIST has not been asked about
+	cluster   bool
+	slots     *topology.Table // of its cluster, nil where that is not known
+	givers    map[string]bool // nodes that give it a slot, by address
+	clients   map[string]Peer // that CLIENT LIST has shown last: an address may have been another's before
+	err       error
+	broke     bool // the connection, before the window was over
 }
 
 // Stopped is why a watch ended before its time.
@@ -72,7 +72,7 @@ var errOver = errors.New("the window is over")
 // newWatch connects to one master and watches it until a limit is reached or ctx ends; wait tells.
 func newWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts Options, limits Limits) (*watch, error) {
 	limits.Load = cmp.Or(limits.Load, 0.9)
-	w := &watch{addr: addr, limits: limits, unnamed: map[string]bool{}, givers: map[string]bool{}, cluster: end.Kind == endpoint.Cluster}
+	w := &watch{addr: addr, limits: limits, givers: map[string]bool{}, cluster: end.Kind == endpoint.Cluster}
 	var err error
 	if w.guard, err = newGuard(ctx, end, addr, limits); err != nil {
 		return nil, err
@@ -82,9 +82,7 @@ func newWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts Opt
 		return nil, err
 	}
 	others := opts.Ignore
-	opts.Ignore = func(a string) bool {
-		return a == w.probe.addr || a == w.guard.addr || others != nil && others(a)
-	}
+	opts.Ignore = func(a string) bool { return a == w.probe.addr || a == w.guard.addr || others(a) }
 	opts.Wonder = w.probe.wonder
 	w.probe.match = opts.Match
 	w.obs = New(opts)
@@ -134,11 +132,10 @@ func (w *watch) lost() bool {
 
 // costs says what the watch did cost so far.
 func (w *watch) costs() Cost {
+	cost := w.guard.costs()
 	w.mu.Lock()
-	cost := w.cost
-	w.mu.Unlock()
-	w.guard.costs(&cost)
-	cost.ReadsOfOurs = w.probe.sent.Load()
+	defer w.mu.Unlock()
+	cost.Commands, cost.Bytes, cost.ReadsOfOurs = w.commands, w.bytes, w.probe.sent.Load()
 	return cost
 }
 
@@ -153,17 +150,9 @@ func (w *watch) read(ctx context.Context) {
 	}
 	var err error
 	for err == nil {
-		if err = w.stream.Wait(); err != nil { // unlocked
-			break
+		if err = w.stream.Next(&w.command); err == nil || errors.Is(err, traffic.ErrUnread) {
+			err = w.take(ctx, err != nil)
 		}
-		w.mu.Lock()
-		for n := 0; err == nil && n < 1000 && (w.stream.More() || n == 0); n++ {
-			err = w.next(ctx)
-		}
-		if w.limits.Commands > 0 && w.cost.Commands >= w.limits.Commands && err == nil {
-			err = &Stopped{fmt.Sprintf("the limit of %d commands is reached", w.limits.Commands)}
-		}
-		w.mu.Unlock()
 	}
 	w.finish(ctx, err)
 }
@@ -189,31 +178,27 @@ func (w *watch) finish(ctx context.Context, err error) {
 	w.cancel(errOver)
 }
 
-// next takes in one command.
-func (w *watch) next(ctx context.Context) error {
+// take takes in one command.
+func (w *watch) take(ctx context.Context, unread bool) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	c := &w.command
-	err := w.stream.Next(c)
-	w.cost.Bytes = w.stream.Bytes
-	unread := errors.Is(err, traffic.ErrUnread)
-	if err != nil && !unread {
-		return err
-	}
-	w.cost.Commands++
-	if unread {
-		w.obs.Garbled()
-		return nil
-	}
-	if c.Addr == w.probe.addr {
-		return w.probe.take(ctx, w.obs, c)
-	}
+	w.bytes = w.stream.Bytes
+	w.commands++
 	_, known := w.obs.names[c.Addr]
-	if !known && !c.InScript() && len(w.unnamed) < 10_000 {
-		w.unnamed[strings.Clone(c.Addr)] = true
-	}
-	if w.given(c) {
+	w.strangers = w.strangers || !known && !c.InScript()
+	switch {
+	case unread:
+		w.obs.Garbled()
+	case c.Addr == w.probe.addr:
+		return w.probe.take(ctx, w.obs, c)
+	case w.given(c):
 		w.obs.Keys.Apply(c)
-	} else {
+	default:
 		w.obs.Take(c)
+	}
+	if w.limits.Commands > 0 && w.commands >= w.limits.Commands {
+		return &Stopped{fmt.Sprintf("the limit of %d commands is reached", w.limits.Commands)}
 	}
 	return nil
 }
@@ -234,14 +219,13 @@ func (w *watch) watchOver(ctx context.Context) {
 		case <-tick.C:
 		}
 		// A report may hold the reader up: that must not hold up these looks.
-		strangers := 0
-		table := w.askSlots(ctx)
+		strangers, table := false, w.askSlots(ctx)
 		if w.mu.TryLock() {
-			strangers = len(w.unnamed)
+			strangers = w.strangers
 			w.slots = cmp.Or(table, w.slots)
 			w.mu.Unlock()
 		}
-		if strangers > 0 && n%4 == 0 {
+		if strangers && n%4 == 0 {
 			w.rename(ctx)
 		}
 	}
@@ -261,5 +245,5 @@ func (w *watch) rename(ctx context.Context) {
 		delete(w.givers, addr)
 		w.obs.Name(addr, p)
 	}
-	clear(w.unnamed)
+	w.strangers = false
 }

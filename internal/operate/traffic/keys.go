@@ -21,15 +21,14 @@ type Op uint8
 
 // The ops.
 const (
-	OpOther   Op = iota
-	OpSetNX      // SETNX
-	OpTake       // SET NX
-	OpSet        // SET and its like, whatever was there
-	OpGet        // GET
-	OpGetSet     // GETSET, SET GET
-	OpDel        // DEL, UNLINK, GETDEL
-	OpExpire     // a new TTL
-	OpHashAdd    // HSET, HINCRBY ... of one field
+	OpSetNX   Op = iota // SETNX
+	OpTake              // SET NX
+	OpSet               // SET and its like, whatever was there
+	OpGet               // GET
+	OpGetSet            // GETSET, SET GET
+	OpDel               // DEL, UNLINK, GETDEL
+	OpExpire            // a new TTL
+	OpHashAdd           // HSET, HINCRBY ... of one field
 )
 
 // Effect is what one command did to one key.

@@ -58,15 +58,6 @@ func (m *Monitor) ask(words ...string) (string, error) {
 	return strings.TrimSpace(line), err
 }
 
-// Wait waits until there is more to read.
-func (m *Monitor) Wait() error {
-	_, err := m.in.Peek(1)
-	return err
-}
-
-// More tells that there is more to read at once.
-func (m *Monitor) More() bool { return m.in.Buffered() > 0 }
-
 // Line returns the next line. Cut says that only its beginning is there.
 func (m *Monitor) Line() (text string, cut bool, err error) {
 	slice, err := m.in.ReadSlice('\n')
