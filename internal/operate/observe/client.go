@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"net"
 	"strings"
 	"time"
 
@@ -156,9 +157,7 @@ func (c *client) attempt(id traffic.Key) *attempt {
 	a := c.attempts[id]
 	if a == nil {
 		if len(c.attempts) > 256 { // keys with an id in their name: forget the attempts that are over
-			for k := range c.attempts {
-				delete(c.attempts, k)
-			}
+			clear(c.attempts)
 		}
 		a = &attempt{}
 		c.attempts[traffic.Key{DB: id.DB, Name: strings.Clone(id.Name)}] = a
@@ -168,11 +167,8 @@ func (c *client) attempt(id traffic.Key) *attempt {
 
 // hostOf returns the host of an address: what is the same for all connections of one machine.
 func hostOf(addr string) string {
-	if strings.HasPrefix(addr, "unix:") {
-		return addr
-	}
-	if i := strings.LastIndexByte(addr, ':'); i > 0 {
-		return strings.Trim(addr[:i], "[]")
+	if host, _, err := net.SplitHostPort(addr); err == nil && host != "unix" {
+		return host
 	}
 	return addr
 }

@@ -12,14 +12,19 @@ import (
 
 // host is whose clock is estimated: a connection, or several of a host that have seen too little each.
 type host struct {
+	series
 	client  *client
-	family  string
-	direct  bool // the TTL in the command is the lease, and taken off: the sum is the offset
 	members []*client
 	leads   *leads
 	sum     time.Duration // offset + lease, or offset alone, with what the writers add taken off
 	off     time.Duration // by how much that may be off
 	within  bounds        // of the lease, by what it did as a waiter
+}
+
+// series are the leads on one family of keys whose sums mean the same.
+type series struct {
+	family string
+	direct bool // the TTL in the command is the lease, and taken off: the sum is the offset
 }
 
 // enough is how many leads make a connection a host of its own.
@@ -29,17 +34,17 @@ const enough = 3
 // each lock. One whose values disagree with the others has a clock of its own, or another lease.
 func (o *Observer) hosts() []*host {
 	type alike struct {
-		host, family string
-		direct       bool
-		of           *protocol.Dialect
+		series
+		host string
+		of   *protocol.Dialect
 	}
 	var out []*host
 	few := map[alike][]*host{}
 	for _, c := range o.clients {
 		for family, u := range c.uses {
 			for direct, s := range u.leads {
-				one := &host{client: c, family: family, direct: direct, members: []*client{c}, leads: s}
-				if id := (alike{hostOf(c.addr), family, direct, s.of}); s.n >= enough {
+				one := &host{series: series{family, direct}, client: c, members: []*client{c}, leads: s}
+				if id := (alike{one.series, hostOf(c.addr), s.of}); s.n >= enough {
 					out = append(out, one)
 				} else if s.n > 0 {
 					few[id] = append(few[id], one)
@@ -51,7 +56,7 @@ func (o *Observer) hosts() []*host {
 		slices.SortFunc(together, func(a, b *host) int { return cmp.Compare(b.leads.top[0], a.leads.top[0]) })
 		for len(together) > 0 {
 			first := together[0]
-			all := &host{client: first.client, family: first.family, direct: first.direct, leads: &leads{clock: unbounded}}
+			all := &host{series: first.series, client: first.client, leads: &leads{clock: unbounded}}
 			reach := max(first.leads.quantum, coarse)
 			var rest []*host
 			for _, one := range together {
@@ -156,26 +161,23 @@ func (o *Observer) solve(now bool) {
 	for _, c := range o.clients {
 		c.clock = clock{}
 	}
-	direct, indirect := map[string][]*host{}, map[string][]*host{}
+	fleets := map[series][]*host{}
 	for _, h := range o.hosts() {
-		if h.direct {
-			direct[h.family] = append(direct[h.family], h)
-		} else {
-			indirect[h.family] = append(indirect[h.family], h)
+		fleets[h.series] = append(fleets[h.series], h)
+	}
+	for of, fleet := range fleets {
+		if of.direct {
+			offsets(fleet, nil)
+			continue
 		}
-	}
-	for _, fleet := range direct {
-		offsets(fleet, nil)
-	}
-	for name, fleet := range indirect {
-		f := o.family(name)
+		f := o.family(of.family)
 		f.lease = familyLease(fleet, f, o.opts.Lease)
 		own := make([]lease, len(fleet))
 		shift := rounded(fleet, f.lease.likely)
 		for i, h := range fleet {
 			own[i] = h.lease(f.lease, shift)
 			for _, m := range h.members {
-				m.uses[name].lease = own[i]
+				m.uses[of.family].lease = own[i]
 			}
 		}
 		offsets(fleet, own)

@@ -347,10 +347,7 @@ func dialectOf(c *client) *protocol.Dialect {
 	if v.kind != Legacy && v.kind != Member {
 		return nil
 	}
-	d, err := protocol.DialectNamed(v.dialect)
-	if err != nil {
-		return nil
-	}
+	d, _ := protocol.DialectNamed(v.dialect)
 	return d
 }
 

@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
@@ -105,14 +106,7 @@ func (m *Masters) isPeer(addr string) bool {
 
 // goAlong looks for failovers until the window is over, or limits have ended every watch.
 func (m *Masters) goAlong() {
-	tick := time.NewTicker(lookAtMasters)
-	defer tick.Stop()
-	for {
-		select {
-		case <-m.ctx.Done():
-			return
-		case <-tick.C:
-		}
+	for lifetime.Sleep(m.ctx, lookAtMasters) == nil {
 		left := time.Until(m.window.began.Add(m.limits.For))
 		if m.limits.For > 0 && left <= 0 || m.limited() {
 			return

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"fmt"
 	"maps"
-	"math"
 	"slices"
 	"time"
 
@@ -177,42 +176,32 @@ const (
 // readings are the clock of a row over time. What the row's skew rests on is the largest lead of all; each stretch of time
 // has a largest lead of its own, and the difference is the difference of the clock, but for delays.
 func (row *clientRow) readings() (out []profile.Reading) {
-	type kind struct {
-		family string
-		direct bool
-	}
-	sums, n := map[kind][]*leads{}, map[kind]int64{}
+	all := map[series]*leads{}
 	for _, c := range row.members {
 		if c.o != row.clock.o { // another server, with another clock
 			continue
 		}
 		for family, u := range c.uses {
 			for direct, s := range u.leads {
-				k := kind{family, direct}
-				sums[k], n[k] = append(sums[k], s), n[k]+s.n
+				of := series{family, direct}
+				if all[of] == nil {
+					all[of] = &leads{}
+				}
+				all[of].join(s)
 			}
 		}
 	}
-	var best kind
-	for k, count := range n {
-		if count > n[best] || count == n[best] && k.family < best.family {
-			best = k
+	var best *leads
+	from := ""
+	for of, s := range all {
+		if best == nil || s.n > best.n || s.n == best.n && of.family < from {
+			best, from = s, of.family
 		}
 	}
-	var kept []lead
-	top, quantum, trip := time.Duration(math.MinInt64), time.Duration(0), coarse
-	for _, s := range sums[best] {
-		if s.n == 0 {
-			continue
-		}
-		kept, top, quantum = append(kept, s.kept...), max(top, s.top[0]), max(quantum, s.quantum)
-		if s.trip > 0 {
-			trip = min(trip, s.trip)
-		}
-	}
-	if len(kept) == 0 {
+	if best == nil || best.n == 0 {
 		return nil
 	}
+	kept, trip := best.kept, min(cmp.Or(best.trip, coarse), coarse)
 	slices.SortFunc(kept, func(a, b lead) int { return cmp.Compare(a.at, b.at) })
 	stretch := max(kept[len(kept)-1].at.Sub(kept[0].at)/mostClock+1, shortestStretch)
 	for len(kept) > 0 {
@@ -227,7 +216,7 @@ func (row *clientRow) readings() (out []profile.Reading) {
 		}
 		slices.SortFunc(one, func(a, b lead) int { return cmp.Compare(b.ahead, a.ahead) })
 		most, next := one[0], one[1]
-		out = append(out, profile.Reading{At: most.at.Time(), SkewMS: round1(*row.SkewMS + ms(most.ahead-top)), ErrorMS: round1(ms(trip/2+quantum/2+min(most.ahead-next.ahead, coarse)) + 0.05)})
+		out = append(out, profile.Reading{At: most.at.Time(), SkewMS: round1(*row.SkewMS + ms(most.ahead-best.top[0])), ErrorMS: round1(ms(trip/2+best.quantum/2+min(most.ahead-next.ahead, coarse)) + 0.05)})
 	}
 	return out
 }

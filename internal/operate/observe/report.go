@@ -171,12 +171,9 @@ func (o *Observer) Finish() {
 // Report says what is known so far. It may be called at any time.
 func (o *Observer) Report() Report { return observers{o}.report(nil) }
 
-func byKind(a, b Row) int {
-	return cmp.Or(kindOrder(a.Kind)-kindOrder(b.Kind), cmp.Compare(b.Acquired, a.Acquired), cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Dialect, b.Dialect))
-}
-
-func kindOrder(k string) int {
-	return slices.Index([]string{Legacy, Member, Bridge, Sidecar, Modern, Redisson, Unknown}, k)
+func byKind(a, b clientRow) int {
+	order := []string{Legacy, Member, Bridge, Sidecar, Modern, Redisson, Unknown}
+	return cmp.Or(slices.Index(order, a.Kind)-slices.Index(order, b.Kind), cmp.Compare(b.Acquired, a.Acquired), cmp.Compare(a.Addr, b.Addr), cmp.Compare(a.Server, b.Server), cmp.Compare(a.Dialect, b.Dialect))
 }
 
 // leading returns what a client is.

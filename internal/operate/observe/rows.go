@@ -14,24 +14,19 @@ import (
 // row; connections stay apart, and their rows name the server.
 type observers []*Observer
 
-// times are those of the first and the last command, 0 for none.
-func (all observers) times() (first, last protocol.Instant) {
+// watched is when the first command came and how long was watched: from then to the last command, or the live window.
+func (all observers) watched(live *window) (start time.Time, seconds float64) {
+	var first, last protocol.Instant // 0 for none
 	for _, o := range all {
 		if first == 0 || o.first != 0 && o.first < first {
 			first = o.first
 		}
 		last = max(last, o.last)
 	}
-	return first, last
-}
-
-// watched is when the first command came and how long was watched: from then to the last command, or the live window.
-func (all observers) watched(live *window) (start time.Time, seconds float64) {
-	first, last := all.times()
-	if live == nil {
+	switch {
+	case live == nil:
 		return first.Time(), last.Sub(first).Seconds()
-	}
-	if first == 0 {
+	case first == 0:
 		return live.began.UTC(), live.seconds()
 	}
 	return first.Time(), live.seconds()
@@ -127,7 +122,7 @@ func (all observers) rows() (rows []clientRow) {
 	for id, members := range all.groups() {
 		rows = append(rows, newRow(id, members))
 	}
-	slices.SortFunc(rows, func(a, b clientRow) int { return byKind(a.Row, b.Row) })
+	slices.SortFunc(rows, byKind)
 	return rows
 }
 
@@ -154,9 +149,7 @@ func newRow(id group, members []*client) clientRow {
 		row.Databases = append(row.Databases, c.databases...)
 		row.Acquired += c.acquired
 		row.Released += c.released
-		for word, n := range c.sent {
-			row.Sent[word] += n
-		}
+		row.Sent = profile.Sum(row.Sent, c.sent)
 		poll, pause = append(poll, &c.poll), append(pause, &c.pause)
 		for f, u := range c.uses {
 			families[f] += u.n

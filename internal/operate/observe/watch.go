@@ -9,6 +9,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
@@ -206,17 +207,13 @@ func (w *watch) take(ctx context.Context, unread bool) error {
 // watchOver looks after the server's load, and asks for names, until the window ends.
 func (w *watch) watchOver(ctx context.Context) {
 	defer w.guard.close()
-	tick := time.NewTicker(500 * time.Millisecond)
-	defer tick.Stop()
 	for n := 0; ; n++ {
 		if why := w.guard.look(ctx); why != "" {
 			w.cancel(&Stopped{why})
 			return
 		}
-		select {
-		case <-ctx.Done():
+		if lifetime.Sleep(ctx, 500*time.Millisecond) != nil {
 			return
-		case <-tick.C:
 		}
 		// A report may hold the reader up: that must not hold up these looks.
 		strangers, table := false, w.askSlots(ctx)
