@@ -58,17 +58,12 @@ func (o *Observer) hosts() []*host {
 			first := together[0]
 			all := &host{series: first.series, client: first.client, leads: &leads{clock: unbounded}}
 			reach := max(first.leads.quantum, coarse)
-			var rest []*host
-			for _, one := range together {
-				if first.leads.top[0]-one.leads.top[0] > reach {
-					rest = append(rest, one)
-					continue
-				}
-				all.leads.join(one.leads)
-				all.members = append(all.members, one.client)
+			for len(together) > 0 && first.leads.top[0]-together[0].leads.top[0] <= reach {
+				all.leads.join(together[0].leads)
+				all.members = append(all.members, together[0].client)
+				together = together[1:]
 			}
 			out = append(out, all)
-			together = rest
 		}
 	}
 	for _, h := range out {

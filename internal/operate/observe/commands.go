@@ -429,21 +429,20 @@ func (o *Observer) overwrite(c *client, lk *lock, l *traffic.Command, e traffic.
 	}
 }
 
-// Settle takes in what a read of ours found: it decides a try whose outcome was open.
-func (o *Observer) Settle(db int, key string) {
-	id := traffic.Key{DB: db, Name: key}
+// settleBy takes in what a read of ours found: it decides a try whose outcome was open.
+func (o *Observer) settleBy(id traffic.Key) {
 	lk := o.locks[id]
 	if lk == nil || lk.holder != nil {
 		return
 	}
-	value, _, ok := o.Keys.Value(db, key, o.last)
+	value, _, ok := o.Keys.Value(id, o.last)
 	for _, c := range o.clients {
 		at := c.attempts[id]
 		if at == nil || !at.pending {
 			continue
 		}
 		at.pending, at.failed = false, true
-		if s := formOf(value, at.last); ok && value == at.wrote && (s.kind != Unknown || o.named(key)) {
+		if s := formOf(value, at.last); ok && value == at.wrote && (s.kind != Unknown || o.named(id.Name)) {
 			at.failed = false
 			o.settled(c, lk, at)
 		}

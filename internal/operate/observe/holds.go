@@ -308,12 +308,8 @@ func (o *Observer) acts(lk *lock, c *client, at protocol.Instant) {
 // the key meanwhile overlapped with it.
 func (o *Observer) actsAs(lk *lock, h *hold, at protocol.Instant) {
 	for _, s := range h.successors {
-		to := at
-		if s.ended != 0 {
-			to = s.ended
-		}
 		o.overlapN++
-		ov := overlap{lk, h, s, to, causeOf(h, s)}
+		ov := overlap{lk, h, s, cmp.Or(s.ended, at), causeOf(h, s)}
 		o.overlaps = newest(append(o.overlaps, ov))
 		o.later(func() { o.family(lk.family).overlaps[o.cause(ov)]++ })
 	}

@@ -261,9 +261,9 @@ func (o *Observer) lease(c *client, family string) (l lease, known bool) {
 	return l, l.likely > 0
 }
 
-// leaseOf returns the lease of one lock: where a client's leases vary, its value says which.
+// leaseOf returns the lease of one lock: its TTL, or of the old scheme what is known of its client's leases. Where these vary, its value says which.
 func (o *Observer) leaseOf(h *hold, lk *lock) (time.Duration, bool) {
-	if h.c.member && h.form.kind == Legacy {
+	if h.c.member || h.form.kind != Legacy || h.form.forever {
 		return h.ttl, h.ttl > 0
 	}
 	l, known := o.lease(h.c, lk.family)

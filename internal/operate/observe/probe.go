@@ -190,18 +190,15 @@ func (p *prober) snapshot(ctx context.Context, db int) error {
 	for n := 0; n <= 5*mostKeysRead; {
 		reply, err := p.ask(ctx, "", "SCAN", cursor, "COUNT", 200)
 		page, ok := reply.([]any)
-		if err != nil || !ok || len(page) != 2 {
+		if err != nil || !ok {
 			return err
 		}
-		keys, err := redis.Strings(page[1], nil)
-		if err != nil {
+		var keys []string
+		if _, err := redis.Scan(page, &cursor, &keys); err != nil {
 			return err
 		}
 		n += len(keys)
 		if err := p.reads(ctx, db, keys); err != nil {
-			return err
-		}
-		if cursor, err = redis.String(page[0], nil); err != nil {
 			return err
 		}
 		if cursor == "0" {
@@ -266,46 +263,42 @@ func (p *prober) take(ctx context.Context, o *Observer, l *traffic.Command) erro
 	if mark := word == "ECHO" && len(l.Words) == 2 && strings.HasPrefix(l.Words[1], snapshotMark); !mark && word != "GET" && word != "PTTL" {
 		return nil
 	}
-	timer := time.NewTimer(5 * time.Second)
-	defer timer.Stop()
-	var a answer
-	more := false
+	ctx, done := context.WithTimeoutCause(ctx, 5*time.Second, errors.New("a read of our own has no answer"))
+	defer done()
 	select {
-	case a, more = <-p.answers:
-		if !more {
-			return nil
+	case a, more := <-p.answers:
+		switch {
+		case !more:
+		case a.verb != word || a.key != l.Words[1]:
+			return fmt.Errorf("the stream shows %s, but the answer is to %s", word, a.verb)
+		default:
+			p.learn(o, l, a)
 		}
+		return nil
 	case <-ctx.Done():
 		return context.Cause(ctx)
-	case <-timer.C:
-		return errors.New("a read of our own has no answer")
 	}
-	if a.verb != word || a.key != l.Words[1] {
-		return fmt.Errorf("the stream shows %s, but the answer is to %s", word, a.verb)
-	}
-	p.learn(o, l, a)
-	return nil
 }
 
 func (p *prober) learn(o *Observer, l *traffic.Command, a answer) {
-	switch {
+	switch id := (traffic.Key{DB: l.DB, Name: a.key}); {
 	case a.verb == "ECHO" && strings.HasSuffix(a.key, "begin"):
 		o.Keys.Scanning(a.db)
 	case a.verb == "ECHO":
 		o.Keys.Complete()
 	case a.verb == "PTTL" && a.err == nil:
 		if n, err := redis.Int64(a.reply, nil); err == nil {
-			o.Keys.LearnTTL(l.DB, a.key, l.At, n)
+			o.Keys.LearnTTL(id, l.At, n)
 		}
 	case a.verb == "GET" && a.err != nil:
-		o.Keys.LearnThere(l.DB, a.key)
+		o.Keys.LearnThere(id)
 	case a.verb == "GET" && a.reply == nil:
-		o.Keys.LearnAbsent(l.DB, a.key)
-		o.Settle(l.DB, a.key)
+		o.Keys.LearnAbsent(id)
+		o.settleBy(id)
 	case a.verb == "GET":
 		if text, err := redis.String(a.reply, nil); err == nil {
-			o.Keys.Learn(l.DB, a.key, text)
-			o.Settle(l.DB, a.key)
+			o.Keys.Learn(id, text)
+			o.settleBy(id)
 		}
 	}
 }

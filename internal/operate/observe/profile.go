@@ -99,21 +99,20 @@ func joined(all []*use) (u profile.Use) {
 
 // atOnce is how many connections worked at the same time, each from its first use of a lock to its last command.
 func atOnce(members []*client) int {
-	type step struct {
-		at protocol.Instant
-		by int
-	}
-	var steps []step
+	var begins, ends []protocol.Instant
 	for _, c := range members {
 		if c.first != 0 {
-			steps = append(steps, step{c.first, +1}, step{max(c.last, c.first) + 1, -1})
+			begins, ends = append(begins, c.first), append(ends, max(c.last, c.first))
 		}
 	}
-	slices.SortFunc(steps, func(a, b step) int { return cmp.Or(cmp.Compare(a.at, b.at), a.by-b.by) })
-	now, most := 0, 1
-	for _, s := range steps {
-		now += s.by
-		most = max(most, now)
+	slices.Sort(begins)
+	slices.Sort(ends)
+	over, most := 0, 1
+	for i, at := range begins {
+		for ends[over] < at {
+			over++
+		}
+		most = max(most, i+1-over)
 	}
 	return most
 }

@@ -205,7 +205,7 @@ func (p *player) do(words []string) {
 	case "at":
 		p.tape.at = epoch.Add(duration(words[1]) - time.Millisecond)
 	case "learn":
-		p.o.Keys.Learn(0, words[1], words[2])
+		p.o.Keys.Learn(traffic.Key{Name: words[1]}, words[2])
 	default:
 		p.run(words[0], words[1:]...)
 	}

@@ -102,14 +102,8 @@ func (o *Observer) finished(lk *lock, h *hold, at protocol.Instant) {
 // crashed tells what has become of a hold that nobody has ended: its lease ended, and for one more lease nothing came from its
 // client. Until then nobody knows.
 func (o *Observer) crashed(lk *lock, h *hold) bool {
-	lease := h.ttl
-	if h.form.kind == Legacy {
-		lease, _ = o.leaseOf(h, lk)
-	}
-	if lease == 0 || h.form.forever {
-		return false
-	}
-	return o.last.Sub(max(h.at.Add(lease), h.lostAt)) > lease
+	lease, known := o.leaseOf(h, lk)
+	return known && !h.form.forever && o.last.Sub(max(h.at.Add(lease), h.lostAt)) > lease
 }
 
 // asks is a client of ours that runs the script which asks for a lock: a try. Other commands show its outcome. The script says what

@@ -155,7 +155,7 @@ func TestReplayAgreesWithTheServer(t *testing.T) {
 		k := fmt.Sprint("k", i)
 		kind, _ := redis.String(s.Do("TYPE", k), nil)
 		if kind == "string" {
-			value, _, ok := keys.Value(0, k, now)
+			value, _, ok := keys.Value(Key{Name: k}, now)
 			assert.True(t, ok, k)
 			assert.Equal(t, s.Value(k), value, k)
 		}
@@ -266,7 +266,7 @@ func TestRepliesInAnotherOrder(t *testing.T) {
 			}
 			require.True(t, side.feed([]byte(step[2:]+"\r\n")), step)
 		}
-		_, _, there := d.keys.Value(0, "k", 0)
+		_, _, there := d.keys.Value(Key{Name: "k"}, 0)
 		assert.Equal(t, c.there, there, name)
 		assert.Equal(t, c.told, strings.Join(told, ", "), name)
 	}

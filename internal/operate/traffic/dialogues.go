@@ -210,7 +210,7 @@ func (c *dialogues) follows(d *dialogue, a *answered) bool {
 	if RunsScript(a.line.Words[0]) {
 		key = a.line.Words[3]
 	}
-	if _, _, there := c.keys.Value(a.line.DB, key, a.line.At); !there {
+	if _, _, there := c.keys.Value(Key{a.line.DB, key}, a.line.At); !there {
 		return false
 	}
 	for other := range c.open {

@@ -102,17 +102,15 @@ func (k *Keys) IsComplete() bool { return k.complete }
 func (k *Keys) whole(id Key) bool { return k.complete && id.DB == k.db }
 
 // Learn takes in a string that a read of ours found at this point of the stream. Its TTL follows by LearnTTL.
-func (k *Keys) Learn(db int, name, value string) {
-	id := Key{db, name}
+func (k *Keys) Learn(id Key, value string) {
 	k.put(id, entry{kind: text, value: value, expires: k.m[id].expires}, true)
 }
 
 // LearnAbsent takes in that there is no such key.
-func (k *Keys) LearnAbsent(db int, name string) { k.put(Key{db, name}, entry{kind: absent}, true) }
+func (k *Keys) LearnAbsent(id Key) { k.put(id, entry{kind: absent}, true) }
 
 // LearnThere takes in that a key of another type exists. One that was a hash is taken for it still.
-func (k *Keys) LearnThere(db int, name string) {
-	id := Key{db, name}
+func (k *Keys) LearnThere(id Key) {
 	e := entry{kind: there}
 	if k.m[id].kind == hash {
 		e.kind = hash
@@ -121,25 +119,24 @@ func (k *Keys) LearnThere(db int, name string) {
 }
 
 // LearnTTL takes in the reply of PTTL.
-func (k *Keys) LearnTTL(db int, name string, now protocol.Instant, ms int64) {
-	id := Key{db, name}
+func (k *Keys) LearnTTL(id Key, now protocol.Instant, ms int64) {
 	e, ok := k.m[id]
 	switch {
 	case !ok:
+		return
 	case ms == -2:
-		k.put(id, entry{kind: absent}, true)
+		e = entry{kind: absent}
 	case ms == -1:
 		e.expires = 0
-		k.m[id] = e
 	default:
 		e.expires = now.Add(time.Duration(ms) * time.Millisecond)
-		k.m[id] = e
 	}
+	k.put(id, e, true)
 }
 
 // Value returns the string on a key, and until when it has a TTL (0 for none).
-func (k *Keys) Value(db int, name string, now protocol.Instant) (value string, expires protocol.Instant, ok bool) {
-	e := k.look(Key{db, name}, now)
+func (k *Keys) Value(id Key, now protocol.Instant) (value string, expires protocol.Instant, ok bool) {
+	e := k.look(id, now)
 	return e.value, e.expires, e.kind == text
 }
 

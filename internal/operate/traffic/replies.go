@@ -6,33 +6,31 @@ import (
 
 // learn tells the copy of the keys what a reply says of the state before its command.
 func (c *dialogues) learn(l *Command, v respValue) {
-	key := l.Words[1]
-	there := func(yes bool) { c.learnThere(l, key, yes) }
-	value := func() { c.learnValue(l, key, v) }
+	id := Key{l.DB, l.Words[1]}
 	n, number := v.integer()
 	switch l.Words[0] {
 	case "GET", "GETSET", "GETDEL", "GETEX":
-		value()
+		c.learnValue(l, id, v)
 	case "SETNX":
 		if number {
-			there(n == 0)
+			c.learnThere(l, id, n == 0)
 		}
 	case "SET":
 		switch o := l.SetOptions(); {
 		case o.Get:
-			value()
+			c.learnValue(l, id, v)
 		case o.NX:
-			there(v.null)
+			c.learnThere(l, id, v.null)
 		case o.XX:
-			there(!v.null)
+			c.learnThere(l, id, !v.null)
 		}
 	case "DEL", "UNLINK":
 		if number && len(l.Words) == 2 {
-			there(n == 1)
+			c.learnThere(l, id, n == 1)
 		}
 	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT":
 		if number && len(l.Words) == 3 {
-			there(n == 1)
+			c.learnThere(l, id, n == 1)
 		}
 	}
 }
@@ -50,6 +48,7 @@ func (c *dialogues) script(l *Command, v respValue) {
 	s := scripts.Of(call.Words[1])
 	named := s.Read(call.Args())
 	key, value := call.Keys()[0], named["value"]+named["token"]
+	id := Key{l.DB, key}
 	code, _ := v.integer()
 	if len(v.elems) > 0 {
 		code, _ = v.elems[0].integer()
@@ -59,12 +58,12 @@ func (c *dialogues) script(l *Command, v respValue) {
 	}
 	sets := func(value string) { as("SET", key, value, "PX", named["ttl"]) }
 	takes := func(value string) {
-		c.keys.LearnAbsent(l.DB, key)
+		c.keys.LearnAbsent(id)
 		sets(value)
 	}
 	stands := func() { // the fourth element is what stands on the key
 		if len(v.elems) > 3 && v.elems[3].kind == '$' {
-			c.keys.Learn(l.DB, key, v.elems[3].text)
+			c.keys.Learn(id, v.elems[3].text)
 		}
 	}
 	switch s {
@@ -80,7 +79,7 @@ func (c *dialogues) script(l *Command, v respValue) {
 		}
 	case scripts.BridgeRelease, scripts.ModernRelease, scripts.CompareDel:
 		if code >= 1 {
-			c.keys.Learn(l.DB, key, value)
+			c.keys.Learn(id, value)
 			as("DEL", key)
 		} else if code < 0 {
 			stands()
@@ -88,29 +87,29 @@ func (c *dialogues) script(l *Command, v respValue) {
 	case scripts.GatedWrite: // the command itself
 		switch named["command"] {
 		case "SETNX":
-			c.learnThere(l, key, code == 0)
+			c.learnThere(l, id, code == 0)
 			as("SETNX", key, value)
 		case "GETSET":
-			c.learnValue(l, key, v)
+			c.learnValue(l, id, v)
 			as("GETSET", key, value)
 		default:
 			as("SET", key, value)
 		}
 	case scripts.CompareSet, scripts.GatedCompareSet:
 		if code == 1 {
-			c.keys.Learn(l.DB, key, named["old"])
+			c.keys.Learn(id, named["old"])
 			as("SET", key, value)
 		}
 	case scripts.RedissonTake:
 		if v.null {
-			if c.keys.look(Key{l.DB, key}, l.At).kind != hash {
-				c.keys.LearnAbsent(l.DB, key)
+			if c.keys.look(id, l.At).kind != hash {
+				c.keys.LearnAbsent(id)
 			}
 			as("HINCRBY", key, named["holder"], "1")
 		}
 	case scripts.RedissonRelease, scripts.SidecarDel:
 		if code == 1 {
-			c.learnThere(l, key, true)
+			c.learnThere(l, id, true)
 			as("DEL", key)
 		}
 	case scripts.SidecarTake:
@@ -121,25 +120,25 @@ func (c *dialogues) script(l *Command, v respValue) {
 }
 
 // learnThere tells the copy that a key exists, or does not.
-func (c *dialogues) learnThere(l *Command, key string, yes bool) {
-	_, _, text := c.keys.Value(l.DB, key, l.At)
+func (c *dialogues) learnThere(l *Command, id Key, yes bool) {
+	_, _, text := c.keys.Value(id, l.At)
 	switch {
 	case !yes:
-		c.keys.LearnAbsent(l.DB, key)
+		c.keys.LearnAbsent(id)
 	case !text:
-		c.keys.LearnThere(l.DB, key)
+		c.keys.LearnThere(id)
 	}
 }
 
 // learnValue tells the copy what a reply shows of a key.
-func (c *dialogues) learnValue(l *Command, key string, v respValue) {
-	old, _, text := c.keys.Value(l.DB, key, l.At)
+func (c *dialogues) learnValue(l *Command, id Key, v respValue) {
+	old, _, text := c.keys.Value(id, l.At)
 	switch {
 	case v.null:
-		c.keys.LearnAbsent(l.DB, key)
+		c.keys.LearnAbsent(id)
 	case v.kind != '$':
 	case !text || old != v.text:
-		c.keys.LearnAbsent(l.DB, key) // a TTL of the value before is not this one's
-		c.keys.Learn(l.DB, key, v.text)
+		c.keys.LearnAbsent(id) // a TTL of the value before is not this one's
+		c.keys.Learn(id, v.text)
 	}
 }

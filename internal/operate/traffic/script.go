@@ -4,13 +4,11 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // Script is one call of a server script.
 type Script struct {
-	At     protocol.Instant
 	Client string // the address of who called it
 	Name   string // the file of this project, else empty
 	// Earlier is the file of an earlier build, where Name is empty. Its arguments and replies may be others than today's.
@@ -30,7 +28,7 @@ func RunsScript(command string) bool {
 
 // scriptIn reads the command that calls a script.
 func scriptIn(c *Command) *Script {
-	s := &Script{At: c.At, Client: c.Addr, Words: slices.Clone(c.Words)}
+	s := &Script{Client: c.Addr, Words: slices.Clone(c.Words)}
 	if len(s.Words) >= 3 {
 		if s.Name = scripts.NameOf(s.Words[1]); s.Name == "" {
 			s.Earlier = scripts.Earlier(s.Words[1])
