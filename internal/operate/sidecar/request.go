@@ -1,7 +1,7 @@
 package sidecar
 
 import (
-	"strconv"
+	"fmt"
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
@@ -17,26 +17,14 @@ func appendRequest(out []byte, client *proxy.Client, c protocol.Command, databas
 	if err != nil { // no such op: a mistake in this package
 		panic(err)
 	}
-	args := request.Args()
-	count := 1 + len(args)
-	if database != "" {
-		count++
-	}
-	out = append(out, '*')
-	out = strconv.AppendInt(out, int64(count), 10)
-	out = client.AppendCall(append(out, "\r\n"...), calls[request.Script])
-	for _, arg := range args[1:] {
-		switch v := arg.(type) {
-		case string:
-			out = wire.AppendWord(out, v)
-		case int:
-			out = wire.AppendWord(out, strconv.Itoa(v))
-		}
+	var words []string
+	for _, arg := range request.Args()[1:] {
+		words = append(words, fmt.Sprint(arg))
 	}
 	if database != "" {
-		out = wire.AppendWord(out, database)
+		words = append(words, database)
 	}
-	return out
+	return proxy.AppendCall(out, client, calls[request.Script], words...)
 }
 
 // calls are the scripts of the service's commands.

@@ -27,7 +27,7 @@ type Server struct {
 // Server returns a Server that has not begun. What is no lock's goes to the upstream. Leaving, if set, is called when no client is let in any more.
 func (s *Sidecar) Server(upstream *proxy.Upstream, drain time.Duration, leaving func(), listeners ...Listener) (*Server, error) {
 	opts := proxy.Options{
-		Dial: upstream.Dial, Follow: upstream.Follower(), Drain: drain, Log: s.opts.Log, Beside: s.Beside,
+		Dial: upstream.Dial, Follow: upstream.Follower(), Drain: drain, Log: s.opts.Log, Beside: s.Beside, Waits: s.opts.Old != nil,
 		Leaving: func() {
 			if leaving != nil {
 				leaving()

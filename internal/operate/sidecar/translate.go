@@ -287,16 +287,10 @@ func (t *translator) run(c *proxy.Client, name string, keys proxy.Keys, mode str
 	if why != "" {
 		return proxy.Refuse, append(out, why...)
 	}
-	out = strconv.AppendInt(append(out, '*'), int64(2+len(call)), 10)
-	if out = append(out, "\r\n"...); body != nil {
-		out = wire.AppendWord(wire.AppendWord(out, "EVAL"), scripts.SidecarRun.Around(string(body)))
-	} else {
-		out = c.AppendCall(out, calls[scripts.SidecarRun])
+	if body != nil {
+		return proxy.Replace, wire.Append(out, slices.Concat([][]byte{[]byte("EVAL"), []byte(scripts.SidecarRun.Around(string(body)))}, call)...)
 	}
-	for _, word := range call {
-		out = wire.AppendWord(out, word)
-	}
-	return proxy.Replace, out
+	return proxy.Replace, proxy.AppendCall(out, c, calls[scripts.SidecarRun], call...)
 }
 
 // call are the words of a call of sidecar_run.lua behind its first two, and the script that it runs, if it is one. A script whose text nobody has seen

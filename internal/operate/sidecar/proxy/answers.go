@@ -3,10 +3,8 @@ package proxy
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"net"
-	"os"
 	"strings"
 	"time"
 )
@@ -17,34 +15,25 @@ var noScript = []byte("-NOSCRIPT ")
 // copyReplies copies what the server sends, and counts the replies. Where one says that a script is missing, the request goes again with
 // the script's text, and the client gets the reply to that. So does one that a node of a cluster has refused: see Options.Follow.
 func (c *conn) copyReplies() {
-	rests := false
 	defer func() {
-		c.ended.Store(!rests)
+		c.ended.Store(true)
 		c.tell()
 	}()
 	var b buffer
 	counted := 0 // b[:counted] is counted, and the rest of b may be a NOSCRIPT
-	if unsent := c.unsent; len(unsent) > 0 {
-		if c.unsent = nil; !c.reply(unsent) {
-			return
-		}
+	if len(c.unsent) > 0 && !c.reply(c.unsent) {
+		return
 	}
-	seen, err := c.answered.Load(), c.watch()
-	for err == nil {
-		err = c.up.read(&b)
+	if len(c.unread) > 0 {
+		b.n = copy(b.room(), c.unread)
+	}
+	c.unsent, c.unread = nil, nil
+	var err error
+	for ; ; err = c.up.read(&b) {
 		if c.late() {
 			c.endBy(notTheClient)
 			c.abort()
 			return
-		}
-		if errors.Is(err, os.ErrDeadlineExceeded) {
-			answered := c.answered.Load()
-			if rests = answered == seen && b.n == 0 && c.replies.between() && !c.stays.Load(); rests {
-				c.rested.Store(true)
-				_ = c.down.SetReadDeadline(time.Unix(1, 0))
-				return
-			}
-			seen, err = answered, c.watch()
 		}
 		if counted = c.count(&b, counted); counted < b.n && err == nil {
 			continue
@@ -55,6 +44,9 @@ func (c *conn) copyReplies() {
 			}
 			b.n = 0
 		}
+		if err != nil {
+			break
+		}
 	}
 	c.endBy(notTheClient)
 	c.ended.Store(true)
@@ -64,14 +56,6 @@ func (c *conn) copyReplies() {
 	}
 	c.down.closeWrite()
 	_ = c.down.SetReadDeadline(time.Now().Add(lingerFor))
-}
-
-// watch has the next read end after a while in which nothing comes, where the connection can rest.
-func (c *conn) watch() error {
-	if !c.plain() {
-		return nil
-	}
-	return c.up.SetReadDeadline(time.Now().Add(restAfter))
 }
 
 // abort ends both connections so that either side sees an error.
@@ -91,7 +75,7 @@ func (c *conn) reply(b []byte) bool {
 }
 
 // count counts the replies in b from a place on, and takes a refusal out of b whose request goes again. It stops where the beginning of one stands
-// at the end of b.
+// at the end of b, and in a loop, which sends none, in front of each.
 func (c *conn) count(b *buffer, from int) (counted int) {
 	ended := int64(0)
 	for counted = from; counted < b.n; {
@@ -101,7 +85,7 @@ func (c *conn) count(b *buffer, from int) (counted int) {
 			n := min(len(rest), len(noScript))
 			missing, refused := script.text != nil && bytes.Equal(rest[:n], noScript[:n]), c.server.opts.Follow != nil && rest[0] == '-'
 			switch {
-			case end < 0 && (missing || refused):
+			case (end < 0 || c.looped.Load()) && (missing || refused):
 				c.answered.Add(ended)
 				c.tell()
 				return counted
@@ -144,7 +128,7 @@ func (c *conn) follow(refusal string) bool {
 		} else {
 			left := c.up
 			c.setUp(up)
-			_, _ = c.watch(), left.Close()
+			_ = left.Close()
 		}
 	}
 	if !elsewhere {

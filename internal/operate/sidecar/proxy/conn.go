@@ -42,25 +42,20 @@ type conn struct {
 	again    []byte                 // that request
 	since    time.Time              // when it was sent
 	bound    atomic.Pointer[bound]  // of requests that may not be answered later
-	waits    atomic.Bool            // requests waits for a change, which news tells
-	news     chan struct{}
+	news     chan struct{}          // something of these has changed
 
-	// A loop serves the connection while it can: no goroutine has it then, and it has no net.Conn.
+	// A loop serves the connection from its beginning for as long as it can: no goroutine has it then, and it has no net.Conn.
 	mu      sync.Mutex // of down and up, from connect on
 	cut     bool       // it is to end; with mu
 	loop    *loop
 	looped  atomic.Bool // it is in the loop; changes with the loop's mutex
 	sockets [2]int      // descriptors of down and up
 	over    [2]error    // what the loop has read at the end of them
-	asks    bool        // the next request is for the Rewriter, which the loop does not ask
+	asks    bool        // the next request is for the Rewriter, which the loop does not ask: see Options.Waits
 	framed  bool        // what the loop has read has been looked at
 	failed  error       // by frame
 	unsent  []byte      // replies that the client has not taken
-
-	// It goes back to the loop when nothing has come for a while: copyReplies returns first, and then requests, or it has copyReplies go on.
-	replying sync.WaitGroup // copyReplies
-	rested   atomic.Bool    // copyReplies has returned without an end
-	stays    atomic.Bool    // copyReplies must not: a request is held, or the client has gone
+	unread  []byte      // what came behind them, from a NOSCRIPT on
 }
 
 // plain tells that a loop can serve both sides: they are sockets, and nothing more such as TLS.
@@ -90,64 +85,31 @@ var errCut = errors.New("a request on a lock's key is too long to be looked at")
 // errRefused ends one by the verdict Cut.
 var errRefused = fmt.Errorf("%w, or may not be passed on any more", errCut)
 
-// serve copies until one side ends, or until nothing comes and it rests. The caller then closes both connections.
-func (c *conn) serve() (rests bool) {
-	c.replying.Go(c.copyReplies)
-	err := c.requests()
-	if errors.Is(err, errRests) {
-		c.replying.Wait()
-		c.rested.Store(false)
-		c.readOn()
-		return true
+// serve copies until one side ends. The caller then closes both connections.
+func (c *conn) serve() {
+	var replying sync.WaitGroup
+	replying.Go(c.copyReplies)
+	if err := c.requests(); err != nil {
+		c.server.tooLong.Add(1)
+		c.server.opts.Log.Error("connection cut", "client", c.client.Addr, "error", err)
 	}
-	if err != nil {
-		c.server.brokenClient(c, err)
-	}
-	for c.stays.Store(true); ; {
-		c.resume()
-		if c.replying.Wait(); c.ended.Load() {
-			break
-		}
-	}
+	replying.Wait()
 	c.client.Cut = c.endedBy.Load() == notTheClient
-	return false
-}
-
-// resume has copyReplies go on.
-func (c *conn) resume() {
-	if c.rested.CompareAndSwap(true, false) {
-		c.replying.Go(c.copyReplies)
-	}
-}
-
-// errRests is the end of requests where the connection rests.
-var errRests = errors.New("nothing comes")
-
-// idle tells that nothing of a request has come that is not sent.
-func (c *conn) idle() bool {
-	return c.in.n == 0 && c.framer.args == 0 && c.framer.body == 0 && c.settled() && !c.holding && !c.apart && !c.ended.Load() && !c.server.leaving.Load()
 }
 
 // tell wakes await.
 func (c *conn) tell() {
-	if c.waits.Load() {
-		select {
-		case c.news <- struct{}{}:
-		default:
-		}
+	select {
+	case c.news <- struct{}{}:
+	default:
 	}
 }
 
 // await waits until something is so, or the server has ended the connection.
 func (c *conn) await(so func() bool) {
-	c.waits.Store(true)
-	for {
-		if c.resume(); so() || c.ended.Load() {
-			break
-		}
+	for !so() && !c.ended.Load() {
 		<-c.news
 	}
-	c.waits.Store(false)
 }
 
 // settled tells that the next reply's beginning is not to be looked at any more: the connection is free for the next request.

@@ -8,12 +8,14 @@ import (
 	"runtime"
 	"sync"
 	"syscall"
+	"time"
 
 	"golang.org/x/sys/unix"
 )
 
 // loop serves connections without a goroutine, and without the runtime's poller, which does not know their sockets: one thread reads
-// and writes at once what has come. A connection that needs more than that leaves it, and comes back when it has been idle.
+// and writes at once what has come. A connection that needs more than that leaves it for good: one side takes no more, or a request has to wait
+// for replies.
 type loop struct {
 	server *Server
 	poll   int
@@ -115,7 +117,7 @@ func (l *loop) leave(c *conn) {
 	go l.server.live(c)
 }
 
-// unpark takes a connection out of its loop, if it is in one.
+// unpark takes a connection out of its loop, if it is in one. The caller has c.mu.
 func (c *conn) unpark() {
 	if c.loop == nil {
 		return
@@ -127,7 +129,7 @@ func (c *conn) unpark() {
 	}
 }
 
-// park gives an idle connection to its loop. It returns false where that cannot be.
+// park gives a connection that begins to its loop. It returns false where that cannot be.
 func (s *Server) park(c *conn) bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -228,15 +230,44 @@ func send(fd int, b []byte) int {
 
 // fromClient passes on what the client has sent. It returns false where the connection has to leave the loop.
 func (c *conn) fromClient() bool {
+	if !c.settled() {
+		return false
+	}
 	if c.over[0] = receive(c.sockets[0], &c.in); c.over[0] != nil {
 		return false
 	}
+	c.client.Held, c.holding = c.holding, false
+	return c.goOn()
+}
+
+// goOn passes on what can go.
+func (c *conn) goOn() bool {
 	if c.failed = c.frame(); c.failed == nil {
 		c.sent(send(c.sockets[1], c.send))
 	}
-	c.framed = c.failed != nil || len(c.send) > 0 || c.framer.broken || c.asks
+	c.framed = c.failed != nil || len(c.send) > 0 || c.framer.broken || c.asks || c.apart
 	c.in.rest()
+	if c.holding && !c.framed {
+		go c.hold(c.client.Wake, c.client.Patience)
+	}
 	return !c.framed
+}
+
+// hold goes on when a hold is over, unless the client has sent more, or the connection has left the loop.
+func (c *conn) hold(wake <-chan struct{}, patience time.Duration) {
+	select {
+	case <-wake:
+	case <-time.After(patience):
+	}
+	c.loop.mu.Lock()
+	defer c.loop.mu.Unlock()
+	if !c.looped.Load() || !c.holding || c.client.Wake != wake {
+		return
+	}
+	c.client.Held, c.holding = true, false
+	if !c.goOn() {
+		c.loop.leave(c)
+	}
 }
 
 // fromServer does so with what the server has sent.
@@ -247,12 +278,10 @@ func (c *conn) fromServer(b *buffer) bool {
 	if c.over[1] = receive(c.sockets[1], b); c.over[1] != nil {
 		return false
 	}
-	c.count(b, 0)
+	counted := c.count(b, 0)
 	all := b.bytes()
 	b.n = 0
-	if n := send(c.sockets[0], all); n < len(all) {
-		c.unsent = append(c.unsent, all[n:]...)
-		return false
-	}
-	return true
+	n := send(c.sockets[0], all[:counted])
+	c.unsent, c.unread = append(c.unsent, all[n:counted]...), append(c.unread, all[counted:]...)
+	return n == len(all)
 }

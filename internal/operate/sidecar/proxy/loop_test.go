@@ -28,7 +28,7 @@ func TestLeavesTheLoop(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			server.Do("SET", "k", value)
 			conn := dial(t, addr)
-			ask(t, conn, "+PONG\r\n", "PING")
+			ask(t, conn, "$14\r\nSETNX lock.b y\r\n", "SETNX", "lock.b", "y")
 			require.Eventually(t, func() bool { return looped(s) == 1 }, 20*time.Second, time.Millisecond)
 			if name == "the server" {
 				server.Do("CLIENT", "PAUSE", "1000")

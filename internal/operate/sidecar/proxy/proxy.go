@@ -29,8 +29,7 @@ const (
 	lookAgainAfter  = 50 * time.Millisecond
 	lookAgainAtMost = time.Second
 	lastCallFor     = 50 * time.Millisecond // for connections that the system has taken in for a listener that ends
-	restAfter       = 200 * time.Millisecond
-	kept            = 64 // descriptors for all but clients: without them the process can neither report nor listen
+	kept            = 64                    // descriptors for all but clients: without them the process can neither report nor listen
 )
 
 // Options of a Server.
@@ -48,7 +47,9 @@ type Options struct {
 	// Follow, if set, tells what becomes of a request that the server has refused with this text and has not run: again says that it goes there
 	// again, elsewhere that Dial leads to another server now, where the connection goes on. See Client.Said.
 	Follow func(refusal string) (again, elsewhere bool)
-	Log    *slog.Logger
+	// Waits tells that a Rewriter waits for servers: no loop asks it then. Where Follow is set it is so too.
+	Waits bool
+	Log   *slog.Logger
 }
 
 // Server accepts clients and connects each to the server. Its methods are safe for concurrent use.
@@ -78,6 +79,7 @@ type Server struct {
 
 // New returns a Server that does not listen yet.
 func New(opts Options) *Server {
+	opts.Waits = opts.Waits || opts.Follow != nil
 	s := &Server{opts: opts, conns: map[*conn]bool{}, look: make(chan struct{}, 1), most: (descriptorsAtMost() - kept) / 2}
 	for _, l := range opts.Listeners {
 		s.doors = append(s.doors, &door{Listener: l, actual: l.Address, commands: withTalking(l.Rewriter.Commands())})
@@ -132,8 +134,8 @@ func (s *Server) retire() {
 		if c.up != nil { // else it looks before its first read
 			_ = c.down.SetReadDeadline(time.Unix(1, 0))
 		}
-		c.mu.Unlock()
 		c.unpark()
+		c.mu.Unlock()
 	}
 }
 
@@ -271,8 +273,8 @@ func (s *Server) CutAll(why string) {
 				go func() { _ = p.socket().Close() }() // closing waits for what uses the socket
 			}
 		}
-		c.mu.Unlock()
 		c.unpark()
+		c.mu.Unlock()
 	}
 }
 
@@ -327,17 +329,13 @@ func (s *Server) attend(d *door, c *conn) {
 	s.end(c)
 }
 
-// live serves a client from a rest to the next one, or to its end.
+// live serves a client to its end.
 func (s *Server) live(c *conn) {
 	if err := c.unloop(); err != nil {
 		s.opts.Log.Error("connection cut", "client", c.client.Addr, "error", err)
 		c.client.Cut = true
 	} else {
-		for c.serve() {
-			if s.park(c) {
-				return
-			}
-		}
+		c.serve()
 	}
 	c.rewriter.Close(&c.client)
 	s.end(c)
@@ -395,16 +393,4 @@ func (c *conn) setUp(up net.Conn) {
 	if c.cut {
 		_ = c.up.socket().Close()
 	}
-}
-
-// violation notes that Redis will refuse what a client sends.
-func (s *Server) violation(c *conn) {
-	s.broken.Add(1)
-	s.opts.Log.Warn("protocol error; nothing more of this connection is passed on", "client", c.client.Addr)
-}
-
-// brokenClient notes that a connection was cut.
-func (s *Server) brokenClient(c *conn, err error) {
-	s.tooLong.Add(1)
-	s.opts.Log.Error("connection cut", "client", c.client.Addr, "error", err)
 }

@@ -19,16 +19,9 @@ func (c *conn) requests() error {
 		if !full && c.server.leaving.Load() {
 			full = c.leave()
 		}
-		c.resume() // readOn may have taken its sign away
 		var err error
 		if !framed {
 			err = c.wait()
-		}
-		if c.rested.Load() {
-			if errors.Is(err, os.ErrDeadlineExceeded) && !full && c.idle() {
-				return errRests
-			}
-			c.resume()
 		}
 		if (!framed || err != nil) && !c.settled() {
 			c.await(c.settled)
@@ -70,8 +63,6 @@ func (c *conn) wait() error {
 	if !c.holding {
 		return c.down.read(&c.in)
 	}
-	c.stays.Store(true)
-	defer c.stays.Store(false)
 	_ = c.down.SetReadDeadline(time.Now().Add(c.client.Patience))
 	over, watching := make(chan struct{}), make(chan struct{})
 	go func() {
@@ -151,11 +142,12 @@ func (c *conn) frame() error {
 			done = true
 		case violated:
 			i, c.framer.broken, done = len(b), true, true
-			c.server.violation(c)
+			c.server.broken.Add(1)
+			c.server.opts.Log.Warn("protocol error; nothing more of this connection is passed on", "client", c.client.Addr)
 		case cut:
 			return errCut
 		case request:
-			if c.looped.Load() {
+			if c.looped.Load() && c.server.opts.Waits {
 				c.asks, done = true, true
 				break
 			}

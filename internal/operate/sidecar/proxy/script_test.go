@@ -26,8 +26,7 @@ var scripting = locks{func(c *Client, args [][]byte, out []byte) (Verdict, []byt
 		c.Multi = name == "MULTI"
 		return Pass, out
 	}
-	out = c.AppendCall(append(out, "*4\r\n"...), counting)
-	return Replace, wire.AppendWord(wire.AppendWord(out, "1"), string(args[1]))
+	return Replace, AppendCall(out, c, counting, "1", string(args[1]))
 }}
 
 // The server forgets all scripts again and again. No client hears of it, in RESP2 or RESP3, alone, in a pipeline or a transaction, with
@@ -229,7 +228,7 @@ func TestAPushBeforeAMissingScript(t *testing.T) {
 			n, _ := server.Read(b)
 			sent <- string(b[:n])
 		}()
-		c := &conn{server: &Server{}, up: newPeer(up), again: (&Client{Alone: true}).AppendCall([]byte("*3\r\n"), counting), news: make(chan struct{}, 1)}
+		c := &conn{server: &Server{}, up: newPeer(up), again: AppendCall(nil, &Client{Alone: true}, counting, "0"), news: make(chan struct{}, 1)}
 		c.called.Store(counting)
 		var b buffer
 		got, held := "", 0
@@ -241,7 +240,7 @@ func TestAPushBeforeAMissingScript(t *testing.T) {
 			}
 		}
 		require.Equal(t, pushed+pushed+late, got, "cut at %d", cut)
-		require.Equal(t, "*3\r\n"+string(counting.text), <-sent)
+		require.Equal(t, string(AppendCall(nil, &Client{}, counting, "0")), <-sent)
 		require.EqualValues(t, 1, c.answered.Load())
 		require.True(t, c.settled())
 		_, _ = up.Close(), server.Close()

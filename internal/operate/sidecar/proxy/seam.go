@@ -3,6 +3,7 @@ package proxy
 import (
 	"crypto/sha1" // EVALSHA's own digest, not a protection
 	"fmt"
+	"strconv"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
@@ -10,7 +11,7 @@ import (
 
 // Rewriter decides what goes to the server in place of a request. It sees requests, never replies.
 //
-// One goroutine for each client calls Open, Rewrite and Close; calls for different clients overlap. Commands is read once.
+// The calls of Open, Rewrite and Close for one client follow each other; those for different clients overlap. Commands is read once.
 type Rewriter interface {
 	// Commands are the commands that are looked at, in capitals, and where their keys stand. All others pass.
 	Commands() map[string]Keys
@@ -85,13 +86,19 @@ func NewScript(text string) *Script {
 	return &Script{wire.AppendWord(wire.AppendWord(nil, "EVAL"), text), wire.AppendWord(wire.AppendWord(nil, "EVALSHA"), digest)}
 }
 
-// AppendCall appends the first two words of a call: with the digest where the client is Alone, and then Script is set.
-func (c *Client) AppendCall(out []byte, s *Script) []byte {
+// AppendCall appends a call of a script, with the words behind it: by the digest where the client is Alone, and then Script is set.
+func AppendCall[W string | []byte](out []byte, c *Client, s *Script, words ...W) []byte {
+	out = append(strconv.AppendInt(append(out, '*'), int64(2+len(words)), 10), "\r\n"...)
 	if !c.Alone || c.Multi {
-		return append(out, s.text...)
+		out = append(out, s.text...)
+	} else {
+		c.Script = s
+		out = append(out, s.digest...)
 	}
-	c.Script = s
-	return append(out, s.digest...)
+	for _, word := range words {
+		out = wire.AppendWord(out, word)
+	}
+	return out
 }
 
 // appendRefusal appends a command that any server since 2.6 answers with an error of these words. Of four words, it passes
