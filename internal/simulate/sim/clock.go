@@ -34,14 +34,10 @@ func (c *Clock) reset() {
 
 // Read returns what the client sees at true time t.
 func (c *Clock) Read(t protocol.Instant) model.Reading {
-	if c.rate != 0 && t >= c.until {
-		c.rebase(c.until)
-		c.rate = 0
-	}
-	dt := int64(t - c.since)
+	dt, slewed := int64(t-c.since), max(int64(min(t, c.until)-c.since), 0)
 	run := dt + dt*c.DriftPPM/1e6
 	return model.Reading{
-		Wall: c.wall + protocol.Instant(run+dt*c.rate/1e6),
+		Wall: c.wall + protocol.Instant(run+slewed*c.rate/1e6),
 		Mono: c.mono + protocol.Instant(run),
 	}
 }
@@ -73,9 +69,6 @@ func (c *Clock) Lasting(d time.Duration) time.Duration {
 
 // rebase makes t the moment from which the present rate is counted.
 func (c *Clock) rebase(t protocol.Instant) {
-	dt := int64(t - c.since)
-	run := dt + dt*c.DriftPPM/1e6
-	c.wall += protocol.Instant(run + dt*c.rate/1e6)
-	c.mono += protocol.Instant(run)
-	c.since = t
+	now := c.Read(t)
+	c.wall, c.mono, c.since = now.Wall, now.Mono, t
 }
