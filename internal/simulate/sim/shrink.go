@@ -232,24 +232,20 @@ func (s *shrinker) commands(best **Fleet) {
 
 func dropClient(f *Fleet, i int) {
 	f.Clients = slices.Delete(f.Clients, i, i+1)
-	renumber := func(c int) int {
-		if c > i {
-			return c - 1
+	f.Plan.Turns = without(f.Plan.Turns, i, func(t *Turn) *int { return &t.Client })
+	f.Plan.Delays = without(f.Plan.Delays, i, func(d *Delay) *int { return &d.Client })
+	f.Faults = without(f.Faults, i, func(x *Fault) *int { return &x.Client })
+}
+
+// without are those events that are not of client i; those after it get the number before their own.
+func without[T any](events []T, i int, client func(*T) *int) []T {
+	events = slices.DeleteFunc(events, func(e T) bool { return *client(&e) == i })
+	for at := range events {
+		if c := client(&events[at]); *c > i {
+			*c--
 		}
-		return c
 	}
-	f.Plan.Turns = slices.DeleteFunc(f.Plan.Turns, func(t Turn) bool { return t.Client == i })
-	f.Plan.Delays = slices.DeleteFunc(f.Plan.Delays, func(d Delay) bool { return d.Client == i })
-	f.Faults = slices.DeleteFunc(f.Faults, func(x Fault) bool { return x.Client == i })
-	for j := range f.Plan.Turns {
-		f.Plan.Turns[j].Client = renumber(f.Plan.Turns[j].Client)
-	}
-	for j := range f.Plan.Delays {
-		f.Plan.Delays[j].Client = renumber(f.Plan.Delays[j].Client)
-	}
-	for j := range f.Faults {
-		f.Faults[j].Client = renumber(f.Faults[j].Client)
-	}
+	return events
 }
 
 func clone(f *Fleet) *Fleet {

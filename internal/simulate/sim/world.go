@@ -202,15 +202,14 @@ func (w *World) enlist(i int, seed uint64, master int) {
 }
 
 func (w *World) dispatch(e event) {
-	if e.kind == arrives {
+	switch e.kind {
+	case arrives:
 		w.execute(e)
 		return
-	}
-	if e.kind == faultDue {
+	case faultDue:
 		w.strike(&w.faults[e.flight])
 		return
-	}
-	if e.kind == replicaSees {
+	case replicaSees:
 		w.remember(&w.faults[e.flight])
 		return
 	}
