@@ -84,7 +84,7 @@ func (d *Dialect) Written(value string) (Instant, bool) {
 		return 0, false
 	}
 	whole, part, point := strings.Cut(number, ".")
-	if len(whole) != d.Unit.digits() || d.Unit == FloatSeconds && (!point || part == "") {
+	if len(whole) != units[d.Unit].digits || d.Unit == FloatSeconds && (!point || part == "") {
 		return 0, false
 	}
 	n, ok := d.Syntax.parse(number)

@@ -18,23 +18,11 @@ const (
 	FSTLong                        // a java.lang.Long as the FST library writes it (dialect V)
 )
 
+// layoutNames are their names in arguments of scripts.
+var layoutNames = [...]string{Plain: "plain", UUIDColonNumber: "uuid", NumberDashOwner: "dash", NumberColonOwner: "colon", MaybeQuoted: "quoted", FSTLong: "fst"}
+
 // String returns the layout's name in arguments of scripts.
-func (l Layout) String() string {
-	switch l {
-	case UUIDColonNumber:
-		return "uuid"
-	case NumberDashOwner:
-		return "dash"
-	case NumberColonOwner:
-		return "colon"
-	case MaybeQuoted:
-		return "quoted"
-	case FSTLong:
-		return "fst"
-	default:
-		return "plain"
-	}
-}
+func (l Layout) String() string { return layoutNames[l] }
 
 // join makes the value.
 func (l Layout) join(number, owner string) string {

@@ -17,43 +17,23 @@ const (
 	Nanoseconds
 )
 
-// String returns the unit's name in arguments of scripts and on the command line.
-func (u Unit) String() string {
-	switch u {
-	case Seconds:
-		return "s"
-	case FloatSeconds:
-		return "float"
-	case Nanoseconds:
-		return "ns"
-	default:
-		return "ms"
-	}
+// units have the name of each, the smallest step that it can express, and how many digits our days have before the point.
+var units = [...]struct {
+	name       string
+	resolution time.Duration
+	digits     int
+}{
+	Milliseconds: {"ms", time.Millisecond, 13},
+	Seconds:      {"s", time.Second, 10},
+	FloatSeconds: {"float", 1, 10},
+	Nanoseconds:  {"ns", 1, 19},
 }
+
+// String returns the unit's name in arguments of scripts and on the command line.
+func (u Unit) String() string { return units[u].name }
 
 // Resolution returns the smallest lease step that the unit can express.
-func (u Unit) Resolution() time.Duration {
-	switch u {
-	case Seconds:
-		return time.Second
-	case Milliseconds:
-		return time.Millisecond
-	default:
-		return 1
-	}
-}
-
-// digits returns how many digits the seconds, milliseconds ... of our days have before the point.
-func (u Unit) digits() int {
-	switch u {
-	case Milliseconds:
-		return 13
-	case Nanoseconds:
-		return 19
-	default:
-		return 10
-	}
-}
+func (u Unit) Resolution() time.Duration { return units[u].resolution }
 
 // Quantum returns the step in which clients write a time of this unit: floats carry microseconds.
 func (u Unit) Quantum() time.Duration {
