@@ -33,18 +33,18 @@ type numbered[T any] struct {
 	ids map[string]uint32
 }
 
-// number is the value's number, and whether it is a new one: then its value is to be added.
-func (n *numbered[T]) number(state []byte) (id uint32, fresh bool) {
-	id, known := n.ids[string(state)]
-	if known {
-		return id, false
+// number is the value's number. If it is a new one, value makes what is kept.
+func (n *numbered[T]) number(state []byte, value func() T) uint32 {
+	if id, known := n.ids[string(state)]; known {
+		return id
 	}
 	if n.ids == nil {
 		n.ids = map[string]uint32{}
 	}
-	id = uint32(len(n.all))
+	id := uint32(len(n.all))
 	n.ids[string(state)] = id
-	return id, true
+	n.all = append(n.all, value())
+	return id
 }
 
 // server is the server and its replica.
@@ -102,13 +102,11 @@ func newTables(m *Model) *tables {
 // actor numbers a local state of the i-th client.
 func (t *tables) actor(i int, a *actor) uint32 {
 	t.scratch = a.append(t.scratch[:0])
-	id, fresh := t.actors[i].number(t.scratch)
-	if fresh {
+	return t.actors[i].number(t.scratch, func() *actor {
 		kept := *a
-		t.actors[i].all = append(t.actors[i].all, &kept)
 		t.facts[i] = append(t.facts[i], t.describe(i, a))
-	}
-	return id
+		return &kept
+	})
 }
 
 func (t *tables) describe(i int, a *actor) facts {
@@ -136,20 +134,12 @@ func (t *tables) describe(i int, a *actor) facts {
 
 func (t *tables) command(c *protocol.Command) uint32 {
 	t.scratch = appendCommand(t.scratch[:0], c)
-	id, fresh := t.commands.number(t.scratch)
-	if fresh {
-		t.commands.all = append(t.commands.all, *c)
-	}
-	return id
+	return t.commands.number(t.scratch, func() protocol.Command { return *c })
 }
 
 func (t *tables) reply(r protocol.Reply) uint32 {
 	t.scratch = appendReply(t.scratch[:0], &r)
-	id, fresh := t.replies.number(t.scratch)
-	if fresh {
-		t.replies.all = append(t.replies.all, r)
-	}
-	return id
+	return t.replies.number(t.scratch, func() protocol.Reply { return r })
 }
 
 // server numbers a server's state as of a tick. Expired keys must go first: the number may be found again at an
@@ -170,19 +160,16 @@ func (t *tables) server(s *server, tick Ticks) uint32 {
 			t.scratch = binary.AppendVarint(t.scratch, e.ExpireMS)
 		}
 	}
-	id, fresh := t.servers.number(t.scratch)
-	if !fresh {
-		return id
-	}
-	kept := *s
-	kept.owners, kept.endless = 0, kept.store.Endless(t.model.Clients[0].Key) != ""
-	for _, e := range kept.store.Entries() {
-		if client, ok := model.ClientOf(e.Value); ok {
-			kept.owners |= 1 << client
+	return t.servers.number(t.scratch, func() server {
+		kept := *s
+		kept.owners, kept.endless = 0, kept.store.Endless(t.model.Clients[0].Key) != ""
+		for _, e := range kept.store.Entries() {
+			if client, ok := model.ClientOf(e.Value); ok {
+				kept.owners |= 1 << client
+			}
 		}
-	}
-	t.servers.all = append(t.servers.all, kept)
-	return id
+		return kept
+	})
 }
 
 func (s *server) fork() server {
