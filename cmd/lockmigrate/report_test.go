@@ -32,16 +32,16 @@ func TestReportInABrowser(t *testing.T) {
 	for _, view := range []redistest.View{{Width: 1280, Height: 900}, {Width: 1280, Height: 900, Dark: true}, {Width: 390, Height: 844}, {Width: 390, Height: 844, Dark: true}} {
 		shown := fmt.Sprintf("forecast-%d-%v", view.Width, map[bool]string{true: "dark", false: "light"}[view.Dark])
 		t.Run(shown, func(t *testing.T) {
-			require.NoError(t, b.Open("file://"+page+"?"+shown, view, "document.querySelectorAll('section').length > 5"))
+			b.Open(t, "file://"+page+"?"+shown, view, "document.querySelectorAll('section').length > 5")
 			if keep := os.Getenv("LOCKMIGRATE_SCREENSHOTS"); keep != "" {
-				require.NoError(t, b.Picture(filepath.Join(keep, shown+".png"), 0))
+				b.Picture(t, filepath.Join(keep, shown+".png"), 0)
 			}
 			var saw struct {
 				Title                                string
 				Wide, Cut, Overlaps, Requests, Small int
 				Dark                                 bool
 			}
-			require.NoError(t, b.Eval(probe, &saw))
+			b.Eval(t, probe, &saw)
 			require.Equal(t, "Double holds to come", saw.Title)
 			require.Zero(t, saw.Wide, "the page does not scroll sideways")
 			require.Zero(t, saw.Cut, "nothing is cut off")

@@ -27,7 +27,7 @@ type seen struct {
 
 func (p reader) look(t *testing.T) (s seen) {
 	t.Helper()
-	require.NoError(t, p.Eval(`(async function () {
+	p.Eval(t, `(async function () {
   var box = function (e) { return e.getBoundingClientRect(); }, all = function (what) { return [].filter.call(document.querySelectorAll(what), function (e) { return box(e).height > 0; }); };
   var meet = function (labels) { return labels.reduce(function (n, a, i) { return n + labels.slice(i + 1).filter(function (b) {
     return box(a).left < box(b).right && box(b).left < box(a).right && box(a).top + 2 < box(b).bottom && box(b).top + 2 < box(a).bottom; }).length; }, 0); };
@@ -39,7 +39,7 @@ func (p reader) look(t *testing.T) (s seen) {
     Broken: document.querySelectorAll("#map .k3").length, Pictures: all("#picture svg").length, Steps: document.querySelectorAll("#steps tr").length,
     Clash: meet(all("#picture .ax, #picture .nm, #picture .sc")) + meet(all("#map text")), Cut: out,
     Boundary: !!document.querySelector("#map .bd").getAttribute("d") };
-})()`, &s))
+})()`, &s)
 	return s
 }
 
@@ -47,8 +47,8 @@ func (p reader) look(t *testing.T) (s seen) {
 func (p reader) acted(t *testing.T, what string) seen {
 	t.Helper()
 	var before string
-	require.NoError(t, p.Eval("document.body.dataset.played", &before))
-	require.NoError(t, p.Eval(what, nil))
+	p.Eval(t, "document.body.dataset.played", &before)
+	p.Eval(t, what, nil)
 	return p.settled(t, before)
 }
 
@@ -56,16 +56,16 @@ func (p reader) acted(t *testing.T, what string) seen {
 func (p reader) press(t *testing.T, id, key string, code int) seen {
 	t.Helper()
 	var before string
-	require.NoError(t, p.Eval("document.getElementById('"+id+"').focus(), document.body.dataset.played", &before))
-	require.NoError(t, p.Press(key, code))
+	p.Eval(t, "document.getElementById('"+id+"').focus(), document.body.dataset.played", &before)
+	p.Press(t, key, code)
 	return p.settled(t, before)
 }
 
 func (p reader) settled(t *testing.T, before string) seen {
 	t.Helper()
-	require.NoError(t, p.Eval(`new Promise(function (done) {
+	p.Eval(t, `new Promise(function (done) {
   (function look() { document.body.dataset.played !== "`+before+`" && document.getElementById("map").dataset.full ? done() : setTimeout(look, 10); })();
-})`, nil))
+})`, nil)
 	return p.look(t)
 }
 
@@ -82,10 +82,10 @@ func TestInABrowser(t *testing.T) {
 		"390-light": {Width: 390, Height: 844}, "390-dark": {Width: 390, Height: 844, Dark: true},
 	} {
 		t.Run(view, func(t *testing.T) {
-			require.NoError(t, p.Open("file://"+file+"?"+view+"#scheme=legacy&skew=9000&hold=2000&lang=en", v, ready))
+			p.Open(t, "file://"+file+"?"+view+"#scheme=legacy&skew=9000&hold=2000&lang=en", v, ready)
 			if folder := os.Getenv("LOCKMIGRATE_SCREENSHOTS"); folder != "" {
-				require.NoError(t, p.Eval("document.querySelector('details').open = location.search === '?1280-light' || location.search === '?390-dark'", nil))
-				require.NoError(t, p.Picture(filepath.Join(folder, "playground-"+view+".png"), 0))
+				p.Eval(t, "document.querySelector('details').open = location.search === '?1280-light' || location.search === '?390-dark'", nil)
+				p.Picture(t, filepath.Join(folder, "playground-"+view+".png"), 0)
 			}
 			s := p.look(t)
 			assert.Contains(t, s.Said, "comes in beside")
@@ -103,7 +103,7 @@ func TestInABrowser(t *testing.T) {
 		})
 	}
 	t.Run("keys", func(t *testing.T) {
-		require.NoError(t, p.Open("file://"+file+"#scheme=legacy&skew=9000&hold=2000&lang=en", redistest.View{Width: 1280, Height: 900}, ready))
+		p.Open(t, "file://"+file+"#scheme=legacy&skew=9000&hold=2000&lang=en", redistest.View{Width: 1280, Height: 900}, ready)
 		assert.Contains(t, p.press(t, "map", "ArrowLeft", 37).Address, "skew=8000")
 		assert.Contains(t, p.press(t, "map", "ArrowDown", 40).Address, "hold=3000")
 		assert.Contains(t, p.press(t, "hold", "ArrowRight", 39).Address, "hold=3500", "a slider")

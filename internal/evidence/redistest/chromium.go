@@ -2,8 +2,8 @@ package redistest
 
 import (
 	"bufio"
-	"encoding/base64"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -65,17 +65,22 @@ func NewChromium(t testing.TB) *Chromium {
 	var target struct {
 		TargetID string `json:"targetId"`
 	}
-	require.NoError(t, b.call("Target.createTarget", map[string]any{"url": "about:blank"}, &target))
+	b.do(t, "Target.createTarget", map[string]any{"url": "about:blank"}, &target)
 	var attached struct {
 		SessionID string `json:"sessionId"`
 	}
-	require.NoError(t, b.call("Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached))
+	b.do(t, "Target.attachToTarget", map[string]any{"targetId": target.TargetID, "flatten": true}, &attached)
 	b.session = attached.SessionID
 	return b
 }
 
 // call sends a command and waits for its answer; what else the browser says is passed over.
-func (b *Chromium) call(method string, params, result any) error {
+func (b *Chromium) call(method string, params, result any) (err error) {
+	defer func() {
+		if err != nil {
+			err = fmt.Errorf("browser: %s: %w", method, err)
+		}
+	}()
 	b.id++
 	message := map[string]any{"id": b.id, "method": method, "params": params}
 	if b.session != "" {
@@ -86,12 +91,12 @@ func (b *Chromium) call(method string, params, result any) error {
 		return err
 	}
 	if _, err := b.in.Write(append(text, 0)); err != nil {
-		return fmt.Errorf("browser: %s: %w", method, err)
+		return err
 	}
 	for {
 		line, err := b.out.ReadBytes(0)
 		if err != nil {
-			return fmt.Errorf("browser: %s: %w", method, err)
+			return err
 		}
 		var reply struct {
 			ID     int             `json:"id"`
@@ -101,12 +106,12 @@ func (b *Chromium) call(method string, params, result any) error {
 			} `json:"error"`
 		}
 		if err := json.Unmarshal(line[:len(line)-1], &reply); err != nil {
-			return fmt.Errorf("browser: %s: %w", method, err)
+			return err
 		}
 		switch {
 		case reply.ID != b.id:
 		case reply.Error != nil:
-			return fmt.Errorf("browser: %s: %s", method, reply.Error.Message)
+			return errors.New(reply.Error.Message)
 		case result == nil:
 			return nil
 		default:
@@ -115,49 +120,49 @@ func (b *Chromium) call(method string, params, result any) error {
 	}
 }
 
+// do sends a command that must succeed.
+func (b *Chromium) do(t testing.TB, method string, params, result any) {
+	t.Helper()
+	require.NoError(t, b.call(method, params, result))
+}
+
 // Open goes to a page as a view shows it, and waits until it is loaded and ready, an expression of JavaScript, is true.
-func (b *Chromium) Open(url string, v View, ready string) error {
-	scheme := "light"
-	if v.Dark {
-		scheme = "dark"
-	}
-	motion := "no-preference"
-	if v.Still {
-		motion = "reduce"
-	}
-	if err := b.call("Emulation.setDeviceMetricsOverride", map[string]any{"width": v.Width, "height": v.Height, "deviceScaleFactor": 1, "mobile": v.Width < 600}, nil); err != nil {
-		return err
-	}
-	if err := b.call("Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{{"name": "prefers-color-scheme", "value": scheme}, {"name": "prefers-reduced-motion", "value": motion}}}, nil); err != nil {
-		return err
-	}
-	if err := b.call("Page.navigate", map[string]any{"url": url}, nil); err != nil {
-		return err
-	}
-	for began := time.Now(); ; time.Sleep(20 * time.Millisecond) { // the page is asked; it does not tell
+func (b *Chromium) Open(t testing.TB, url string, v View, ready string) {
+	t.Helper()
+	b.do(t, "Emulation.setDeviceMetricsOverride", map[string]any{"width": v.Width, "height": v.Height, "deviceScaleFactor": 1, "mobile": v.Width < 600}, nil)
+	b.do(t, "Emulation.setEmulatedMedia", map[string]any{"features": []map[string]string{
+		{"name": "prefers-color-scheme", "value": map[bool]string{true: "dark", false: "light"}[v.Dark]},
+		{"name": "prefers-reduced-motion", "value": map[bool]string{true: "reduce", false: "no-preference"}[v.Still]},
+	}}, nil)
+	b.do(t, "Page.navigate", map[string]any{"url": url}, nil)
+	var err error
+	defer func() {
+		if err != nil {
+			t.Log(err)
+		}
+	}()
+	Await(t, url+" to be ready", time.Minute, func() bool { // the page is asked; it does not tell
 		var done bool
-		err := b.Eval("location.href !== 'about:blank' && document.readyState === 'complete' && !!("+ready+")", &done)
-		if err == nil && done {
-			return nil
-		}
-		if time.Since(began) > time.Minute {
-			return fmt.Errorf("browser: %s is not ready after a minute (%v)", url, err)
-		}
-	}
+		err = b.eval("location.href !== 'about:blank' && document.readyState === 'complete' && !!("+ready+")", &done)
+		return err == nil && done
+	})
 }
 
 // Press presses a key on what has the focus, such as ArrowRight, whose code is 39.
-func (b *Chromium) Press(key string, code int) error {
+func (b *Chromium) Press(t testing.TB, key string, code int) {
+	t.Helper()
 	for _, what := range []string{"rawKeyDown", "keyUp"} {
-		if err := b.call("Input.dispatchKeyEvent", map[string]any{"type": what, "key": key, "code": key, "windowsVirtualKeyCode": code}, nil); err != nil {
-			return err
-		}
+		b.do(t, "Input.dispatchKeyEvent", map[string]any{"type": what, "key": key, "code": key, "windowsVirtualKeyCode": code}, nil)
 	}
-	return nil
 }
 
-// Eval runs an expression on the page and stores its value. A promise is waited for.
-func (b *Chromium) Eval(expression string, value any) error {
+// Eval runs an expression on the page and stores its value, unless that is nil. A promise is waited for.
+func (b *Chromium) Eval(t testing.TB, expression string, value any) {
+	t.Helper()
+	require.NoError(t, b.eval(expression, value))
+}
+
+func (b *Chromium) eval(expression string, value any) error {
 	var reply struct {
 		Result struct {
 			Value json.RawMessage `json:"value"`
@@ -166,38 +171,30 @@ func (b *Chromium) Eval(expression string, value any) error {
 			Text string `json:"text"`
 		} `json:"exceptionDetails"`
 	}
-	if err := b.call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &reply); err != nil {
+	err := b.call("Runtime.evaluate", map[string]any{"expression": expression, "awaitPromise": true, "returnByValue": true}, &reply)
+	switch {
+	case err != nil:
 		return err
-	}
-	if reply.Exception != nil {
+	case reply.Exception != nil:
 		return fmt.Errorf("browser: %s: %s", expression, reply.Exception.Text)
-	}
-	if value == nil {
+	case value == nil:
 		return nil
 	}
 	return json.Unmarshal(reply.Result.Value, value)
 }
 
 // Picture writes a PNG of the page to a file: all of it, or its first pixels where most is above 0.
-func (b *Chromium) Picture(file string, most int) error {
+func (b *Chromium) Picture(t testing.TB, file string, most int) {
+	t.Helper()
 	var size struct{ W, H int }
-	if err := b.Eval("({W: document.documentElement.clientWidth, H: document.documentElement.scrollHeight})", &size); err != nil {
-		return err
-	}
+	b.Eval(t, "({W: document.documentElement.clientWidth, H: document.documentElement.scrollHeight})", &size)
 	if most > 0 {
 		size.H = min(size.H, most)
 	}
 	var shot struct {
-		Data string `json:"data"`
+		Data []byte `json:"data"`
 	}
-	err := b.call("Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true,
+	b.do(t, "Page.captureScreenshot", map[string]any{"format": "png", "captureBeyondViewport": true,
 		"clip": map[string]any{"x": 0, "y": 0, "width": size.W, "height": size.H, "scale": 1}}, &shot)
-	if err != nil {
-		return err
-	}
-	png, err := base64.StdEncoding.DecodeString(shot.Data)
-	if err != nil {
-		return err
-	}
-	return os.WriteFile(file, png, 0o644)
+	require.NoError(t, os.WriteFile(file, shot.Data, 0o644))
 }

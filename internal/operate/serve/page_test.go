@@ -141,7 +141,7 @@ func TestBrowser(t *testing.T) {
 		"page-390-light": {Width: 390, Height: 844}, "page-390-dark": {Width: 390, Height: 844, Dark: true},
 	} {
 		t.Run(name, func(t *testing.T) {
-			require.NoError(t, b.Open(url, view, "document.getElementById('fresh').textContent.startsWith('live ') && document.querySelector('.uplot')"))
+			b.Open(t, url, view, "document.getElementById('fresh').textContent.startsWith('live ') && document.querySelector('.uplot')")
 			var saw struct {
 				Text, Title    string
 				Images, Charts int
@@ -149,17 +149,17 @@ func TestBrowser(t *testing.T) {
 				Cut            []string // tables that do
 				Loaded         []string
 			}
-			require.NoError(t, b.Eval(`({
+			b.Eval(t, `({
 				Text: document.body.innerText, Title: document.title, Images: document.images.length, Charts: document.querySelectorAll(".uplot canvas").length,
 				Wide: document.documentElement.scrollWidth - document.documentElement.clientWidth,
 				Cut: [...document.querySelectorAll(".scroll")].filter((e) => e.scrollWidth > e.clientWidth + 1).map((e) => e.firstElementChild.id),
 				Loaded: performance.getEntriesByType("resource").map((r) => r.name).filter((n) => !n.startsWith(location.origin)),
-			})`, &saw))
+			})`, &saw)
 			for _, want := range []string{"orders", "b-2 is still on the previous epoch", "jedis-ms", "-5.00 s ±2.0 ms", "stale-delete", "live ", "billing@v1.2.3", "nobody has acquired for 75 s", "UTC", `\u202e`} {
 				assert.Contains(t, saw.Text, want)
 			}
 			var moment struct{ Commands, Kinds map[string]float64 }
-			require.NoError(t, b.Eval(`(remember({ now: "2026-11-20T12:00:10Z", totals: { setnx: 1240, getset: 3 }, acquired: { legacy: 920, bridge: 100 }, monitored_seconds: 97.5 }), moments.at(-1))`, &moment))
+			b.Eval(t, `(remember({ now: "2026-11-20T12:00:10Z", totals: { setnx: 1240, getset: 3 }, acquired: { legacy: 920, bridge: 100 }, monitored_seconds: 97.5 }), moments.at(-1))`, &moment)
 			assert.Equal(t, map[string]float64{"setnx": 4, "getset": 0}, moment.Commands, "a second, since the page was opened")
 			assert.Equal(t, map[string]float64{"legacy": 4, "bridge": 0}, moment.Kinds, "a second of the 5 s that MONITOR ran")
 			assert.Zero(t, saw.Images, "a key is text")
@@ -169,7 +169,7 @@ func TestBrowser(t *testing.T) {
 			assert.Empty(t, saw.Cut, "tables that are cut")
 			assert.Empty(t, saw.Loaded, "nothing comes from elsewhere")
 			if folder := os.Getenv("LOCKMIGRATE_SCREENSHOTS"); folder != "" {
-				require.NoError(t, b.Picture(filepath.Join(folder, name+".png"), 0))
+				b.Picture(t, filepath.Join(folder, name+".png"), 0)
 			}
 		})
 	}

@@ -79,10 +79,10 @@ func TestPictures(t *testing.T) {
 		if *update { // something on the charts
 			ready += " && performance.now() > 40000"
 		}
-		require.NoError(t, b.Open(strings.TrimSpace(url), redistest.View{Width: 1100, Height: 900}, ready))
-		require.NoError(t, b.Picture(filepath.Join(folder, "page.png"), 1100))
-		require.NoError(t, b.Open(strings.TrimSpace(url), redistest.View{Width: 390, Height: 844, Dark: true}, strings.ReplaceAll(ready, "40000", "9000")))
-		require.NoError(t, b.Picture(filepath.Join(folder, "page-phone.png"), 844))
+		b.Open(t, strings.TrimSpace(url), redistest.View{Width: 1100, Height: 900}, ready)
+		b.Picture(t, filepath.Join(folder, "page.png"), 1100)
+		b.Open(t, strings.TrimSpace(url), redistest.View{Width: 390, Height: 844, Dark: true}, strings.ReplaceAll(ready, "40000", "9000"))
+		b.Picture(t, filepath.Join(folder, "page-phone.png"), 844)
 	})
 	files, err := os.ReadDir(folder)
 	require.NoError(t, err)
