@@ -186,18 +186,9 @@ func TestRightsAndMemory(t *testing.T) {
 	})
 	t.Run("redis", func(t *testing.T) {
 		s := redistest.Real(t)
-		rights := func(rules string) {
-			words := []any{"SETUSER", "user", "reset", "on", "nopass", "+@all", "&*"}
-			for _, rule := range strings.Fields(rules) {
-				words = append(words, rule)
-			}
-			s.Do("ACL", words...)
-		}
+		rights := func(rules string) { s.Grant("user", append([]string{"+@all", "&*"}, strings.Fields(rules)...)...) }
 		rights("~*")
-		conn := s.Conn()
-		_, err := conn.Do("AUTH", "user", "any")
-		require.NoError(t, err)
-		refusals(t, conn, rights, func(full bool) {
+		refusals(t, s.ConnAs("user"), rights, func(full bool) {
 			s.Do("CONFIG", "SET", "maxmemory", map[bool]string{true: "1", false: "0"}[full])
 		})
 	})

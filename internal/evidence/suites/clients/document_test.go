@@ -2,13 +2,11 @@ package clients
 
 import (
 	"fmt"
-	"os"
 	"path/filepath"
 	"strings"
 	"testing"
 
-	"github.com/stretchr/testify/assert"
-	"github.com/stretchr/testify/require"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
 const head = `# Released locks, and what to do about each
@@ -117,11 +115,5 @@ func document() string {
 
 // TestDocument writes docs/clients.md, or sees to it that it says what this suite checks.
 func TestDocument(t *testing.T) {
-	file := filepath.Join("..", "..", "..", "..", "docs", "clients.md")
-	if *update {
-		require.NoError(t, os.WriteFile(file, []byte(document()), 0o644))
-	}
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	assert.Equal(t, document(), string(text), "docs/clients.md is older than the suite: run it with -update")
+	redistest.Document(t, filepath.Join("..", "..", "..", "..", "docs", "clients.md"), document(), *update)
 }

@@ -3,6 +3,7 @@
 package kinds
 
 import (
+	"cmp"
 	"context"
 	"flag"
 	"sync"
@@ -35,9 +36,8 @@ const (
 
 // terms are what a test wants of the options.
 type terms struct {
-	maxHold time.Duration // legacy locks have none
-	counted *counts
-	told    lockmigrate.Observer // in place of counted
+	maxHold time.Duration        // legacy locks have none
+	told    lockmigrate.Observer // of a scene: its counts
 	reply   time.Duration        // of the replies; zero: half of ttl
 	ttl     time.Duration        // zero: ttl
 	wait    time.Duration        // of Acquire at most; zero: no bound
@@ -69,7 +69,7 @@ var kinds = []kind{
 
 func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Pool, terms) lockmigrate.Locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
-		l, err := legacy.New(pools[0], legacy.Options{Lease: c.lease(), Wait: c.wait, Release: release, ReplyTimeout: c.timeout(), Observer: c.observer()})
+		l, err := legacy.New(pools[0], legacy.Options{Lease: cmp.Or(c.ttl, ttl), Wait: c.wait, Release: release, ReplyTimeout: cmp.Or(c.reply, ttl/2), Observer: c.told})
 		require.NoError(t, err)
 		return l
 	}
@@ -78,12 +78,12 @@ func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Poo
 func openCompat(stage lockmigrate.Stage) func(*testing.T, []lockmigrate.Pool, terms) lockmigrate.Locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
 		o := compat.Options{
-			TTL: c.lease(), Lease: c.lease(), ShortestLease: c.lease(), ClockLag: 50 * time.Millisecond,
-			CommandDelay: 50 * time.Millisecond, MaxHold: c.maxHold, Wait: c.wait, ReplyTimeout: c.timeout(), Observer: c.observer(),
+			TTL: cmp.Or(c.ttl, ttl), Lease: cmp.Or(c.ttl, ttl), ShortestLease: cmp.Or(c.ttl, ttl), ClockLag: 50 * time.Millisecond,
+			CommandDelay: 50 * time.Millisecond, MaxHold: c.maxHold, Wait: c.wait, ReplyTimeout: cmp.Or(c.reply, ttl/2), Observer: c.told,
 		}
 		if stage != lockmigrate.StageBridge {
 			var err error
-			o.Namespace, err = redistest.InStage(c.server.Pool(), stage, "", c.lease())
+			o.Namespace, err = redistest.InStage(c.server.Pool(), stage, "", cmp.Or(c.ttl, ttl))
 			require.NoError(t, err)
 		}
 		l, err := compat.New(pools[0], o)
@@ -96,7 +96,7 @@ func openCompat(stage lockmigrate.Stage) func(*testing.T, []lockmigrate.Pool, te
 func openModern(o modern.Options) func(*testing.T, []lockmigrate.Pool, terms) lockmigrate.Locker {
 	return func(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
 		o := o
-		o.TTL, o.Wait, o.MaxHold, o.ReplyTimeout, o.Observer = c.lease(), c.wait, c.maxHold, c.timeout(), c.observer()
+		o.TTL, o.Wait, o.MaxHold, o.ReplyTimeout, o.Observer = cmp.Or(c.ttl, ttl), c.wait, c.maxHold, cmp.Or(c.reply, ttl/2), c.told
 		l, err := modern.New(pools[0], o)
 		require.NoError(t, err)
 		return l
@@ -152,68 +152,26 @@ func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Loc
 }
 
 func (c terms) modern() modern.Options {
-	return modern.Options{TTL: c.lease(), Wait: c.wait, MaxHold: c.maxHold, ReplyTimeout: c.timeout(), Observer: c.observer()}
-}
-
-func (c terms) lease() time.Duration {
-	if c.ttl != 0 {
-		return c.ttl
-	}
-	return ttl
-}
-
-func (c terms) timeout() time.Duration {
-	if c.reply != 0 {
-		return c.reply
-	}
-	return ttl / 2
-}
-
-func (c terms) observer() lockmigrate.Observer {
-	if c.told != nil {
-		return c.told
-	}
-	if c.counted == nil {
-		return nil
-	}
-	return c.counted.observe
+	return modern.Options{TTL: cmp.Or(c.ttl, ttl), Wait: c.wait, MaxHold: c.maxHold, ReplyTimeout: cmp.Or(c.reply, ttl/2), Observer: c.told}
 }
 
 // counts counts what an observer is told of.
 type counts struct {
-	mu                       sync.Mutex
-	acquired, released, lost int
-	renewed, failed          int
+	mu   sync.Mutex
+	told map[lockmigrate.EventKind]int
 }
 
 // observe is a lockmigrate.Observer.
 func (c *counts) observe(e lockmigrate.Event) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	switch e.Kind {
-	case lockmigrate.EventAcquired:
-		c.acquired++
-	case lockmigrate.EventReleased:
-		c.released++
-	case lockmigrate.EventLost:
-		c.lost++
-	case lockmigrate.EventRenewed:
-		c.renewed++
-	case lockmigrate.EventFailed:
-		c.failed++
-	}
+	c.told[e.Kind]++
 }
 
-func (c *counts) of(n *int) int {
+func (c *counts) of(kind lockmigrate.EventKind) int {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return *n
-}
-
-func (c *counts) all() (acquired, released, lost int) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.acquired, c.released, c.lost
+	return c.told[kind]
 }
 
 // scene is one server and a Locker of one kind behind that.
@@ -276,8 +234,8 @@ func virtually(t *testing.T, wanted func(kind) bool, c terms, test func(s *scene
 func newScene(s *scene, c terms, dial func(ctx context.Context, db int) (redis.Conn, error)) *scene {
 	s.Helper()
 	t := s.T
-	s.counts = &counts{}
-	c.counted, c.server = s.counts, s.server
+	s.counts = &counts{told: map[lockmigrate.EventKind]int{}}
+	c.told, c.server = s.counts.observe, s.server
 	var pools []lockmigrate.Pool
 	for db := range 3 { // as good as three servers to a quorum
 		pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) { return dial(ctx, db) }}

@@ -7,7 +7,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
@@ -35,11 +34,7 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 			each(t, queues, terms{ttl: time.Minute, reply: 5 * time.Second}, func(s *scene) {
 				server := redistest.Real(s.T)
 				open := func() lockmigrate.Locker {
-					pool := &redis.Pool{MaxIdle: 8, DialContext: func(ctx context.Context) (redis.Conn, error) {
-						return redis.DialContext(ctx, "tcp", server.Addr)
-					}}
-					s.Cleanup(func() { _ = pool.Close() })
-					l := s.kind.open(s.T, []lockmigrate.Pool{pool}, terms{server: server, ttl: time.Minute, reply: 5 * time.Second})
+					l := s.kind.open(s.T, []lockmigrate.Pool{server.Pool()}, terms{server: server, ttl: time.Minute, reply: 5 * time.Second})
 					s.Cleanup(func() { _ = l.Close() })
 					return l
 				}
@@ -110,7 +105,7 @@ func TestARefusedGiveBackIsTriedAgain(t *testing.T) {
 		leave()
 		require.Error(s, <-left)
 		s.link.Heal()
-		redistest.Await(s.T, "a refusal", 2*late, func() bool { return s.counts.of(&s.counts.failed) > 0 })
+		redistest.Await(s.T, "a refusal", 2*late, func() bool { return s.counts.of(lockmigrate.EventFailed) > 0 })
 		assert.GreaterOrEqual(s, s.left(), most)
 		s.server.Do("ACL", "SETUSER", user, "+del")
 		redistest.Await(s.T, "the key to be free", late, s.free)
@@ -123,14 +118,7 @@ func TestABusyServer(t *testing.T) {
 	each(t, nil, terms{ttl: 20 * time.Second, reply: 10 * time.Second}, func(s *scene) {
 		s.server.Do("CONFIG", "SET", "lua-time-limit", "50")
 		k := s.hold()
-		waited := make(chan error, 1)
-		go func() {
-			next, err := s.Acquire(s.Context(), key)
-			if err == nil {
-				err = next.Release(s.Context())
-			}
-			waited <- err
-		}()
+		waited := redistest.BeginTurn(s.Context(), s.Acquire, key)
 		time.Sleep(100 * time.Millisecond) // the waiter is under way
 		ended := make(chan error, 1)
 		go func() {

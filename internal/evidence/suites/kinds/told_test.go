@@ -31,22 +31,17 @@ const late = 5 * time.Second
 func (s *scene) balanced() {
 	s.Helper()
 	assert.Eventually(s, func() bool {
-		acquired, released, lost := s.counts.all()
-		return acquired > 0 && acquired == released+lost
+		acquired := s.counts.of(lockmigrate.EventAcquired)
+		return acquired > 0 && acquired == s.counts.of(lockmigrate.EventReleased)+s.counts.of(lockmigrate.EventLost)
 	}, late, time.Millisecond, "each lock that was acquired is released or lost, once")
-	acquired, released, lost := s.counts.all()
-	assert.Equal(s, acquired, released+lost)
+	assert.Equal(s, s.counts.of(lockmigrate.EventAcquired), s.counts.of(lockmigrate.EventReleased)+s.counts.of(lockmigrate.EventLost))
 }
 
 // configured sends the server a command that changes what it refuses, and returns what sends another one that undoes it.
 func (s *scene) configured(change, undo string) func() {
 	send := func(command string) {
 		words := strings.Fields(command)
-		args := make([]any, len(words)-1)
-		for i, w := range words[1:] {
-			args[i] = w
-		}
-		s.server.Do(words[0], args...)
+		s.server.Do(words[0], redis.Args{}.AddFlat(words[1:])...)
 	}
 	send(change)
 	return func() { send(undo) }
@@ -131,12 +126,7 @@ func (s *scene) reload() {
 	started.Go(s.server.Start)
 	s.Cleanup(started.Wait)
 	redistest.Await(s.T, "the server loads", late, func() bool {
-		conn, err := redis.Dial("tcp", s.server.Addr)
-		if err != nil {
-			return false
-		}
-		defer conn.Close()
-		_, err = conn.Do("GET", "any")
+		_, err := s.server.Try("GET", "any")
 		return err != nil && strings.HasPrefix(err.Error(), "LOADING")
 	})
 }
@@ -285,16 +275,11 @@ func TestWaitersOutliveARestart(t *testing.T) {
 	waits := func(k kind) bool { return !strings.HasPrefix(k.name, "legacy") } // which says at once that it reaches nobody
 	virtually(t, waits, terms{ttl: time.Minute, reply: time.Second}, func(s *scene) {
 		s.hold()
-		waits, done := s.again(), make(chan error, 3)
+		waits := s.again()
 		defer waits.Close()
-		for range cap(done) {
-			go func() {
-				k, err := waits.Acquire(s.Context(), key)
-				if err == nil {
-					err = k.Release(s.Context())
-				}
-				done <- err
-			}()
+		var done [3]<-chan error
+		for i := range done {
+			done[i] = redistest.BeginTurn(s.Context(), waits.Acquire, key)
 		}
 		time.Sleep(time.Second) // a first attempt that is under way may end in an error
 		s.server.Kill()
@@ -304,8 +289,8 @@ func TestWaitersOutliveARestart(t *testing.T) {
 			_, err := redistest.InStage(s.server.Pool(), stage, "", time.Minute)
 			require.NoError(s, err)
 		}
-		for range cap(done) {
-			assert.NoError(s, <-done)
+		for i := range done {
+			assert.NoError(s, <-done[i])
 		}
 	})
 }

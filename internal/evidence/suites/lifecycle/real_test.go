@@ -82,7 +82,7 @@ func compare(t *testing.T, real *redistest.Server, what string, sent [][]string)
 		s.KnowScripts()
 		s.Offset = time.Until(begin)
 		for i, words := range sent[:len(sent)-1] {
-			mine, theirs := plain(words, s.Do(boxed(words)...)), plain(words, theirs[i])
+			mine, theirs := plain(words, s.Do(redis.Args{}.AddFlat(words)...)), plain(words, theirs[i])
 			if i > 0 && !alike(mine, theirs, end.Sub(begin)+time.Millisecond) {
 				require.Equal(w, theirs, mine, "%s: command %d: %.300q", what, i, words)
 			}
@@ -95,7 +95,7 @@ func transaction(t *testing.T, real *redistest.Server, sent [][]string) []any {
 	conn := real.Conn()
 	defer conn.Close()
 	for _, words := range append(append([][]string{{"FLUSHALL"}, {"MULTI"}}, sent...), []string{"EXEC"}) {
-		require.NoError(t, conn.Send(words[0], boxed(words[1:])...))
+		require.NoError(t, conn.Send(words[0], redis.Args{}.AddFlat(words[1:])...))
 	}
 	require.NoError(t, conn.Flush())
 	for range len(sent) + 2 {
@@ -137,14 +137,6 @@ func alike(a, b string, apart time.Duration) bool {
 		}
 	}
 	return true
-}
-
-func boxed(words []string) []any {
-	all := make([]any, len(words))
-	for i, w := range words {
-		all[i] = w
-	}
-	return all
 }
 
 // plain is a reply as text. The fields of a hash have no order.

@@ -1,4 +1,4 @@
-// This file runs the test suites of a current redis-py and a current go-redis through a sidecar.
+// This file runs the test suite of a current redis-py, and Jedis' operations, through a sidecar.
 
 package sidecar
 
@@ -73,16 +73,6 @@ func (o outcomes) differ(other outcomes) (ids []string) {
 	return ids
 }
 
-// runSuite runs another project's tests and reads the report that they leave, in JUnit's form.
-func runSuite(t *testing.T, command *exec.Cmd, report string, suites any) {
-	t.Helper()
-	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, _ := command.CombinedOutput() // some tests fail directly as well
-	text, err := os.ReadFile(report)
-	require.NoError(t, err, "%s", out)
-	require.NoError(t, xml.Unmarshal(text, suites))
-}
-
 // pytest runs tests of redis-py's suite against an address.
 func pytest(t *testing.T, addr, protocol string, tests []string) outcomes {
 	t.Helper()
@@ -106,7 +96,11 @@ func pytest(t *testing.T, addr, protocol string, tests []string) outcomes {
 			Skipped *struct{} `xml:"skipped"`
 		} `xml:"testsuite>testcase"`
 	}
-	runSuite(t, command, report, &suites)
+	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, _ := command.CombinedOutput() // some tests fail directly as well
+	text, err := os.ReadFile(report)
+	require.NoError(t, err, "%s", out)
+	require.NoError(t, xml.Unmarshal(text, &suites))
 	all := outcomes{}
 	for _, c := range suites.Cases {
 		outcome := "passed"
