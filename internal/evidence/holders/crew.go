@@ -33,6 +33,9 @@ func (c *Crew) Referee() string { return c.Key + ":referee" }
 // Enlist sets a holder to work.
 func (c *Crew) Enlist(h *Holder) *Holder {
 	c.mu.Lock()
+	if c.turns == nil {
+		c.turns, c.ended = map[*Holder]int{}, map[*Holder]bool{}
+	}
 	if c.Record != nil && c.book == nil {
 		c.book = newRecord(c.Record, c.Key, c.Referee())
 	}
@@ -43,9 +46,6 @@ func (c *Crew) Enlist(h *Holder) *Holder {
 			c.mu.Lock()
 			switch e.Event {
 			case "turn":
-				if c.turns == nil {
-					c.turns = map[*Holder]int{}
-				}
 				c.turns[h]++
 				c.report.Turns++
 				c.report.Inside = max(c.report.Inside, e.Inside)
@@ -56,9 +56,6 @@ func (c *Crew) Enlist(h *Holder) *Holder {
 			case "error", "garbage":
 				c.report.Errors = append(c.report.Errors, e)
 			case "done":
-				if c.ended == nil {
-					c.ended = map[*Holder]bool{}
-				}
 				c.ended[h] = true
 			}
 			c.mu.Unlock()

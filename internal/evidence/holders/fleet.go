@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -118,7 +119,17 @@ func (f Fleet) Run() Report {
 		}
 		return len(victims)+len(sleepers) == 0 && turns >= f.Turns
 	}
-	besideOver := f.beside(c)
+	var besideOver atomic.Bool
+	go func() {
+		defer besideOver.Store(true)
+		if f.Beside != nil {
+			f.Beside(func(turns int) {
+				for c.Count() < turns && f.T.Context().Err() == nil {
+					time.Sleep(5 * time.Millisecond)
+				}
+			})
+		}
+	}()
 	began := time.Now()
 	for i := range f.Members {
 		enlist(i)
@@ -126,7 +137,7 @@ func (f Fleet) Run() Report {
 	// A holder that was stopped is not stopped once more in the same turn: it may say that it entered only after it was woken.
 	stopped, woken, wake := map[*Holder]bool{}, map[*Holder]bool{}, make(chan *Holder, len(f.Stops))
 	deadline := time.After(f.Limit)
-	for len(stopped) > len(woken) || !finished() || !besideOver() {
+	for len(stopped) > len(woken) || !finished() || !besideOver.Load() {
 		var s said
 		select {
 		case s = <-heard:
@@ -178,30 +189,6 @@ func (f Fleet) Run() Report {
 		report.ByMember = append(report.ByMember, c.Count(member...))
 	}
 	return report
-}
-
-// beside starts what runs beside the fleet, and tells when it is over.
-func (f Fleet) beside(c *Crew) (over func() bool) {
-	if f.Beside == nil {
-		return func() bool { return true }
-	}
-	ended := make(chan struct{})
-	go func() {
-		defer close(ended)
-		f.Beside(func(turns int) {
-			for c.Count() < turns && f.T.Context().Err() == nil {
-				time.Sleep(5 * time.Millisecond)
-			}
-		})
-	}()
-	return func() bool {
-		select {
-		case <-ended:
-			return true
-		default:
-			return false
-		}
-	}
 }
 
 // Catch stops a holder if it is inside, by the book on a server. One that is not goes on: on a busy machine a holder has often left before its

@@ -11,6 +11,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"runtime"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -65,15 +67,9 @@ var (
 
 // Component returns what a suite with this kind needs, for redistest.Need.
 func (k Kind) Component() string {
-	switch {
-	case strings.HasPrefix(k.module, "python"):
-		return redistest.Python
-	case k.module == "node":
-		return redistest.Node
-	case k.module == "php":
-		return redistest.PHP
-	case k.module == "gohold":
-		return redistest.GoHold
+	language, _, _ := strings.Cut(k.module, "-")
+	if slices.Contains([]string{redistest.Python, redistest.Node, redistest.PHP, redistest.GoHold}, language) {
+		return language
 	}
 	return redistest.Java
 }
@@ -228,20 +224,9 @@ func command(t testing.TB, kind Kind) *exec.Cmd {
 }
 
 // Root returns the folder testdata/holders.
-func Root(t testing.TB) string {
-	t.Helper()
-	dir, err := os.Getwd()
-	if err != nil {
-		t.Fatal(err)
-	}
-	for ; dir != filepath.Dir(dir); dir = filepath.Dir(dir) {
-		root := filepath.Join(dir, "testdata", "holders")
-		if _, err := os.Stat(root); err == nil {
-			return root
-		}
-	}
-	t.Fatal("the tests run outside the repository")
-	return ""
+func Root(testing.TB) string {
+	_, file, _, _ := runtime.Caller(0)
+	return filepath.Join(filepath.Dir(file), "../../../testdata/holders")
 }
 
 // read hands out what the holder says until it has ended, and all of its last words are there.

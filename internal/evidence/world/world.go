@@ -25,8 +25,8 @@
 //
 // # Processes
 //
-// A Process has a clock (Now) with an offset of its own, for packages that take one. A frozen process sends and hears nothing, and its
-// steps wait in Process.Sleep; what it has sent arrives when it is thawed. Timers within the packages under test run on.
+// A frozen process sends and hears nothing, and its steps wait in Process.Sleep; what it has sent arrives when it is thawed. Timers within
+// the packages under test run on.
 //
 // # The seed
 //
@@ -104,8 +104,6 @@ func (w *World) random(name string) *rand.Rand {
 
 // Process is one client machine.
 type Process struct {
-	Offset time.Duration // of its clock
-
 	w      *World
 	name   string
 	mu     sync.Mutex
@@ -115,9 +113,6 @@ type Process struct {
 
 // Process returns a new process.
 func (w *World) Process(name string) *Process { return &Process{w: w, name: name} }
-
-// Now is the process's clock.
-func (p *Process) Now() time.Time { return time.Now().Add(p.Offset) }
 
 // Freeze stops what the process sends and hears, and its steps, until Thaw.
 func (p *Process) Freeze() {
