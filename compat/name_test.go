@@ -211,7 +211,7 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 	for _, c := range [][2]string{{"bridge", ""}, {"modern", ""}, {"bridge", "redis-6.2.11"}, {"modern", "redis-6.2.11"}} {
 		t.Run(c[0]+" "+c[1], func(t *testing.T) {
 			t.Parallel()
-			open, servers := kinds[c[0]], redistest.NewReplicatedOf(t, c[1])
+			open, servers := kinds[c[0]], redistest.Shape{Version: c[1]}.Replicated(t)
 			link := redistest.NewLink(t, servers.Master.Addr)
 			holds, waits := open.acquirer(t, poolTo(t, link.Addr), short), open.acquirer(t, poolTo(t, link.Addr), short)
 			ctx, cancel := context.WithTimeout(t.Context(), time.Minute)

@@ -130,7 +130,7 @@ func TestSidecarTransports(t *testing.T) {
 	t.Parallel()
 	redistest.Need(t, redistest.Redis)
 	certs := redistest.NewCertificates(t)
-	server := redistest.TLS(t, certs)
+	server := redistest.Shape{TLS: certs}.Start(t)
 	known := []string{"--redis", "rediss://" + server.Addr + "/0", "--tls-ca", certs.CA, "--tls-cert", certs.Cert, "--tls-key", certs.Key}
 	expect(t, exitDone, append([]string{"stage", "init", "--namespace", "orders", "--match", "lock:*", "--dialect", "jedis-ms", "--shortest-lease", "10s", "--stage", "bridge", "--execute"}, known...)...)
 	tcp, path := redistest.FreeAddr(t), filepath.Join(t.TempDir(), "sidecar.sock")

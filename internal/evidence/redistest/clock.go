@@ -28,9 +28,9 @@ type Clocked struct {
 // NewClocked starts one.
 func NewClocked(t testing.TB, args ...string) *Clocked {
 	t.Helper()
-	Need(t, Redis)
+	Need(t, Redis) // before the clock is compiled
 	environ, file := clock(t, 0)
-	return &Clocked{Server: Wrapped(t, nil, environ, args...), file: file}
+	return &Clocked{Server: Shape{Env: environ}.Start(t, args...), file: file}
 }
 
 // MovedClock returns what to add to the environment of a program that reads its wall clock through libc, so that it reads it

@@ -2,7 +2,6 @@ package redistest
 
 import (
 	"context"
-	"crypto/tls"
 	"fmt"
 	"net"
 	"slices"
@@ -33,37 +32,28 @@ const NodeTimeout = 600 * time.Millisecond
 // takes Redis two seconds.
 func NewCluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
-	return newCluster(t, "", masters, replicas, nil, args)
+	return Shape{}.Cluster(t, masters, replicas, args...)
 }
 
-// NewClusterOf is NewCluster of another version, from Redis 5.0 on, see Of.
-func NewClusterOf(t testing.TB, name string, masters, replicas int, args ...string) *Cluster {
+// Cluster is NewCluster of servers of a shape, from Redis 5.0 on. With TLS they speak nothing else among themselves either.
+func (shape Shape) Cluster(t testing.TB, masters, replicas int, args ...string) *Cluster {
 	t.Helper()
-	return newCluster(t, name, masters, replicas, nil, args)
-}
-
-// NewTLSCluster starts masters that speak TLS only, among themselves too.
-func NewTLSCluster(t testing.TB, certs *Certificates, masters int) *Cluster {
-	t.Helper()
-	return newCluster(t, "", masters, 0, certs.Client, append(certs.args(), "--tls-cluster", "yes", "--tls-replication", "yes"))
-}
-
-func newCluster(t testing.TB, name string, masters, replicas int, secure *tls.Config, args []string) *Cluster {
-	t.Helper()
-	Need(t, Redis)
 	c := &Cluster{t: t, Replicas: make([][]*Server, masters)}
 	args = append([]string{
 		"--cluster-enabled", "yes", "--cluster-node-timeout", fmt.Sprint(NodeTimeout.Milliseconds()),
 		"--cluster-replica-validity-factor", "0", "--repl-diskless-sync-delay", "0", "--repl-ping-replica-period", "1",
 	}, args...)
-	before7 := strings.HasPrefix(name, "redis-5.") || strings.HasPrefix(name, "redis-6.")
+	if shape.TLS != nil {
+		args = append(args, "--tls-cluster", "yes", "--tls-replication", "yes")
+	}
+	before7 := strings.HasPrefix(shape.Version, "redis-5.") || strings.HasPrefix(shape.Version, "redis-6.")
 	if !before7 { // DEBUG needs no such word there, and the bus is 10,000 above the port
 		args = append([]string{"--enable-debug-command", "local"}, args...)
 	}
 	var all []*Server
 	for i := range masters * (1 + replicas) {
-		s := newServerOf(t, name, slices.Concat(args, []string{"--cluster-config-file", fmt.Sprintf("nodes-%d.conf", i)})...)
-		s.bus, s.tls = busOf(s.Addr), secure
+		s := shape.server(t, slices.Concat(args, []string{"--cluster-config-file", fmt.Sprintf("nodes-%d.conf", i)})...)
+		s.bus = busOf(s.Addr)
 		if !before7 {
 			_, s.bus, _ = net.SplitHostPort(FreeAddr(t))
 			s.args = append(s.args, "--cluster-port", s.bus)
@@ -152,9 +142,10 @@ func (c *Cluster) Nodes() []*Server {
 }
 
 // Addrs returns the addresses of all nodes.
-func (c *Cluster) Addrs() []string {
-	var addrs []string
-	for _, s := range c.Nodes() {
+func (c *Cluster) Addrs() []string { return addrsOf(c.Nodes()) }
+
+func addrsOf(servers []*Server) (addrs []string) {
+	for _, s := range servers {
 		addrs = append(addrs, s.Addr)
 	}
 	return addrs
@@ -402,11 +393,7 @@ func Await(t testing.TB, what string, within time.Duration, reached func() bool)
 }
 
 // Running tells that the server's process is there.
-func (s *Server) Running() bool {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.cmd != nil
-}
+func (s *Server) Running() bool { return s.PID() != 0 }
 
 // Role is what the server says that it is, master or slave; "" where it does not answer.
 func (s *Server) Role() string {

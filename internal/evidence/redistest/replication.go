@@ -25,18 +25,17 @@ type Replicated struct {
 // NewReplicated starts the pair and waits until they are in step.
 func NewReplicated(t testing.TB, args ...string) *Replicated {
 	t.Helper()
-	return NewReplicatedOf(t, "", args...)
+	return Shape{}.Replicated(t, args...)
 }
 
-// NewReplicatedOf is NewReplicated of another version, see Of. The options have the names that every version knows.
-func NewReplicatedOf(t testing.TB, name string, args ...string) *Replicated {
+// Replicated is NewReplicated of servers of a shape. The options have the names that every version knows.
+func (shape Shape) Replicated(t testing.TB, args ...string) *Replicated {
 	t.Helper()
-	Need(t, Redis)
 	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-slave-period", "1", "--repl-timeout", "60"}, args...)
-	r := &Replicated{Master: newServerOf(t, name, args...)}
+	r := &Replicated{Master: shape.server(t, args...)}
 	r.Master.Start()
 	r.Link = NewLink(t, r.Master.Addr)
-	r.Replica = newServerOf(t, name, slices.Concat(args, follows(r.Link.Addr))...)
+	r.Replica = shape.server(t, slices.Concat(args, follows(r.Link.Addr))...)
 	r.Replica.Start()
 	r.AwaitInStep(t)
 	return r
@@ -79,26 +78,25 @@ type SentinelGroup struct {
 // NewSentinels starts a master with replicas and sentinels that agree on it.
 func NewSentinels(t testing.TB, replicas, sentinels int, args ...string) *SentinelGroup {
 	t.Helper()
-	return NewSentinelsOf(t, "", replicas, sentinels, args...)
+	return Shape{}.Sentinels(t, replicas, sentinels, args...)
 }
 
-// NewSentinelsOf is NewSentinels of another version, see Of.
-func NewSentinelsOf(t testing.TB, name string, replicas, sentinels int, args ...string) *SentinelGroup {
+// Sentinels is NewSentinels of servers of a shape.
+func (shape Shape) Sentinels(t testing.TB, replicas, sentinels int, args ...string) *SentinelGroup {
 	t.Helper()
-	Need(t, Redis)
 	g := &SentinelGroup{Name: "locks", t: t, downAfter: 500 * time.Millisecond}
 	args = append([]string{"--repl-diskless-sync-delay", "0", "--repl-ping-slave-period", "1"}, args...)
-	g.Servers = []*Server{newServerOf(t, name, args...)}
+	g.Servers = []*Server{shape.server(t, args...)}
 	g.Servers[0].Start()
 	host, port, _ := net.SplitHostPort(g.Servers[0].Addr)
 	var starting sync.WaitGroup
 	for range replicas {
-		s := newServerOf(t, name, slices.Concat(args, follows(g.Servers[0].Addr))...)
+		s := shape.server(t, slices.Concat(args, follows(g.Servers[0].Addr))...)
 		g.Servers = append(g.Servers, s)
 		starting.Go(s.Start)
 	}
 	for range sentinels {
-		s := newServerOf(t, name)
+		s := shape.server(t)
 		s.sentinel = fmt.Sprintf(`sentinel monitor %[1]s %[2]s %[3]s %[4]d
 sentinel down-after-milliseconds %[1]s %[5]d
 sentinel failover-timeout %[1]s 3000
@@ -121,13 +119,7 @@ sentinel failover-timeout %[1]s 3000
 }
 
 // Addrs returns the sentinels' addresses.
-func (g *SentinelGroup) Addrs() []string {
-	var addrs []string
-	for _, s := range g.Sentinels {
-		addrs = append(addrs, s.Addr)
-	}
-	return addrs
-}
+func (g *SentinelGroup) Addrs() []string { return addrsOf(g.Sentinels) }
 
 // URL names the group as lockmigrate's --redis does.
 func (g *SentinelGroup) URL() string {
@@ -320,7 +312,7 @@ func (s *Server) startSentinel(port string) {
 		}
 	}
 	s.launch(file, "--sentinel")
-	s.await(s.ping)
+	s.await()
 	// A sentinel that was starved of the processor for 2 s ("tilt") does nothing for 30 s; a master that dies
 	// meanwhile is never replaced, because by then its replicas have been without it for too long. Before
 	// Redis 7 there is no such command, and the rest is patience.

@@ -1,15 +1,14 @@
 package redistest
 
 import (
-	"cmp"
 	"context"
-	"crypto/tls"
 	"errors"
 	"fmt"
 	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -33,14 +32,12 @@ type Server struct {
 	Mini     *miniredis.Miniredis // the embedded server; nil for a real one
 
 	t        testing.TB
-	program  string // what runs; redis-server on the PATH by default
+	shape    Shape
+	program  string // what runs
 	args     []string
-	env      []string
-	wrapper  []string
 	dir      string
-	tls      *tls.Config // how clients connect; nil without TLS
-	sentinel string      // its configuration, for a sentinel
-	bus      string      // the port of the cluster bus
+	sentinel string // its configuration, for a sentinel
+	bus      string // the port of the cluster bus
 	mu       sync.Mutex
 	cmd      *exec.Cmd
 	log      Output
@@ -114,49 +111,54 @@ func Real(t testing.TB, args ...string) *Server {
 	return Of(t, "", args...)
 }
 
-// At is Real at an address of the loopback: 127.0.0.2, [::1].
-func At(t testing.TB, addr string, args ...string) *Server {
-	t.Helper()
-	Need(t, Redis)
-	s := newServer(t, args...)
-	s.Addr = addr
-	s.Start()
-	return s
-}
-
-// Wrapped starts a real server by another program, which must replace itself with redis-server ("sh", "-c",
-// `ulimit ...; exec redis-server "$@"`, "sh"), and with additional variables in its environment.
-func Wrapped(t testing.TB, wrapper, env []string, args ...string) *Server {
-	t.Helper()
-	Need(t, Redis)
-	s := newServer(t, args...)
-	s.wrapper, s.env = wrapper, env
-	s.Start()
-	return s
-}
-
-// Of starts a server of another version: one of those that scripts/servers --list names, from the folder that
-// LOCKMIGRATE_SERVERS names; the one on the PATH for an empty name. It is otherwise as Real.
+// Of is Real of another version, see Shape.
 func Of(t testing.TB, name string, args ...string) *Server {
 	t.Helper()
-	Need(t, Redis)
-	s := newServerOf(t, name, args...)
+	return Shape{Version: name}.Start(t, args...)
+}
+
+// Shape is what a server is beside its arguments. The zero value is Real's.
+type Shape struct {
+	Addr    string        // where it listens: 127.0.0.2:7000, [::1]:7000; empty: at a free port of the loopback
+	Version string        // one of those that scripts/servers --list names, from the folder that LOCKMIGRATE_SERVERS names; empty: the one on the PATH
+	Wrapper []string      // another program, which must replace itself with the one that it is given: "sh", "-c", `ulimit ...; exec "$@"`, "sh"
+	Env     []string      // additional variables in its environment
+	TLS     *Certificates // it takes nothing but TLS, and only clients with a certificate
+}
+
+// Start starts such a server, and ends it with the test.
+func (shape Shape) Start(t testing.TB, args ...string) *Server {
+	t.Helper()
+	s := shape.server(t, args...)
 	s.Start()
 	return s
 }
 
-// newServerOf prepares a server of another version; the one on the PATH for an empty name.
-func newServerOf(t testing.TB, name string, args ...string) *Server {
+// server prepares one that is not started yet.
+func (shape Shape) server(t testing.TB, args ...string) *Server {
 	t.Helper()
-	s := newServer(t, args...)
-	if name == "" {
-		return s
+	Need(t, Redis)
+	if shape.TLS != nil {
+		args = append(shape.TLS.args(), args...)
 	}
-	Need(t, Servers)
-	s.program = filepath.Join(ServersDir(), name, "bin", "redis-server")
-	if _, err := os.Stat(s.program); err != nil {
-		t.Fatalf("%s (component %s of LOCKMIGRATE_SUITES): %v; scripts/servers builds it", name, Servers, err)
+	s := &Server{Addr: shape.Addr, t: t, shape: shape, program: "redis-server", args: args, dir: t.TempDir()}
+	if s.Addr == "" {
+		s.Addr = FreeAddr(t)
 	}
+	if at := slices.Index(args, "--requirepass") + 1; at > 0 {
+		s.Password = args[at]
+	}
+	if shape.Version != "" {
+		Need(t, Servers)
+		s.program = filepath.Join(serversDir(), shape.Version, "bin", s.program)
+		if _, err := os.Stat(s.program); err != nil {
+			t.Fatalf("%s (component %s of LOCKMIGRATE_SUITES): %v; scripts/servers builds it", shape.Version, Servers, err)
+		}
+	}
+	t.Cleanup(func() {
+		s.endless()
+		s.Kill()
+	})
 	return s
 }
 
@@ -167,8 +169,8 @@ func Names() []string {
 	}
 }
 
-// ServersDir is where scripts/servers puts what it builds.
-func ServersDir() string {
+// serversDir is where scripts/servers puts what it builds.
+func serversDir() string {
 	if dir := os.Getenv("LOCKMIGRATE_SERVERS"); dir != "" {
 		return dir
 	}
@@ -189,21 +191,6 @@ func (s *Server) PID() int {
 	return s.cmd.Process.Pid
 }
 
-// newServer prepares a server that is not started yet.
-func newServer(t testing.TB, args ...string) *Server {
-	s := &Server{Addr: FreeAddr(t), t: t, args: args, dir: t.TempDir()}
-	for i, a := range args {
-		if a == "--requirepass" && i+1 < len(args) {
-			s.Password = args[i+1]
-		}
-	}
-	t.Cleanup(func() {
-		s.endless()
-		s.Kill()
-	})
-	return s
-}
-
 // Handmade says that the tests of this process write keys beside a lock's by hand.
 var Handmade bool
 
@@ -212,21 +199,14 @@ func (s *Server) endless() {
 	if Handmade || s.PID() == 0 || s.sentinel != "" {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
-	defer cancel()
-	conn, err := s.Dial(ctx)
-	if err != nil {
-		return // a test has taken it out of reach
-	}
-	defer conn.Close()
-	found, err := redis.Strings(redis.DoWithTimeout(conn, time.Second, "EVAL", `local all = {}
+	found, err := redis.Strings(s.Try("EVAL", `local all = {}
 		for _, name in ipairs({'guard', 'queue', 'fence', 'yield', 'share', 'sidecar'}) do
 			for _, key in ipairs(redis.call('KEYS', '*}:' .. name)) do
 				if redis.call('PTTL', key) == -1 then all[#all + 1] = key end
 			end
 		end
 		return all`, 0))
-	if err == nil && len(found) > 0 {
+	if err == nil && len(found) > 0 { // else a test has taken it out of reach
 		s.t.Errorf("keys beside a lock's without a TTL: %q", found)
 	}
 }
@@ -282,24 +262,21 @@ func (s *Server) Start() {
 		return
 	}
 	listen := []string{"--port", port}
-	if s.tls != nil {
+	if s.shape.TLS != nil {
 		listen = []string{"--port", "0", "--tls-port", port}
 	}
 	args := append(listen, "--bind", host, "--dir", s.dir, "--save", "", "--appendonly", "no")
 	s.launch(append(args, s.args...)...)
-	s.await(s.ping)
+	s.await()
 }
 
 // launch runs redis-server. The caller holds mu.
 func (s *Server) launch(args ...string) {
 	s.t.Helper()
 	s.log.Reset()
-	if len(s.wrapper) > 0 {
-		s.cmd = exec.Command(s.wrapper[0], append(s.wrapper[1:len(s.wrapper):len(s.wrapper)], args...)...)
-	} else {
-		s.cmd = exec.Command(cmp.Or(s.program, "redis-server"), args...)
-	}
-	s.cmd.Env = append(os.Environ(), s.env...)
+	line := slices.Concat(s.shape.Wrapper, []string{s.program}, args)
+	s.cmd = exec.Command(line[0], line[1:]...)
+	s.cmd.Env = append(os.Environ(), s.shape.Env...)
 	s.cmd.Stdout, s.cmd.Stderr = &s.log, &s.log
 	// The server must not outlive a test binary that was killed.
 	s.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
@@ -308,22 +285,16 @@ func (s *Server) launch(args ...string) {
 	}
 }
 
-// await asks until the server answers as wanted. The caller holds mu.
-func (s *Server) await(answers func() error) {
+// await asks until the server answers. The caller holds mu.
+func (s *Server) await() {
 	s.t.Helper()
-	deadline := time.Now().Add(time.Minute)
-	for {
-		err := answers()
-		if err == nil {
-			return
+	err := errors.New("not asked yet")
+	defer func() {
+		if err != nil {
+			s.t.Logf("%v\n%s", err, s.log.String())
 		}
-		if time.Now().After(deadline) {
-			_ = s.cmd.Process.Kill()
-			_ = s.cmd.Wait()
-			s.t.Fatalf("redis-server does not answer on %s: %v\n%s", s.Addr, err, s.log.String())
-		}
-		time.Sleep(5 * time.Millisecond) // polling another process: there is nothing to be notified by
-	}
+	}()
+	Await(s.t, "redis-server on "+s.Addr, time.Minute, func() bool { err = s.ping(); return err == nil })
 }
 
 // Kill ends the server at once, as kill -9 does.
@@ -352,14 +323,8 @@ func (s *Server) Signal(sig syscall.Signal) {
 }
 
 func (s *Server) ping() error {
-	conn, err := s.Dial(context.Background())
-	if err != nil {
-		return err
-	}
-	defer conn.Close()
-	_, err = redis.DoWithTimeout(conn, time.Second, "PING")
-	var refused redis.Error
-	if errors.As(err, &refused) && strings.Contains(string(refused), "unknown command") {
+	_, err := s.Try("PING")
+	if refused := redis.Error(""); errors.As(err, &refused) && strings.Contains(string(refused), "unknown command") {
 		return nil // renamed away by the test
 	}
 	return err
@@ -368,7 +333,7 @@ func (s *Server) ping() error {
 // URL names the server as lockmigrate's --redis does.
 func (s *Server) URL() string {
 	scheme := "redis"
-	if s.tls != nil {
+	if s.shape.TLS != nil {
 		scheme = "rediss"
 	}
 	if s.Password != "" {
@@ -435,11 +400,7 @@ func (s *Server) Do(name string, args ...any) any {
 // Value returns a key's text, empty for an absent one.
 func (s *Server) Value(key string) string {
 	s.t.Helper()
-	reply := s.Do("GET", key)
-	if b, ok := reply.([]byte); ok {
-		return string(b)
-	}
-	return ""
+	return text(s.Do("GET", key))
 }
 
 // Wire makes a connection as bytes.
@@ -474,6 +435,9 @@ func (s *Server) Dial(ctx context.Context) (redis.Conn, error) {
 	if s.virtual != nil {
 		return s.virtual.Dial(ctx)
 	}
-	return redis.DialContext(ctx, "tcp", s.Addr, redis.DialContextFunc(rawconn.DialContext), redis.DialPassword(s.Password),
-		redis.DialUseTLS(s.tls != nil), redis.DialTLSConfig(s.tls))
+	options := []redis.DialOption{redis.DialContextFunc(rawconn.DialContext), redis.DialPassword(s.Password)}
+	if s.shape.TLS != nil {
+		options = append(options, redis.DialUseTLS(true), redis.DialTLSConfig(s.shape.TLS.Client))
+	}
+	return redis.DialContext(ctx, "tcp", s.Addr, options...)
 }

@@ -64,16 +64,6 @@ func NewCertificates(t testing.TB) *Certificates {
 	return c
 }
 
-// TLS starts a real server that takes nothing but TLS, and only clients with a certificate.
-func TLS(t testing.TB, c *Certificates, args ...string) *Server {
-	t.Helper()
-	Need(t, Redis)
-	s := newServer(t, append(c.args(), args...)...)
-	s.tls = c.Client
-	s.Start()
-	return s
-}
-
 func (c *Certificates) args() []string {
 	return []string{"--tls-cert-file", c.Cert, "--tls-key-file", c.Key, "--tls-ca-cert-file", c.CA, "--tls-auth-clients", "yes"}
 }

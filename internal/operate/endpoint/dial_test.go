@@ -226,7 +226,7 @@ func TestDialTLSOfRealServers(t *testing.T) {
 	assert.EqualError(t, err, "cannot connect to "+plain.Addr+": no TLS handshake in time")
 	assert.Contains(t, err.Hint(), "redis://")
 	certs := redistest.NewCertificates(t)
-	s := redistest.TLS(t, certs)
+	s := redistest.Shape{TLS: certs}.Start(t)
 	for range 20 { // what the server says before it closes is lost at times
 		err = dialError(t, "rediss://"+s.Addr, TLSFiles{CA: certs.CA})
 		assert.Contains(t, err.Hint(), "--tls-cert", err.Error())

@@ -98,7 +98,7 @@ func TestNodesWithoutTheNameThatTheClusterPrefers(t *testing.T) {
 	args := []string{"--cluster-enabled", "yes", "--cluster-preferred-endpoint-type", "hostname", "--cluster-announce-ip"}
 	a := redistest.Real(t, append(args, "127.0.0.1")...)
 	_, port, _ := net.SplitHostPort(a.Addr)
-	b := redistest.At(t, "127.0.0.2:"+port, append(args, "127.0.0.2")...)
+	b := redistest.Shape{Addr: "127.0.0.2:" + port}.Start(t, append(args, "127.0.0.2")...)
 	a.Do("CLUSTER", "ADDSLOTSRANGE", 0, 8191)
 	b.Do("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
 	b.Do("CLUSTER", "MEET", "127.0.0.1", port)
@@ -237,7 +237,7 @@ func hold(t *testing.T, url string, files TLSFiles) {
 
 func TestLocksOverTLSWithACertificateAndAnACLUser(t *testing.T) {
 	certs := redistest.NewCertificates(t)
-	s := redistest.TLS(t, certs)
+	s := redistest.Shape{TLS: certs}.Start(t)
 	s.Do("ACL", "SETUSER", "locks", "on", ">p@ss:w/rd", "~*", "&*", "+@all", "-@dangerous", "+client", "+info")
 	s.Do("ACL", "SETUSER", "default", "nopass", "on")
 	hold(t, "rediss://locks:p%40ss%3Aw%2Frd@"+s.Addr, TLSFiles{CA: certs.CA, Cert: certs.Cert, Key: certs.Key})
@@ -245,7 +245,7 @@ func TestLocksOverTLSWithACertificateAndAnACLUser(t *testing.T) {
 
 func TestLocksOverAClusterWithTLSAndAnACLUser(t *testing.T) {
 	certs := redistest.NewCertificates(t)
-	c := redistest.NewTLSCluster(t, certs, 3)
+	c := redistest.Shape{TLS: certs}.Cluster(t, 3, 0)
 	for _, s := range c.Masters {
 		s.Do("ACL", "SETUSER", "locks", "on", ">secret", "~*", "&*", "+@all", "-@dangerous", "+client", "+info", "+cluster|slots")
 	}

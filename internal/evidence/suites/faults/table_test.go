@@ -5,7 +5,6 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -23,17 +22,6 @@ type row struct {
 	delay            time.Duration
 }
 
-type table struct {
-	mu   sync.Mutex
-	rows map[string]row
-}
-
-func (t *table) add(name string, r row) {
-	t.mu.Lock()
-	defer t.mu.Unlock()
-	t.rows[name] = r
-}
-
 const head = `%d rounds of each, on %s. No lock, connection or goroutine was left: the run fails otherwise.
 
 | fault | what happens | promise | turns | overlaps of tokens | of old locks | holders told of a loss | longest overlap |
@@ -41,11 +29,11 @@ const head = `%d rounds of each, on %s. No lock, connection or goroutine was lef
 `
 
 // write puts the table into docs/faults.md.
-func (t *table) write(tb testing.TB) {
+func write(tb testing.TB, rows []*row) {
 	var b strings.Builder
 	fmt.Fprintf(&b, head, *rounds, time.Now().UTC().Format(time.DateOnly))
-	for _, f := range faults {
-		r := t.rows[f.name]
+	for i, f := range faults {
+		r := rows[i]
 		promised, delay := "exclusive", "-"
 		if f.promise == told {
 			promised = "told"
@@ -61,7 +49,7 @@ func (t *table) write(tb testing.TB) {
 func docFile() string { return filepath.Join("..", "..", "..", "..", "docs", "faults.md") }
 
 // check sees to it that the published table has a line for each fault.
-func (t *table) check(tb testing.TB) {
+func check(tb testing.TB) {
 	text, err := os.ReadFile(docFile())
 	require.NoError(tb, err)
 	for _, f := range faults {

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"maps"
 	"math/rand/v2"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"sync"
@@ -36,12 +35,7 @@ type pair struct {
 // ahead is a real server whose clock is an hour ahead of that of the other.
 func ahead(name string) func(t *testing.T) string {
 	return func(t *testing.T) string {
-		program := "redis-server"
-		if name != "" {
-			redistest.Need(t, redistest.Servers)
-			program = filepath.Join(redistest.ServersDir(), name, "bin", program)
-		}
-		return redistest.Wrapped(t, []string{program}, redistest.MovedClock(t, time.Hour)).Addr
+		return redistest.Shape{Version: name, Env: redistest.MovedClock(t, time.Hour)}.Start(t).Addr
 	}
 }
 

@@ -60,7 +60,7 @@ func on(s *redistest.Server, db int) func(string) bool {
 func TestOneServer(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	certs := redistest.NewCertificates(t)
-	s := redistest.TLS(t, certs)
+	s := redistest.Shape{TLS: certs}.Start(t)
 	s.Do("ACL", "SETUSER", "orders", "on", ">secret", "~*", "&*", "+@all")
 	there := on(s, 3)
 	named := func(key string) bool {
@@ -113,22 +113,14 @@ func TestSentinelsAndCluster(t *testing.T) {
 	t.Run("sentinels", func(t *testing.T) {
 		t.Parallel()
 		group := redistest.NewSentinels(t, 1, 3)
-		var addrs []string
-		for _, s := range group.Sentinels {
-			addrs = append(addrs, s.Addr)
-		}
-		p, err := goredis.New(&redis.UniversalOptions{Addrs: addrs, MasterName: group.Name, DB: 1})
+		p, err := goredis.New(&redis.UniversalOptions{Addrs: group.Addrs(), MasterName: group.Name, DB: 1})
 		works(t, p, err, on(group.Servers[0], 1))
-		p, err = rueidispool.New(t.Context(), rueidis.ClientOption{InitAddress: addrs, Sentinel: rueidis.SentinelOption{MasterSet: group.Name}, SelectDB: 1})
+		p, err = rueidispool.New(t.Context(), rueidis.ClientOption{InitAddress: group.Addrs(), Sentinel: rueidis.SentinelOption{MasterSet: group.Name}, SelectDB: 1})
 		works(t, p, err, on(group.Servers[0], 1))
 	})
 	t.Run("cluster", func(t *testing.T) {
 		t.Parallel()
 		c := redistest.NewCluster(t, 3, 0)
-		var addrs []string
-		for _, s := range c.Masters {
-			addrs = append(addrs, s.Addr)
-		}
 		there := func(key string) bool {
 			found := 0
 			for _, s := range c.Masters {
@@ -138,9 +130,9 @@ func TestSentinelsAndCluster(t *testing.T) {
 			}
 			return found == 1
 		}
-		p, err := goredis.New(&redis.UniversalOptions{Addrs: addrs})
+		p, err := goredis.New(&redis.UniversalOptions{Addrs: c.Addrs()})
 		works(t, p, err, there)
-		p, err = rueidispool.New(t.Context(), rueidis.ClientOption{InitAddress: addrs[:1]})
+		p, err = rueidispool.New(t.Context(), rueidis.ClientOption{InitAddress: c.Addrs()[:1]})
 		works(t, p, err, there)
 	})
 }

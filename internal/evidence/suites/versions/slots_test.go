@@ -84,7 +84,7 @@ func TestSlotsThatMoveAsAWhole(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), wholeTTL)
 			defer cancel()
-			m := &moving{T: t, Cluster: redistest.NewClusterOf(t, name, 3, 0), ctx: ctx}
+			m := &moving{T: t, Cluster: redistest.Shape{Version: name}.Cluster(t, 3, 0), ctx: ctx}
 			m.fleet()
 		})
 	}

@@ -154,7 +154,7 @@ func TestReplicas(t *testing.T) {
 	for _, name := range []string{"redis-3.2.6", "redis-5.0.6", ""} {
 		t.Run(cmp.Or(name, "redis-server"), func(t *testing.T) {
 			t.Parallel()
-			pair := redistest.NewReplicatedOf(t, name)
+			pair := redistest.Shape{Version: name}.Replicated(t)
 			var waiting sync.WaitGroup
 			for _, l := range locks {
 				held := "lock." + l.name

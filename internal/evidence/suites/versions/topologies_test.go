@@ -71,7 +71,7 @@ func TestSentinel(t *testing.T) {
 	for _, name := range grown {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			group := redistest.NewSentinelsOf(t, name, 1, 3)
+			group := redistest.Shape{Version: name}.Sentinels(t, 1, 3)
 			pool, err := sentinel.New(sentinel.Options{Addrs: group.Addrs(), Master: group.Name})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = pool.Close() })
@@ -102,7 +102,7 @@ func TestCluster(t *testing.T) {
 	for _, name := range grown {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			c := redistest.NewClusterOf(t, name, 3, 1)
+			c := redistest.Shape{Version: name}.Cluster(t, 3, 1)
 			pool, err := cluster.New(cluster.Options{Addrs: c.Addrs()})
 			require.NoError(t, err)
 			t.Cleanup(func() { _ = pool.Close() })

@@ -81,7 +81,7 @@ func TestHalfClose(t *testing.T) {
 // TestTLSBothSides sends random streams through TLS on both sides, and through Unix sockets.
 func TestTLSBothSides(t *testing.T) {
 	certs := redistest.NewCertificates(t)
-	direct, behind := redistest.Real(t), redistest.TLS(t, certs)
+	direct, behind := redistest.Real(t), redistest.Shape{TLS: certs}.Start(t)
 	end, err := endpoint.Parse(behind.URL(), endpoint.TLSFiles{CA: certs.CA, Cert: certs.Cert, Key: certs.Key})
 	require.NoError(t, err)
 	up, err := NewUpstream(context.Background(), end, nil)

@@ -1,4 +1,4 @@
-package redistest
+package faults
 
 import (
 	"fmt"
@@ -9,39 +9,33 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
-	"unsafe"
 
+	"github.com/stretchr/testify/require"
 	"golang.org/x/sys/unix"
+
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
-// Lossy is a server in a network namespace of its own, behind a wire that loses packets: TCP's own
+// lossy is a server in a network namespace of its own, behind a wire that loses packets: TCP's own
 // retransmissions, with their delays, are part of what a client sees. It needs root and /dev/net/tun. The
 // wire is two TUN devices and this process between them, since not every kernel has netem.
-type Lossy struct {
-	*Server
+type lossy struct {
+	*redistest.Server
 	loss atomic.Int64 // packets in a thousand, each way
 	lost atomic.Int64
 }
 
-// Lost returns how many packets were.
-func (l *Lossy) Lost() int64 { return l.lost.Load() }
-
-// Lose sets how many packets in a thousand are lost, each way.
-func (l *Lossy) Lose(perMille int) { l.loss.Store(int64(perMille)) }
-
-// NewLossy starts one.
-func NewLossy(t testing.TB, args ...string) *Lossy {
+func newLossy(t *testing.T) *lossy {
 	t.Helper()
-	Need(t, Redis, NetNS)
+	redistest.Need(t, redistest.Redis, redistest.NetNS)
 	n := os.Getpid()%200 + 20
 	name := fmt.Sprintf("lm%d", os.Getpid())
 	near, far := fmt.Sprintf("10.%d.7.1", n), fmt.Sprintf("10.%d.7.2", n)
 	run := func(line string) {
 		t.Helper()
 		words := strings.Fields(line)
-		if out, err := exec.Command(words[0], words[1:]...).CombinedOutput(); err != nil {
-			t.Fatalf("%s: %v\n%s", line, err, out)
-		}
+		out, err := exec.Command(words[0], words[1:]...).CombinedOutput()
+		require.NoError(t, err, "%s: %s", line, out)
 	}
 	run("ip netns add " + name)
 	t.Cleanup(func() { _ = exec.Command("ip", "netns", "del", name).Run() })
@@ -53,22 +47,18 @@ func NewLossy(t testing.TB, args ...string) *Lossy {
 	run("ip netns exec " + name + " ip link set " + name + "b up")
 	run("ip netns exec " + name + " ip link set lo up")
 
-	l := &Lossy{}
+	l := &lossy{}
 	go l.carry(here, there)
 	go l.carry(there, here)
 	t.Cleanup(func() { _ = here.Close(); _ = there.Close() })
 
-	s := newServer(t, append(args, "--bind", far, "--protected-mode", "no")...)
-	_, port, _ := net.SplitHostPort(s.Addr)
-	s.Addr = net.JoinHostPort(far, port)
-	s.wrapper = []string{"ip", "netns", "exec", name, "redis-server"}
-	s.Start()
-	l.Server = s
+	_, port, _ := net.SplitHostPort(redistest.FreeAddr(t))
+	l.Server = redistest.Shape{Addr: net.JoinHostPort(far, port), Wrapper: []string{"ip", "netns", "exec", name}}.Start(t, "--protected-mode", "no")
 	return l
 }
 
 // carry moves packets from one device to the other, and loses some.
-func (l *Lossy) carry(from, to *os.File) {
+func (l *lossy) carry(from, to *os.File) {
 	packet := make([]byte, 64<<10)
 	for {
 		n, err := from.Read(packet)
@@ -85,20 +75,13 @@ func (l *Lossy) carry(from, to *os.File) {
 	}
 }
 
-func openTUN(t testing.TB, name string) *os.File {
+func openTUN(t *testing.T, name string) *os.File {
 	t.Helper()
 	fd, err := unix.Open("/dev/net/tun", unix.O_RDWR|unix.O_CLOEXEC|unix.O_NONBLOCK, 0)
-	if err != nil {
-		t.Fatalf("/dev/net/tun: %v", err)
-	}
-	request := struct {
-		name  [unix.IFNAMSIZ]byte
-		flags uint16
-		_     [22]byte
-	}{flags: unix.IFF_TUN | unix.IFF_NO_PI}
-	copy(request.name[:], name)
-	if _, _, e := unix.Syscall(unix.SYS_IOCTL, uintptr(fd), unix.TUNSETIFF, uintptr(unsafe.Pointer(&request))); e != 0 {
-		t.Fatalf("make the device %s: %v", name, e)
-	}
+	require.NoError(t, err, "/dev/net/tun")
+	request, err := unix.NewIfreq(name)
+	require.NoError(t, err)
+	request.SetUint16(unix.IFF_TUN | unix.IFF_NO_PI)
+	require.NoError(t, unix.IoctlIfreq(fd, unix.TUNSETIFF, request), "make the device %s", name)
 	return os.NewFile(uintptr(fd), name)
 }
