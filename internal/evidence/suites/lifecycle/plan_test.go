@@ -144,6 +144,11 @@ func (p *plan) round(g *rand.Rand, steps []step, ms func(lo, hi int) time.Durati
 			steps = append(steps, p.strictFault(g, ms))
 		}
 	}
+	long := func(n int) { // of n times it lasts for longer than the lock, once
+		if p.rough && g.IntN(n) == 0 {
+			steps[len(steps)-1].d = p.terms.ttl * 3 / 2
+		}
+	}
 	if p.rough && g.IntN(8) == 0 {
 		steps = append(steps, left(ms)...)
 	}
@@ -154,9 +159,7 @@ func (p *plan) round(g *rand.Rand, steps []step, ms func(lo, hi int) time.Durati
 		steps = append(steps, step{do: try, early: early && g.IntN(2) == 0, d: ms(1, 60)})
 	case 1, 2:
 		steps = append(steps, step{do: do, d: ms(0, 20), early: early})
-		if p.rough && g.IntN(3) == 0 {
-			steps[len(steps)-1].d = p.terms.ttl * 3 / 2
-		}
+		long(3)
 		if p.rough && g.IntN(2) == 0 { // something that happens while it is inside
 			steps = append(steps[:len(steps)-1], step{do: next, n: 1 + g.IntN(4), what: p.happening(g, ms)}, steps[len(steps)-1])
 		}
@@ -167,15 +170,11 @@ func (p *plan) round(g *rand.Rand, steps []step, ms func(lo, hi int) time.Durati
 	fault()
 	if p.variant.owners && g.IntN(2) == 0 {
 		steps = append(steps, step{do: inner, d: ms(0, 20)})
-		if p.rough && g.IntN(2) == 0 {
-			steps[len(steps)-1].d = p.terms.ttl * 3 / 2
-		}
+		long(2)
 	}
 	if g.IntN(2) == 0 {
 		steps = append(steps, step{do: hold, d: ms(0, 30)})
-		if p.rough && g.IntN(4) == 0 {
-			steps[len(steps)-1].d = p.terms.ttl * 3 / 2
-		}
+		long(4)
 	}
 	if g.IntN(2) == 0 {
 		fault()
@@ -198,19 +197,11 @@ func left(ms func(lo, hi int) time.Duration) []step {
 }
 
 func (p *plan) roughFault(g *rand.Rand, ms func(lo, hi int) time.Duration) step {
-	switch g.IntN(10) {
+	switch n := g.IntN(10); n {
 	case 9:
 		return step{do: freeze, d: ms(20, 400)}
-	case 0:
-		return step{do: partition}
-	case 1:
-		return step{do: halfOpen}
-	case 2:
-		return step{do: refuse}
-	case 3:
-		return step{do: hang}
-	case 4:
-		return step{do: cut}
+	case 0, 1, 2, 3, 4:
+		return step{do: []action{partition, halfOpen, refuse, hang, cut}[n]}
 	default:
 		return step{do: next, n: 1 + g.IntN(6), what: p.happening(g, ms)}
 	}
