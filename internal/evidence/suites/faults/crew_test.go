@@ -47,7 +47,7 @@ var kinds = []kind{
 		return legacy.New(pool, legacyOptions)
 	}, false},
 	{"bridge", func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
-		return compat.New(pool, compat.Options{TTL: ttl, ReplyTimeout: ttl / 3})
+		return compat.New(pool, compat.Options{TTL: ttl, FenceTTL: time.Minute, ReplyTimeout: ttl / 3})
 	}, true},
 	{"modern", func(pool lockmigrate.Pool) (lockmigrate.Locker, error) {
 		return modern.New(pool, modern.Options{TTL: ttl, FenceTTL: time.Minute, ReplyTimeout: ttl / 3})
