@@ -16,7 +16,7 @@ import (
 
 // attemptBridge makes one attempt in the stages Bridge and Modern. It returns when to look again.
 func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner) (retryHint, error) {
-	m, reply := &k.bridge.acquire, protocol.Reply{}
+	m, reply := &k.acquire, protocol.Reply{}
 	settled := false
 	if w := k.wait; w != nil && w.lock == k { // it has a place in the queue
 		m.NotAfter, reply, w.lock = k.permit.NotAfter, w.woken, nil
@@ -49,8 +49,7 @@ func (l *locker) attemptBridge(ctx context.Context, k *lock, over waiting.Runner
 func (l *locker) prepare(k *lock) {
 	o := k.permit.Terms
 	rules, names := o.rules, protocol.CompanionsOf(k.key)
-	k.bridge.opts = o
-	m := &k.bridge.acquire
+	m := &k.acquire
 	*m = protocol.BridgeAcquire{
 		Dialect: rules, Key: k.key, Guard: names.Guard, Value: l.random.BridgeValue(rules),
 		TTL: o.TTL, Grace: o.terms.Grace(), Settle: o.terms.Settle(), NotAfter: k.permit.NotAfter,
@@ -74,9 +73,10 @@ func (l *locker) prepare(k *lock) {
 
 // concluded turns the verdict of an attempt into a lock or an error.
 func (l *locker) concluded(k *lock, o driver.Outcome, began protocol.Instant) (retryHint, error) {
-	m, p := &k.bridge.acquire, &k.permit
+	m, p := &k.acquire, &k.permit
 	if now := l.Clock.Now(); o.Step.Verdict == protocol.Acquired && now < m.Deadline() {
-		k.begin(m.FenceToken(), m.TookOver(), began, m.Deadline())
+		k.fence, k.tookOver = m.FenceToken(), m.TookOver()
+		k.begin(began, m.Deadline(), p.Terms.TTL, p.Terms.renewEvery)
 		return retryHint{}, nil
 	}
 	busy := func() { // the place in the queue, and with it the permit, lasts
@@ -168,17 +168,17 @@ func (l *locker) giveBackLater(k *lock, began protocol.Instant) *pendingUndo {
 // replies were missing, and tells whether nothing is left. When the server does not answer, or refuses, it is tried again until
 // the TTL has run out.
 func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
-	m, p := &k.bridge.acquire, &k.permit
+	m, p := &k.acquire, &k.permit
 	entry, stood := m.Entries()
 	if !m.Holds() && entry == "" {
 		p.Leave()
 		return true
 	}
-	release := *k.bridge.giveBack()
+	release := *k.giveBack()
 	release.Hand, release.Entry, release.Stood = false, entry, stood // what is ours may not have settled
 	undo := func() (bool, error) {
 		m := release
-		out := l.finish(context.Background(), l.runner(k.bridge.acquire.Dialect), &m, protocol.Reply{})
+		out := l.finish(context.Background(), l.runner(k.acquire.Dialect), &m, protocol.Reply{})
 		switch out.Step.Verdict {
 		case protocol.Released, protocol.NotOurs, protocol.Displaced:
 			p.Leave()

@@ -9,7 +9,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // attemptLegacy makes one attempt in stage Legacy: at most SETNX, GET and GETSET. It returns when to
@@ -24,7 +24,7 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 		return retryHint{}, failed(key, err)
 	}
 	if now := l.serverClock.Now(); now.Before(firstExpiry) {
-		return retryHint{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &admission.Never{Cause: errOldClock}}
+		return retryHint{}, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: &stages.Never{Cause: errOldClock}}
 	}
 	m := &protocol.LegacyAcquire{
 		Dialect: o.rules, Key: key, Owner: lockers.UUID(), Lease: o.Lease, Poll: o.poll, NotAfter: p.NotAfter, Guard: protocol.GuardKey(key),
@@ -52,8 +52,8 @@ func (l *locker) attemptLegacy(ctx context.Context, k *lock, over waiting.Runner
 			l.keep(k, began)
 			break
 		}
-		k.legacy = &legacyHold{lockers.NewOld(m), o}
-		k.begin(0, false, began, began.Add(o.Lease))
+		k.legacy, k.Lease.Alone = lockers.NewOld(m), k.RenewAlone // each renewal writes what the next command must know
+		k.begin(began, began.Add(o.Lease), o.Lease, o.Lease/3)
 		return retryHint{}, nil
 	case protocol.Foreign:
 		failure.Kind, failure.Value = lockmigrate.ErrForeignFormat, seen

@@ -22,9 +22,12 @@ type lock struct {
 	key    string
 	fence  int64
 	heard  atomic.Pointer[word] // the last answer to a renewal; nil: extended
-	bridge bridgeHold           // how it was taken in the stages Bridge and Modern: one allocation for both
-	legacy *legacyHold          // in stage Legacy; else nil
 	old    *recorded            // the attempt in stage Legacy, once it has begun
+
+	// How it was taken: in stage Legacy legacy, else nil; in the stages Bridge and Modern acquire, which says what the lock's keys are too.
+	legacy  *lockers.Old
+	acquire protocol.BridgeAcquire
+	giving  protocol.BridgeRelease // one release runs at a time
 
 	wait     *wait // of the one who acquires it; nil at a first try
 	patient  bool  // who acquires it will wait in the queue if it must
@@ -40,32 +43,25 @@ func (l *locker) newLock(ctx context.Context, key string) *lock {
 
 // begin sets the lease. began and until are counted from before the command that set the key was sent, or from before the
 // last question when it was handed over, so that the local deadline is never later than the server's.
-func (k *lock) begin(fence int64, tookOver bool, began, until protocol.Instant) {
-	h := k.hold()
-	k.fence, k.tookOver = fence, tookOver
+func (k *lock) begin(began, until protocol.Instant, span, every time.Duration) {
 	k.permit.Acquired()
 	s := &k.Lease
-	s.Owner, s.Span, s.Every, s.Max = k, h.span(), h.every(), k.permit.Terms.MaxHold
-	if h.alone() {
-		s.Owner = alone{k}
-	}
+	s.Owner, s.Span, s.Every, s.Max = k, span, every, k.permit.Terms.MaxHold
 	s.Begin(began, until)
-}
-
-// hold is how the lock was taken.
-func (k *lock) hold() hold {
-	if k.legacy != nil {
-		return k.legacy
-	}
-	return &k.bridge
 }
 
 var _ lifetime.Sole = (*lock)(nil)
 
 // Key, Token, Fence and Stage are the holder's too.
 
+func (k *lock) Token() string {
+	if k.legacy != nil {
+		return k.legacy.Value()
+	}
+	return k.acquire.Value
+}
+
 func (k *lock) Key() string              { return k.key }
-func (k *lock) Token() string            { return k.hold().value() }
 func (k *lock) Fence() int64             { return k.fence }
 func (k *lock) Stage() lockmigrate.Stage { return k.permit.Stage }
 
@@ -95,28 +91,50 @@ func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 			return driver.Ended(protocol.Failed, err), context.Cause(ctx)
 		}
 	}
-	m := k.hold().renewal(l.gate.Bound())
-	settle := func(o driver.Outcome) {
-		k.hold().renewed(m)
+	m := k.renewal(l.gate.Bound())
+	return lockers.Settled(ctx, l.runner(k.permit.Terms.rules), l.timed(m), abandoned, func(o driver.Outcome) {
+		if k.legacy != nil {
+			k.legacy.Renewed(m.(*protocol.LegacyRenew))
+		}
 		k.hear(o.Step.Verdict, m)
-	}
-	outcome, err := l.runner(k.permit.Terms.rules).Advance(ctx, l.timed(m), protocol.Reply{}, func(o driver.Outcome) {
-		settle(o)
-		abandoned(o)
 	})
-	if err == nil {
-		settle(outcome)
-	}
-	return outcome, err
 }
 
-// Release implements lifetime.Kind.
+// renewal is the machine that extends the lock.
+func (k *lock) renewal(notAfter protocol.Instant) protocol.Machine {
+	if k.legacy != nil {
+		return k.legacy.Renewal(notAfter)
+	}
+	a := &k.acquire
+	return &protocol.BridgeRenew{
+		Key: a.Key, Guard: a.Guard, Fence: a.Fence, FenceTTL: a.FenceTTL,
+		Value: a.Value, TTL: a.TTL, NotAfter: notAfter,
+	}
+}
+
+// Release implements lifetime.Kind. A lock of stage Legacy is given back by compare-and-delete, so that it never deletes a successor's key.
 func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l, m := k.locker, k.hold().release()
-	if r, ok := m.(*protocol.BridgeRelease); ok && r.Taken != 0 && l.Clock.Now().Sub(r.Taken) >= time.Millisecond {
-		r.Behind = max(l.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
+	l, m := k.locker, protocol.Machine(nil)
+	if k.legacy != nil {
+		m = k.legacy.Release(protocol.ReleaseCompare, false)
+	} else {
+		r := k.giveBack()
+		if r.Taken != 0 && l.Clock.Now().Sub(r.Taken) >= time.Millisecond {
+			r.Behind = max(l.Hub.Waiting(k.key)-1, 0) // the first of this process has an entry
+		}
+		m = r
 	}
 	return l.runner(k.permit.Terms.rules).Advance(ctx, l.timed(m), protocol.Reply{}, abandoned)
+}
+
+func (k *lock) giveBack() *protocol.BridgeRelease {
+	m, a := &k.giving, &k.acquire
+	*m = protocol.BridgeRelease{
+		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Taken: a.Won(),
+		Queue: a.Queue, Hand: true, Fence: a.Fence, FenceTTL: a.FenceTTL,
+		Leftover: a.Dialect.Leftover(), Breath: a.Dialect.Breath(),
+	}
+	return m
 }
 
 // word is an answer that is worth remembering.
@@ -138,7 +156,7 @@ func (k *lock) Explain(e *lockmigrate.Error) {
 	switch {
 	case e.Reason == lockmigrate.ReasonDisplaced:
 		if heard := k.heard.Load(); e.Op == "release" { // perhaps one whose caller has left
-			e.Value = k.bridge.giving.Seen()
+			e.Value = k.giving.Seen()
 		} else if heard != nil {
 			e.Value = heard.seen
 		}
@@ -170,29 +188,22 @@ func (k *lock) Gone() {
 // over notes that nothing of ours is on the server any more, where we stood in the key's queue.
 func (k *lock) over() {
 	if k.legacy == nil && k.wait != nil {
-		k.locker.Hub.Over(k.key, k.bridge.acquire.Value)
+		k.locker.Hub.Over(k.key, k.acquire.Value)
 	}
 }
 
 // Renewal implements lifetime.Held: the command that the machine begins with.
 func (k *lock) Renewal() protocol.Command {
-	return k.hold().renewal(k.locker.gate.Bound()).Next(0, protocol.Reply{}).Command
+	return k.renewal(k.locker.gate.Bound()).Next(0, protocol.Reply{}).Command
 }
 
 // Heard implements lifetime.Held: what the machine makes of the reply.
 func (k *lock) Heard(reply protocol.Reply) lifetime.Answer {
-	m := k.hold().renewal(0)
+	m := k.renewal(0)
 	m.Next(0, protocol.Reply{})
 	step := m.Next(0, reply)
 	k.hear(step.Verdict, m)
-	switch step.Verdict {
-	case protocol.Renewed, protocol.Repaired:
-		return lifetime.Extended
-	case protocol.Displaced, protocol.Lost:
-		return lifetime.Gone
-	default:
-		return lifetime.Unclear
-	}
+	return lifetime.AnswerOf(step.Verdict)
 }
 
 // Renewed implements lifetime.Held.
@@ -213,73 +224,3 @@ func (k *lock) lastHeard() protocol.Verdict {
 	}
 	return protocol.Renewed
 }
-
-// alone is the renewer's side of a lock whose renewal writes what the next command must know: that of
-// stage Legacy.
-type alone struct{ *lock }
-
-// RenewAlone implements lifetime.Alone.
-func (k alone) RenewAlone(ctx context.Context) (lifetime.Answer, error) {
-	answer, _, err := k.Life.RenewAlone(ctx)
-	return answer, err
-}
-
-// hold is the way in which a lock was taken, and in which it is therefore renewed and released.
-type hold interface {
-	value() string
-	span() time.Duration  // from one renewal to the end, if none follows
-	every() time.Duration // between two renewals
-	alone() bool          // its renewal is no matter of one command
-	renewal(notAfter protocol.Instant) protocol.Machine
-	renewed(m protocol.Machine) // takes over what a machine that renewal returned has left on the key
-	release() protocol.Machine  // only one of them is under way
-}
-
-// bridgeHold is a lock of the stages Bridge and Modern.
-type bridgeHold struct {
-	acquire protocol.BridgeAcquire // says what the lock's keys are
-	giving  protocol.BridgeRelease // one release runs at a time
-	opts    *Options
-}
-
-func (h *bridgeHold) value() string            { return h.acquire.Value }
-func (h *bridgeHold) span() time.Duration      { return h.opts.TTL }
-func (h *bridgeHold) every() time.Duration     { return h.opts.renewEvery }
-func (h *bridgeHold) alone() bool              { return false }
-func (h *bridgeHold) renewed(protocol.Machine) {}
-
-func (h *bridgeHold) renewal(notAfter protocol.Instant) protocol.Machine {
-	a := &h.acquire
-	return &protocol.BridgeRenew{
-		Key: a.Key, Guard: a.Guard, Fence: a.Fence, FenceTTL: a.FenceTTL,
-		Value: a.Value, TTL: a.TTL, NotAfter: notAfter,
-	}
-}
-
-func (h *bridgeHold) release() protocol.Machine { return h.giveBack() }
-
-func (h *bridgeHold) giveBack() *protocol.BridgeRelease {
-	m, a := &h.giving, &h.acquire
-	*m = protocol.BridgeRelease{
-		Key: a.Key, Guard: a.Guard, Value: a.Value, Yield: a.Yield, Taken: a.Won(),
-		Queue: a.Queue, Hand: true, Fence: a.Fence, FenceTTL: a.FenceTTL,
-		Leftover: a.Dialect.Leftover(), Breath: a.Dialect.Breath(),
-	}
-	return m
-}
-
-// legacyHold is a lock of stage Legacy. It is given back by compare-and-delete, so that it never
-// deletes a successor's key.
-type legacyHold struct {
-	*lockers.Old
-	opts *Options
-}
-
-func (h *legacyHold) alone() bool                { return true }
-func (h *legacyHold) value() string              { return h.Value() }
-func (h *legacyHold) span() time.Duration        { return h.opts.Lease }
-func (h *legacyHold) every() time.Duration       { return h.opts.Lease / 3 }
-func (h *legacyHold) renewed(m protocol.Machine) { h.Renewed(m.(*protocol.LegacyRenew)) }
-func (h *legacyHold) release() protocol.Machine  { return h.Release(protocol.ReleaseCompare, false) }
-
-func (h *legacyHold) renewal(notAfter protocol.Instant) protocol.Machine { return h.Renewal(notAfter) }

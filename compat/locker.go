@@ -13,7 +13,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/waiting"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
 )
 
 // Locker takes locks in the stage that stands, whatever it is at the moment. Close leaves the namespace too. Locks that are still
@@ -36,7 +35,7 @@ type locker struct {
 	*lockers.Client
 	opts        Options // as given, with defaults; what a record changes is in the gate
 	gate        *gate
-	member      *admission.Member[*Options] // nil without a Namespace
+	member      *stages.Follower[*Options] // nil without a Namespace
 	serverClock *lockers.ServerClock
 	random      lockers.Random
 	contended   *waiting.Contended
@@ -46,8 +45,8 @@ type locker struct {
 
 // gate says whether the Locker may act, at which stage, and until when; permit is the right to it.
 type (
-	gate   = admission.Gate[*Options]
-	permit = admission.Permit[*Options]
+	gate   = stages.Gate[*Options]
+	permit = stages.Permit[*Options]
 )
 
 // New returns a Locker over a server. With a Namespace it joins it in the background; until it has,
@@ -59,7 +58,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	if err := errors.Join(lockers.CheckPool(pool), opts.Validate()); err != nil {
 		return nil, fmt.Errorf("compat: %w", err)
 	}
-	l := &locker{opts: opts.withDefaults(), gate: admission.New[*Options](errClosed), contended: waiting.NewContended(), channel: "lockmigrate:wake:" + lockers.UUID()}
+	l := &locker{opts: opts.withDefaults(), gate: stages.NewGate[*Options](errClosed), contended: waiting.NewContended(), channel: "lockmigrate:wake:" + lockers.UUID()}
 	l.Client = lockers.Connect(lockers.Options{
 		Package: "compat", TTL: l.opts.TTL, ReplyTimeout: l.opts.ReplyTimeout, Observer: opts.Observer,
 		Waits: true, Channel: l.channel, Poll: l.opts.poll, GiveBack: l.giveBackOver, FenceTTL: l.opts.FenceTTL,
@@ -74,7 +73,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 		return l, nil
 	}
 	store := &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: l.opts.ReplyTimeout}
-	l.member = &admission.Member[*Options]{
+	l.member = &stages.Follower[*Options]{
 		Gate: l.gate, Membership: stages.NewMembership(store, opts.Member), Lease: l.opts.memberLease, ReplyTimeout: l.opts.ReplyTimeout,
 		Under: func(order stages.Order) (*Options, time.Duration, error) {
 			under, misfit := opts.under(order)
@@ -211,7 +210,7 @@ func (l *locker) acquired(key string, lock *lock, began protocol.Instant, waited
 		l.Concluded(e, began)
 		return nil, err
 	}
-	e.Fence, e.How = lock.fence, lockers.How(waited, lock.legacy == nil && lock.bridge.acquire.Handed())
+	e.Fence, e.How = lock.fence, lockers.How(waited, lock.legacy == nil && lock.acquire.Handed())
 	if lock.tookOver {
 		e.Note = "taken over: the legacy value on the key had expired"
 	}
@@ -275,14 +274,14 @@ func (l *locker) sleep(ctx, changed context.Context, w *wait, next retryHint) er
 	}
 	either, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	stop := context.AfterFunc(changed, func() { cancel(admission.ErrChanged) })
+	stop := context.AfterFunc(changed, func() { cancel(stages.ErrChanged) })
 	defer stop()
 	var err error
 	w.woken = protocol.Reply{Kind: protocol.Woke}
 	if next.pollOnly {
 		err = lifetime.Sleep(either, d)
 	} else {
-		if w.lock != nil && w.lock.bridge.acquire.Channel == protocol.Polls {
+		if w.lock != nil && w.lock.acquire.Channel == protocol.Polls {
 			// It may be given the key without a word, also where the hub has come to listen meanwhile, and keeps the others waiting
 			// until it looks.
 			if d = min(d, l.opts.poll); next.before < waiting.Soon {
@@ -295,7 +294,7 @@ func (l *locker) sleep(ctx, changed context.Context, w *wait, next retryHint) er
 		event, err = w.watch.Sleep(either, w.turn, next.before, next.old, max(d, time.Millisecond))
 		w.woken = event.Reply()
 	}
-	if errors.Is(err, admission.ErrChanged) {
+	if errors.Is(err, stages.ErrChanged) {
 		return nil
 	}
 	return err

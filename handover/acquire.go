@@ -9,7 +9,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
 )
 
 // TryAcquire implements lockmigrate.Locker: one attempt at each half that the stage takes.
@@ -57,10 +56,10 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 			}
 			return k, nil
 		}
-		if errors.Is(err, admission.ErrChanged) && ctx.Err() == nil && patient {
+		if errors.Is(err, stages.ErrChanged) && ctx.Err() == nil && patient {
 			continue
 		}
-		if errors.Is(err, admission.ErrChanged) {
+		if errors.Is(err, stages.ErrChanged) {
 			err = &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrStage, Cause: err}
 		}
 		l.seen(lockmigrate.Event{Kind: lockmigrate.EventWaited, Op: "acquire", Key: key, Took: time.Since(began), Err: err})
@@ -93,7 +92,7 @@ func (k *lock) take(ctx context.Context, by take) (err error) {
 	if k.fence, err = k.fences(attempt); err != nil {
 		return k.failed(attempt, err)
 	}
-	if err := l.gate.Stay(&k.permit); errors.Is(err, admission.ErrChanged) {
+	if err := l.gate.Stay(&k.permit); errors.Is(err, stages.ErrChanged) {
 		return err
 	} else if err != nil {
 		return &lockmigrate.Error{Op: "acquire", Key: k.key, Kind: lockmigrate.ErrStage, Cause: err, Note: "it was acquired after this member's lease, and was given back"}
@@ -104,8 +103,8 @@ func (k *lock) take(ctx context.Context, by take) (err error) {
 
 // failed is ErrChanged where the stage ended the attempt.
 func (k *lock) failed(attempt context.Context, err error) error {
-	if errors.Is(context.Cause(attempt), admission.ErrChanged) {
-		return admission.ErrChanged
+	if errors.Is(context.Cause(attempt), stages.ErrChanged) {
+		return stages.ErrChanged
 	}
 	return err
 }

@@ -14,7 +14,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
-	"github.com/lockmigrate/lockmigrate/internal/stages/admission"
 )
 
 // Locker takes both halves, or one of them, as the record says.
@@ -31,14 +30,14 @@ type Locker interface {
 }
 
 type (
-	gate   = admission.Gate[struct{}]
-	permit = admission.Permit[struct{}]
+	gate   = stages.Gate[struct{}]
+	permit = stages.Permit[struct{}]
 )
 
 type locker struct {
 	opts       Options
 	gate       *gate
-	member     *admission.Member[struct{}]
+	member     *stages.Follower[struct{}]
 	store      *stages.Store
 	seen       lockmigrate.Observer
 	background driver.Background
@@ -58,12 +57,12 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	}
 	opts = opts.withDefaults()
 	l := &locker{
-		opts: opts, gate: admission.New[struct{}](lifetime.ErrClosed), seen: lockers.Observer(opts.Observer),
+		opts: opts, gate: stages.NewGate[struct{}](lifetime.ErrClosed), seen: lockers.Observer(opts.Observer),
 		held: map[*lock]bool{}, store: &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout},
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	l.life, l.stop = ctx, cancel
-	l.member = &admission.Member[struct{}]{
+	l.member = &stages.Follower[struct{}]{
 		Gate: l.gate, Membership: stages.NewMembership(l.store, opts.Member), Lease: opts.Lease, ReplyTimeout: opts.ReplyTimeout,
 		Under:  func(o stages.Order) (struct{}, time.Duration, error) { return struct{}{}, 0, l.misfit(ctx, o) },
 		Obeyed: func(struct{}) {},

@@ -25,10 +25,10 @@ var plants = []struct {
 		"	if k.permit.Stage != stages.New {\n", "	if l.opts.Member == \"b\" && k.permit.Stage == stages.Both {\n		if k.new, err = by(l.opts.New, attempt, k.newKey); err != nil {\n			return k.failed(attempt, err)\n		}\n	}\n	if k.permit.Stage != stages.New {\n",
 		"	if k.permit.Stage != stages.Old {\n", "	if k.permit.Stage != stages.Old && k.new == nil {\n",
 	}}}, "TestOneOrder"},
-	{redistest.Plant{Name: "d a member's range leaves out attempts under way", Files: map[string][]string{"internal/stages/admission/gate.go": {
-		"	g.inUse[stages.Number(o.Stage)]++\n	g.acting++\n", "	g.acting++\n",
+	{redistest.Plant{Name: "d a member's range leaves out attempts under way", Files: map[string][]string{"internal/stages/gate.go": {
+		"	g.inUse[Number(o.Stage)]++\n	g.acting++\n", "	g.acting++\n",
 		"	g.inUse[used]--\n", "	if p.Kept {\n		g.inUse[used]--\n	}\n",
-		"	p.Kept = true\n	g := p.gate\n	g.mu.Lock()\n	defer g.mu.Unlock()\n", "	p.Kept = true\n	g := p.gate\n	g.mu.Lock()\n	defer g.mu.Unlock()\n	g.inUse[stages.Number(p.Stage)]++\n",
+		"	p.Kept = true\n	g := p.gate\n	g.mu.Lock()\n	defer g.mu.Unlock()\n", "	p.Kept = true\n	g := p.gate\n	g.mu.Lock()\n	defer g.mu.Unlock()\n	g.inUse[Number(p.Stage)]++\n",
 	}}}, "TestAnAttemptUnderWayIsInTheWay"},
 	{redistest.Plant{Name: "e a move counts a silent member as gone before its lease is over", Files: map[string][]string{"internal/scripts/stage_shared.lua": {
 		"  return member.ends + member.longest + slack_ms\n", "  return member.seen + slack_ms\n",
@@ -38,7 +38,7 @@ var plants = []struct {
 	}}}, "TestOtherHalvesAreUnfit"},
 	{redistest.Plant{Name: "g a waiter keeps Old while the stage moves to new, and is handed New as well", Files: map[string][]string{"handover/acquire.go": {
 		"	attempt, end := l.gate.During(ctx, &k.permit)\n", "	attempt, end := ctx, func() {}\n",
-		"errors.Is(err, admission.ErrChanged) {\n		return err\n	} else", "errors.Is(err, admission.ErrChanged) {\n		taken = true\n		return nil\n	} else",
+		"errors.Is(err, stages.ErrChanged) {\n		return err\n	} else", "errors.Is(err, stages.ErrChanged) {\n		taken = true\n		return nil\n	} else",
 	}}}, "TestWaitersFollowTheStage"},
 	{redistest.Plant{Name: "h a lost half only ends its own context", Files: map[string][]string{"handover/lock.go": {
 		"func() { k.halfEnded(context.Cause(half.Context())) }", "func() {}",

@@ -121,7 +121,7 @@ func (w *wrapped[H]) acquire(ctx context.Context, key string, by func(context.Co
 	}
 	k := &wrappedLock[H]{locker: w, key: key, held: held, over: make(chan struct{})}
 	k.Init(&w.lives, k, ctx)
-	k.Lease.Owner, k.Lease.Span = k, w.f.TTL
+	k.Lease.Owner, k.Lease.Alone, k.Lease.Span = k, k.RenewAlone, w.f.TTL
 	if w.f.TTL <= 0 {
 		k.Lease.Span = lockers.Longest // until the library tells
 	}
@@ -238,12 +238,6 @@ func (k *wrappedLock[H]) Renew(ctx context.Context, _ func(driver.Outcome)) (dri
 	return driver.Ended(protocol.Failed, err), nil
 }
 
-// RenewAlone implements lifetime.Alone.
-func (k *wrappedLock[H]) RenewAlone(ctx context.Context) (lifetime.Answer, error) {
-	answer, _, err := k.Life.RenewAlone(ctx)
-	return answer, err
-}
-
 // Release implements lifetime.Kind. A lock that is lost is not released again.
 func (k *wrappedLock[H]) Release(ctx context.Context, _ func(driver.Outcome)) (driver.Outcome, error) {
 	k.releasing.Store(true)
@@ -283,9 +277,3 @@ func (k *wrappedLock[H]) Explain(e *lockmigrate.Error) {
 
 // Ended implements lifetime.Kind.
 func (k *wrappedLock[H]) Ended(*lockmigrate.Error) { close(k.over) }
-
-// Renewal implements lifetime.Held; RenewAlone takes its place.
-func (k *wrappedLock[H]) Renewal() protocol.Command { return protocol.Command{} }
-
-// Heard implements lifetime.Held.
-func (k *wrappedLock[H]) Heard(protocol.Reply) lifetime.Answer { return lifetime.Unclear }

@@ -51,14 +51,7 @@ func (k *lock) Renew(ctx context.Context, abandoned func(driver.Outcome)) (drive
 		return failed, context.Cause(ctx) // no failure of the lock's where it is the caller's
 	}
 	m := k.old.Renewal(0)
-	outcome, err := l.advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) {
-		k.old.Renewed(m)
-		abandoned(o)
-	})
-	if err == nil {
-		k.old.Renewed(m)
-	}
-	return outcome, err
+	return l.settled(ctx, m, abandoned, func() { k.old.Renewed(m) })
 }
 
 // Release implements lifetime.Kind.
@@ -70,13 +63,7 @@ func (k *lock) Release(ctx context.Context, abandoned func(driver.Outcome)) (dri
 	}
 	m := k.old.Release(l.opts.Release.rule(rules), k.Unconfirmed())
 	never := m.Policy == protocol.ReleaseNever
-	outcome, err := l.advance(ctx, m, protocol.Reply{}, func(o driver.Outcome) {
-		k.old.Released(m)
-		abandoned(o)
-	})
-	if err == nil {
-		k.old.Released(m)
-	}
+	outcome, err := l.settled(ctx, m, abandoned, func() { k.old.Released(m) })
 	if never && outcome.Step.Verdict == protocol.NotOurs { // the dialect lets its keys run out
 		outcome.Step.Verdict = protocol.Released
 	}
@@ -89,9 +76,3 @@ func (k *lock) Explain(e *lockmigrate.Error) {
 		e.Note = "the lease was over, or the key was not ours any more; nothing was deleted"
 	}
 }
-
-// Renewal implements lifetime.Held; nothing renews a legacy lock by itself.
-func (k *lock) Renewal() protocol.Command { return protocol.Command{} }
-
-// Heard implements lifetime.Held.
-func (k *lock) Heard(protocol.Reply) lifetime.Answer { return lifetime.Unclear }

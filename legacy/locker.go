@@ -41,9 +41,9 @@ func New(pool lockmigrate.Pool, opts Options) (lockmigrate.Locker, error) {
 	return l, nil
 }
 
-// advance runs a machine by the Locker's clock.
-func (l *locker) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	return l.Servers[0].Runner(l.rules).Advance(ctx, lockers.OnClock(m, l.now), reply, abandoned)
+// settled runs a machine by the Locker's clock, and then settles.
+func (l *locker) settled(ctx context.Context, m protocol.Machine, abandoned func(driver.Outcome), settle func()) (driver.Outcome, error) {
+	return lockers.Settled(ctx, l.Servers[0].Runner(l.rules), lockers.OnClock(m, l.now), abandoned, func(driver.Outcome) { settle() })
 }
 
 // RaiseFence implements lockers.Half: the old lock draws no tokens.

@@ -171,6 +171,11 @@ func (l *Life) Acquired(driver.Outcome)  {}
 func (l *Life) Ended(*lockmigrate.Error) {}
 func (l *Life) Gone()                    {}
 
+// Renewal and Heard are those of a Kind whose lease is renewed alone, or by nobody.
+
+func (l *Life) Renewal() protocol.Command   { return protocol.Command{} }
+func (l *Life) Heard(protocol.Reply) Answer { return Unclear }
+
 // Left returns the function that is told how a command ended whose caller had left.
 func (l *Life) Left() func(driver.Outcome) {
 	if l.left == nil {

@@ -48,10 +48,13 @@ func (r *Renewer) send(due []*Lease) {
 	now := r.opts.Now()
 	r.mu.Lock()
 	for _, s := range due {
-		if alone, ok := s.Owner.(Alone); ok {
+		if s.Alone != nil {
 			round := s.round
 			round.sent = now
-			r.background.Go(func() { r.sendAlone(s, round, alone) })
+			r.background.Go(func() { // one server's word decides
+				answer, err := s.Alone()
+				r.answer(s, round, answer, err)
+			})
 			continue
 		}
 		together = append(together, entry{s, s.round})

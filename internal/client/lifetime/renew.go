@@ -89,19 +89,19 @@ func (l *Life) notRenewed(outcome driver.Outcome) *lockmigrate.Error {
 	return e
 }
 
-// RenewAlone is Alone's, for a kind whose renewal is more than one command.
-func (l *Life) RenewAlone(ctx context.Context) (Answer, protocol.Verdict, error) {
-	bounded, cancel := context.WithTimeout(ctx, 4*l.locker.ReplyTimeout)
+// RenewAlone is Lease.Alone, for a kind whose renewal is more than one command.
+func (l *Life) RenewAlone() (Answer, error) {
+	bounded, cancel := context.WithTimeout(context.Background(), 4*l.locker.ReplyTimeout)
 	defer cancel()
 	if err := l.lock(bounded, renewing); err != nil {
-		return Unclear, protocol.Failed, err
+		return Unclear, err
 	}
 	defer l.unlock()
 	if over := l.notRenewable(); over != nil {
-		return Unclear, protocol.Failed, over
+		return Unclear, over
 	}
 	if !l.locker.Background.Begin() {
-		return Unclear, protocol.Failed, ErrClosed
+		return Unclear, ErrClosed
 	}
 	defer l.locker.Background.End()
 	ended := make(chan driver.Outcome, 1)
@@ -111,14 +111,10 @@ func (l *Life) RenewAlone(ctx context.Context) (Answer, protocol.Verdict, error)
 	} else if err != nil {
 		outcome.Err = err
 	}
-	switch v := outcome.Step.Verdict; v {
-	case protocol.Renewed, protocol.Repaired:
-		return Extended, v, nil
-	case protocol.Lost, protocol.Displaced:
-		return Gone, v, nil
-	default:
-		return Unclear, v, outcome.Err
+	if answer := AnswerOf(outcome.Step.Verdict); answer != Unclear {
+		return answer, nil
 	}
+	return Unclear, outcome.Err
 }
 
 // Renewed implements Held.

@@ -11,10 +11,13 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
-// Lease is what the renewer keeps of a lock: when to renew it, and when it is lost. Owner, Span and
+// Lease is what the renewer keeps of a lock: when to renew it, and when it is lost. Owner, Alone, Span and
 // Max are set once, Every, Began and the deadline (Begin) before Add; the rest is the renewer's.
 type Lease struct {
 	Owner Held
+	// Alone, if set, renews in place of Owner.Renewal what is more than a command that stands for itself: it is not sent with the others' but
+	// done on a goroutine of its own. An Unclear answer has its reason beside it.
+	Alone func() (Answer, error)
 	Span  time.Duration // from before a renewing command was sent to the end, if none follows
 	Every time.Duration // between two renewals; 0: none
 	Max   time.Duration // from Began to the last renewal; 0: no end
@@ -59,12 +62,6 @@ type Held interface {
 	Lost(why Loss)
 }
 
-// Alone is a Held whose renewal is more than a command that stands for itself: it is not sent with the
-// others' but done on a goroutine of its own. An Unclear answer has its reason beside it.
-type Alone interface {
-	RenewAlone(ctx context.Context) (Answer, error)
-}
-
 // Answer is what a server's reply to a renewal means.
 type Answer uint8
 
@@ -73,6 +70,18 @@ const (
 	Extended
 	Gone // the key is not ours any more
 )
+
+// AnswerOf is what a machine's verdict on a renewal means.
+func AnswerOf(v protocol.Verdict) Answer {
+	switch v {
+	case protocol.Renewed, protocol.Repaired:
+		return Extended
+	case protocol.Lost, protocol.Displaced:
+		return Gone
+	default:
+		return Unclear
+	}
+}
 
 // Loss is why a lease is over.
 type Loss uint8
@@ -216,7 +225,7 @@ func (r *Renewer) Hasten(every time.Duration) {
 
 // hasten tells whether a lease is renewed more often than it asked for.
 func (r *Renewer) hasten(s *Lease) bool {
-	if _, alone := s.Owner.(Alone); alone || r.every == 0 || s.Every <= r.every {
+	if s.Alone != nil || r.every == 0 || s.Every <= r.every {
 		return false
 	}
 	s.Every = r.every
@@ -395,12 +404,6 @@ func (r *Renewer) look() time.Duration {
 		r.send(due)
 	}
 	return sleep
-}
-
-// sendAlone renews a lease whose owner does that itself. One server's word decides.
-func (r *Renewer) sendAlone(s *Lease, v *round, alone Alone) {
-	answer, err := alone.RenewAlone(context.Background())
-	r.answer(s, v, answer, err)
 }
 
 // answer counts one server's reply. A majority decides; with one server that is its word.

@@ -172,14 +172,7 @@ func (h *Hold) Acquired(o driver.Outcome) { h.abandoned(o) }
 // Renew implements lifetime.Kind.
 func (h *Hold) Renew(ctx context.Context, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	m := h.kind.Renewing()
-	outcome, err := h.Commands().Advance(ctx, &m, protocol.Reply{}, func(o driver.Outcome) {
-		h.sees(m.Seen())
-		abandoned(o)
-	})
-	if err == nil {
-		h.sees(m.Seen())
-	}
-	return outcome, err
+	return Settled(ctx, h.Commands(), &m, abandoned, func(Outcome) { h.sees(m.Seen()) })
 }
 
 // Release implements lifetime.Kind.

@@ -116,6 +116,18 @@ func (s *Server) Runner(d *protocol.Dialect) waiting.Runner {
 	return s.Commands
 }
 
+// Settled runs a machine, and has settle called with its outcome before anybody has it: the caller, or abandoned where the caller has left.
+func Settled(ctx context.Context, over waiting.Runner, m protocol.Machine, abandoned, settle func(Outcome)) (Outcome, error) {
+	outcome, err := over.Advance(ctx, m, protocol.Reply{}, func(o Outcome) {
+		settle(o)
+		abandoned(o)
+	})
+	if err == nil {
+		settle(outcome)
+	}
+	return outcome, err
+}
+
 // OnClock has a machine live by a clock of its own: the machines of the old scheme write its times on keys.
 func OnClock(m protocol.Machine, now func() time.Time) protocol.Machine { return onClock{m, now} }
 

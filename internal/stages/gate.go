@@ -1,9 +1,4 @@
-// Package admission says whether a member of a namespace may act, at which stage, and until when. A process asks it before each attempt,
-// and reports by it what it may hold.
-//
-// Two things make the count trustworthy. The stage of an attempt is chosen and counted in one step, so a report never leaves out an attempt
-// that has begun. And an attempt is counted until nothing of it can be on the server any more.
-package admission
+package stages
 
 import (
 	"cmp"
@@ -20,15 +15,18 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
-	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// Gate stands between a Locker and its stage: every attempt passes it. T is what attempts need to know of an order.
+// Gate stands between a Locker and its stage: it says whether a member of a namespace may act, at which stage, and until when. Every attempt passes
+// it. T is what attempts need to know of an order.
+//
+// Two things make the count trustworthy. The stage of an attempt is chosen and counted in one step, so a report never leaves out an attempt
+// that has begun. And an attempt is counted until nothing of it can be on the server any more.
 type Gate[T any] struct {
 	closedBy error // what the attempts of a closed Locker are told
 
 	mu        sync.Mutex
-	following stages.Following
+	following Following
 	terms     T
 	fixed     bool      // no record governs the stage
 	lasts     time.Time // the end of the lease of what is held, on the local monotonic clock: it may outlast what may begin
@@ -46,7 +44,7 @@ type Gate[T any] struct {
 
 // Permit is one attempt's, and then one lock's, right to a stage.
 type Permit[T any] struct {
-	Stage    stages.Stage
+	Stage    Stage
 	Terms    T
 	NotAfter protocol.Instant // on the server's clock: no command of the attempt may act later; 0 without a record
 	Until    time.Time        // the same on the local monotonic clock, or earlier
@@ -58,15 +56,15 @@ type Permit[T any] struct {
 	acting bool // guarded by the gate's mu
 }
 
-// New returns a gate that is closed until Member has joined, or Fix has set a stage. Attempts of a closed Locker are told closed.
-func New[T any](closed error) *Gate[T] {
+// NewGate returns a gate that is closed until a Follower has joined, or Fix has set a stage. Attempts of a closed Locker are told closed.
+func NewGate[T any](closed error) *Gate[T] {
 	g := &Gate[T]{closedBy: closed, drained: make(chan struct{}, 1), during: map[*Permit[T]]context.CancelCauseFunc{}}
 	g.changed, g.change = context.WithCancel(context.Background())
 	return g
 }
 
 // Fix sets a stage that no record governs.
-func (g *Gate[T]) Fix(s stages.Stage, terms T) {
+func (g *Gate[T]) Fix(s Stage, terms T) {
 	g.following.Stage, g.following.Ready, g.fixed, g.terms = s, true, true, terms
 }
 
@@ -81,7 +79,7 @@ func (g *Gate[T]) Enter(key string, p *Permit[T]) error {
 	if !g.fixed && !o.Covers(key) {
 		return fmt.Errorf("%w %s: %q", errOtherNamespace, o.Namespace, o.Patterns)
 	}
-	g.inUse[stages.Number(o.Stage)]++
+	g.inUse[Number(o.Stage)]++
 	g.acting++
 	p.acting = true
 	p.gate, p.Stage, p.epoch, p.Terms, p.NotAfter, p.Until = g, o.Stage, o.Epoch, g.terms, g.bound(), o.Until
@@ -156,7 +154,7 @@ func (g *Gate[T]) Ready(ctx context.Context, namespace string) error {
 }
 
 // Told is Stage with an error for the Locker's caller.
-func (g *Gate[T]) Told(namespace string) (stages.Stage, int64, error) {
+func (g *Gate[T]) Told(namespace string) (Stage, int64, error) {
 	stage, epoch, err := g.Stage()
 	if err != nil {
 		err = &lockmigrate.Error{Op: "stage", Key: namespace, Kind: lockmigrate.ErrStage, Cause: err}
@@ -274,7 +272,7 @@ func (p *Permit[T]) Leave() {
 	g := p.gate
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	used := stages.Number(p.Stage)
+	used := Number(p.Stage)
 	g.inUse[used]--
 	if g.acted(p) || g.inUse[used] == 0 && p.Stage != g.following.Stage {
 		g.Tell()
@@ -326,7 +324,7 @@ func (g *Gate[T]) Changed() context.Context {
 }
 
 // Stage returns what attempts run now, or why none may begin.
-func (g *Gate[T]) Stage() (stages.Stage, int64, error) {
+func (g *Gate[T]) Stage() (Stage, int64, error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.following.Stage, g.following.Epoch, g.closed()
@@ -339,7 +337,7 @@ func (g *Gate[T]) Refusal() error {
 }
 
 // report fills in what the member runs and holds.
-func (g *Gate[T]) report(r *stages.Report) {
+func (g *Gate[T]) report(r *Report) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.following.Says(r, g.earlier > 0)
@@ -347,15 +345,15 @@ func (g *Gate[T]) report(r *stages.Report) {
 	for s, n := range g.inUse {
 		if n > 0 {
 			if r.Lowest < 0 {
-				r.Lowest = stages.Stage(s)
+				r.Lowest = Stage(s)
 			}
-			r.Highest = stages.Stage(s)
+			r.Highest = Stage(s)
 		}
 	}
 }
 
 // obey takes an order that answers a report.
-func (g *Gate[T]) obey(o stages.Order, terms T, until time.Time) (news bool) {
+func (g *Gate[T]) obey(o Order, terms T, until time.Time) (news bool) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	wasClosed, epoch := g.closed() != nil, g.following.Epoch
@@ -372,7 +370,7 @@ func (g *Gate[T]) obey(o stages.Order, terms T, until time.Time) (news bool) {
 
 // extend lets what is held be renewed until the end of a lease that allows nothing new: the member cannot run the
 // record any more, and the record still counts what it holds.
-func (g *Gate[T]) extend(o stages.Order, until time.Time) {
+func (g *Gate[T]) extend(o Order, until time.Time) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.following.Ready && o.Ends.After(g.following.Ends) {
@@ -395,13 +393,13 @@ func (g *Gate[T]) failed(err error) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	var wrong *misfit
-	ready, gone, unfit := g.following.Ready, errors.Is(err, stages.ErrNoRecord), errors.As(err, &wrong)
+	ready, gone, unfit := g.following.Ready, errors.Is(err, ErrNoRecord), errors.As(err, &wrong)
 	before := g.hopeless
-	g.why, g.hopeless = err, unfit || errors.Is(err, stages.ErrNewer) || !ready && (gone || isRefusal(err))
+	g.why, g.hopeless = err, unfit || errors.Is(err, ErrNewer) || !ready && (gone || isRefusal(err))
 	if gone && !ready {
 		g.why = fmt.Errorf("%w; correct Options.Namespace, or create it with `lockmigrate stage init`", err)
 	}
-	if (stages.Ends(err) || unfit) && ready {
+	if (Ends(err) || unfit) && ready {
 		g.following.End()
 	}
 	if g.hopeless && !before {

@@ -1,30 +1,28 @@
-package admission
+package stages
 
 import (
 	"context"
 	"errors"
 	"strings"
 	"time"
-
-	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// Member keeps a Locker in its namespace: it reports, and hands what it is told to the gate.
-type Member[T any] struct {
+// Follower keeps a Locker in its namespace: it reports, and hands what it is told to the gate.
+type Follower[T any] struct {
 	Gate         *Gate[T]
-	Membership   *stages.Membership
+	Membership   *Membership
 	Lease        time.Duration // from a report to the next one that must have come through
 	ReplyTimeout time.Duration
 	// Under returns what an order means for the Locker's attempts, and for how long a lock can then outlive its last renewal; or why
 	// the record and the Locker's options do not go together.
-	Under func(o stages.Order) (terms T, longest time.Duration, misfit error)
+	Under func(o Order) (terms T, longest time.Duration, misfit error)
 	// Obeyed is told of terms that count from now on. Heard is told the server's time, and when it had not been asked yet.
 	Obeyed func(terms T)
 	Heard  func(server, sent time.Time)
 	// Says, if set, fills in what a report tells people.
-	Says func(info *stages.Info)
+	Says func(info *Info)
 	// Told is told of every change of the stage, and once why nothing may be acquired any more.
-	Told func(stage stages.Stage, epoch int64, why error)
+	Told func(stage Stage, epoch int64, why error)
 
 	why     string        // why the record cannot be run, as the last answer says; empty when it can
 	longest time.Duration // for how long a lock can outlive its last renewal, under every record that was ever obeyed
@@ -32,8 +30,8 @@ type Member[T any] struct {
 }
 
 // Run reports until ctx ends. It is for one goroutine.
-func (m *Member[T]) Run(ctx context.Context) {
-	stages.Keep(ctx, m.Lease, m.Gate.drained, func(ctx context.Context) (bool, error) {
+func (m *Follower[T]) Run(ctx context.Context) {
+	Keep(ctx, m.Lease, m.Gate.drained, func(ctx context.Context) (bool, error) {
 		news, err := m.report(ctx)
 		stage, epoch, why := m.Gate.Stage()
 		switch {
@@ -50,7 +48,7 @@ func (m *Member[T]) Run(ctx context.Context) {
 
 // report refreshes the lease, and takes what the answer says to the gate. News tells that the next report has
 // something to say that this one had not.
-func (m *Member[T]) report(ctx context.Context) (news bool, err error) {
+func (m *Follower[T]) report(ctx context.Context) (news bool, err error) {
 	bounded, cancel := context.WithTimeout(ctx, min(m.ReplyTimeout, m.Lease/2))
 	defer cancel()
 	if !m.Membership.Known() {
@@ -64,7 +62,7 @@ func (m *Member[T]) report(ctx context.Context) (news bool, err error) {
 			m.longest = longest
 		}
 	}
-	report := stages.Report{Lease: m.Lease, Longest: m.longest, Misfit: m.why}
+	report := Report{Lease: m.Lease, Longest: m.longest, Misfit: m.why}
 	m.Gate.report(&report)
 	if m.Says != nil {
 		m.Says(&m.Membership.Info)
@@ -75,7 +73,7 @@ func (m *Member[T]) report(ctx context.Context) (news bool, err error) {
 		m.Heard(order.Now, sent)
 	}
 	if err != nil {
-		return errors.Is(err, stages.ErrLate), m.failed(ctx, err)
+		return errors.Is(err, ErrLate), m.failed(ctx, err)
 	}
 	terms, longest, wrong := m.Under(order)
 	said := m.why
@@ -98,7 +96,7 @@ func (m *Member[T]) report(ctx context.Context) (news bool, err error) {
 }
 
 // note keeps why the record cannot be run, in one line and not too long: it is for people who look at the stage.
-func (m *Member[T]) note(misfit error) {
+func (m *Follower[T]) note(misfit error) {
 	m.why = ""
 	if misfit != nil {
 		m.why = strings.ReplaceAll(misfit.Error(), "\n", "; ")
@@ -111,7 +109,7 @@ func (m *Member[T]) note(misfit error) {
 const longestWhy = 500 // bytes
 
 // failed takes the failure of a report to the gate.
-func (m *Member[T]) failed(ctx context.Context, err error) error {
+func (m *Follower[T]) failed(ctx context.Context, err error) error {
 	if ctx.Err() == nil {
 		m.Gate.failed(err)
 	}
@@ -119,7 +117,7 @@ func (m *Member[T]) failed(ctx context.Context, err error) error {
 }
 
 // Leave says goodbye, if nothing is held. Otherwise the lease runs out by itself.
-func (m *Member[T]) Leave() {
+func (m *Follower[T]) Leave() {
 	if !m.Gate.idle() {
 		return
 	}
