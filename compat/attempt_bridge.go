@@ -178,7 +178,7 @@ func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 	release.Hand, release.Entry, release.Stood = false, entry, stood // what is ours may not have settled
 	undo := func() (bool, error) {
 		m := release
-		out := l.finish(context.Background(), l.runner(k.acquire.Dialect), &m, protocol.Reply{})
+		out := l.finish(l.runner(k.acquire.Dialect), &m)
 		switch out.Step.Verdict {
 		case protocol.Released, protocol.NotOurs, protocol.Displaced:
 			p.Leave()
@@ -213,7 +213,7 @@ func (l *locker) giveBackOver(key, value string) {
 	if l.opts.FenceTTL > 0 {
 		m.Fence, m.FenceTTL = names.Fence, l.opts.FenceTTL
 	}
-	l.Background.Go(func() { l.finish(context.Background(), l.Servers[0].Commands, m, protocol.Reply{}) })
+	l.Background.Go(func() { l.finish(l.Servers[0].Commands, m) })
 }
 
 // notGivenBack tells the observer that the key may stay taken: the caller may have left.

@@ -74,7 +74,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	}
 	store := &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: l.opts.ReplyTimeout}
 	l.member = &stages.Follower[*Options]{
-		Gate: l.gate, Membership: stages.NewMembership(store, opts.Member), Lease: l.opts.memberLease, ReplyTimeout: l.opts.ReplyTimeout,
+		Gate: l.gate, Membership: stages.NewMembership(store, opts.Member), Lease: l.opts.memberLease,
 		Under: func(order stages.Order) (*Options, time.Duration, error) {
 			under, misfit := opts.under(order)
 			if misfit != nil {
@@ -84,9 +84,7 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 		},
 		Obeyed: func(o *Options) { l.Renewer.Hasten(o.renewEvery) },
 		Heard:  l.serverClock.Heard,
-		Told: func(stage stages.Stage, epoch int64, why error) {
-			l.Seen(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: opts.Namespace, Stage: stage, Epoch: epoch, Err: why})
-		},
+		Seen:   l.Seen,
 	}
 	l.Background.Go(func() { l.member.Run(ctx) })
 	return l, nil
@@ -385,29 +383,20 @@ func (l *locker) timed(m protocol.Machine) protocol.Machine {
 // exchange that is under way is brought to its end, and then abandoned is told what came out: exactly
 // once for each error. It must count itself off in background, which Close waits for. The caller is counted there too.
 func (l *locker) advance(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
-	l.Background.Extend()
-	goesOn := false
-	defer func() {
-		if !goesOn {
-			l.Background.End()
-		}
-	}()
-	out, err := over.Advance(ctx, m, reply, abandoned)
-	if err == nil {
-		return out, nil
-	}
-	if goesOn = true; out.Step.Verdict == protocol.Failed { // nothing is under way
+	out, err := l.Ask(ctx, over, m, reply, abandoned)
+	if err != nil && out.Step.Verdict == protocol.Failed { // nothing is under way
+		l.Background.Extend()
 		go abandoned(out)
 	}
-	return driver.Outcome{}, err
+	return out, err
 }
 
 // finish runs a machine whatever becomes of the caller; every wait in it is bounded.
-func (l *locker) finish(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply) driver.Outcome {
+func (l *locker) finish(over waiting.Runner, m protocol.Machine) driver.Outcome {
 	// The longest run of a machine is four commands, each perhaps on a connection of its own.
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), 8*l.opts.ReplyTimeout)
+	bounded, cancel := context.WithTimeout(context.Background(), 8*l.opts.ReplyTimeout)
 	defer cancel()
-	out, err := over.Advance(bounded, m, reply, func(driver.Outcome) {})
+	out, err := over.Advance(bounded, m, protocol.Reply{}, func(driver.Outcome) {})
 	if err != nil {
 		return driver.Ended(protocol.Unsure, err)
 	}

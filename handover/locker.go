@@ -38,7 +38,6 @@ type locker struct {
 	opts       Options
 	gate       *gate
 	member     *stages.Follower[struct{}]
-	store      *stages.Store
 	seen       lockmigrate.Observer
 	background driver.Background
 	life       context.Context
@@ -58,20 +57,18 @@ func New(pool lockmigrate.Pool, opts Options) (Locker, error) {
 	opts = opts.withDefaults()
 	l := &locker{
 		opts: opts, gate: stages.NewGate[struct{}](lifetime.ErrClosed), seen: lockers.Observer(opts.Observer),
-		held: map[*lock]bool{}, store: &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout},
+		held: map[*lock]bool{},
 	}
+	store := &stages.Store{Pool: pool, Namespace: opts.Namespace, ReplyTimeout: opts.ReplyTimeout}
 	ctx, cancel := context.WithCancel(context.Background())
 	l.life, l.stop = ctx, cancel
 	l.member = &stages.Follower[struct{}]{
-		Gate: l.gate, Membership: stages.NewMembership(l.store, opts.Member), Lease: opts.Lease, ReplyTimeout: opts.ReplyTimeout,
+		Gate: l.gate, Membership: stages.NewMembership(store, opts.Member), Lease: opts.Lease,
 		Under:  func(o stages.Order) (struct{}, time.Duration, error) { return struct{}{}, 0, l.misfit(ctx, o) },
 		Obeyed: func(struct{}) {},
 		Heard:  func(time.Time, time.Time) {},
-		Told: func(stage stages.Stage, epoch int64, why error) {
-			l.seen(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: opts.Namespace, Stage: stage, Epoch: epoch, Err: why})
-		},
+		Seen:   l.seen, Says: l.connections(),
 	}
-	l.member.Says = l.connections()
 	l.background.Go(func() { l.member.Run(ctx) })
 	return l, nil
 }

@@ -126,7 +126,10 @@ func (l *locker) acquire(ctx context.Context, key string, patience time.Duration
 // ask makes one attempt, which is counted in background. Of what arrives after its caller has left nothing stays.
 func (l *locker) ask(ctx context.Context, m *protocol.LegacyAcquire, reply protocol.Reply) (driver.Outcome, error) {
 	defer l.Background.End()
-	return l.Ask(ctx, l.Servers[0].Runner(l.rules), lockers.OnClock(m, l.now), reply, func(o driver.Outcome) { l.giveBack(m, o) })
+	return l.Ask(ctx, l.Servers[0].Runner(l.rules), lockers.OnClock(m, l.now), reply, func(o driver.Outcome) {
+		defer l.Background.End()
+		l.giveBack(m, o)
+	})
 }
 
 // obstacle is what an attempt found on the key.

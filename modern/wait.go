@@ -17,7 +17,7 @@ func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
 	if !l.opts.Unfair {
 		return l.queue(ctx, turn, h)
 	}
-	return h.Compete(ctx, turn, func() lockers.Taking {
+	return h.Compete(ctx, turn, func() *protocol.ModernAcquire {
 		return &protocol.ModernAcquire{
 			Key: h.Key(), Token: h.Token, TTL: l.opts.TTL, Fence: h.fenceKey, FenceTTL: l.opts.FenceTTL, Script: true,
 		}
@@ -49,7 +49,10 @@ func (l *locker) queue(ctx context.Context, turn *waiting.Turn, h *hold) error {
 	var watch waiting.Watch
 	for {
 		turn.Forget()
-		outcome, err := l.Ask(ctx, watch.Over(h.Commands(), turn), m, reply, func(driver.Outcome) { _ = h.GiveBack(true) })
+		outcome, err := l.Ask(ctx, watch.Over(h.Commands(), turn), m, reply, func(driver.Outcome) {
+			defer l.Background.End()
+			_ = h.GiveBack(true)
+		})
 		if err != nil {
 			if asked && outcome.Step.Verdict == protocol.Failed { // nothing is under way, but we stand in line
 				h.Leave(true)

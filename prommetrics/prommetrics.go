@@ -12,11 +12,12 @@ import (
 	"errors"
 
 	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/promauto"
 
 	"github.com/lockmigrate/lockmigrate"
 )
 
-// collector observes locks, and is a prometheus.Collector.
+// collector observes locks. Its metrics are in a registry of their own, which is a prometheus.Collector.
 type collector struct {
 	acquired *prometheus.CounterVec
 	waited   prometheus.Counter
@@ -54,27 +55,29 @@ func New(buckets ...float64) (prometheus.Collector, lockmigrate.Observer) {
 	gauge := func(name, help string) prometheus.GaugeOpts {
 		return prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help}
 	}
+	registry := prometheus.NewRegistry()
+	all := promauto.With(registry)
 	c := &collector{
-		acquired: prometheus.NewCounterVec(counter("acquired_total", "Locks acquired, by how: first try, after a wait, or handed over by the holder."), []string{"how"}),
-		waited:   prometheus.NewCounter(counter("not_acquired_total", "Tries and waits that ended without the lock.")),
-		released: prometheus.NewCounter(counter("released_total", "Locks given back.")),
-		renewed:  prometheus.NewCounter(counter("renewed_total", "Leases extended.")),
-		lost:     prometheus.NewCounterVec(counter("lost_total", "Locks lost while they were held, by reason: deadline, max-hold, taken, displaced, closed."), []string{"reason"}),
-		failed:   prometheus.NewCounterVec(counter("failed_total", "Commands that failed, by operation and whether the outcome is unknown."), []string{"op", "unknown"}),
-		last:     prometheus.NewGauge(gauge("last_acquired_timestamp_seconds", "When a lock was acquired last, by this host's clock; 0: never.")),
-		held:     prometheus.NewGauge(gauge("held", "Locks held now.")),
-		waits:    prometheus.NewHistogramVec(histogram("wait_seconds", "From the call to the lock, or to giving up.", buckets), []string{"outcome"}),
-		holds:    prometheus.NewHistogram(histogram("held_seconds", "How long locks were held.", buckets)),
-		renewals: prometheus.NewHistogram(histogram("renewal_seconds", "Round trip of renewals.", prometheus.ExponentialBuckets(0.0001, 4, 9))),
-		mode:     prometheus.NewGaugeVec(gauge("waiting_mode", "1 for what wakes waiters at present: idle, polling, messages, tracking."), []string{"mode"}),
-		stage:    prometheus.NewGaugeVec(gauge("stage", "1 for the stage that a Locker of package compat runs: legacy, bridge, modern; nothing while it runs none."), []string{"stage"}),
+		acquired: all.NewCounterVec(counter("acquired_total", "Locks acquired, by how: first try, after a wait, or handed over by the holder."), []string{"how"}),
+		waited:   all.NewCounter(counter("not_acquired_total", "Tries and waits that ended without the lock.")),
+		released: all.NewCounter(counter("released_total", "Locks given back.")),
+		renewed:  all.NewCounter(counter("renewed_total", "Leases extended.")),
+		lost:     all.NewCounterVec(counter("lost_total", "Locks lost while they were held, by reason: deadline, max-hold, taken, displaced, closed."), []string{"reason"}),
+		failed:   all.NewCounterVec(counter("failed_total", "Commands that failed, by operation and whether the outcome is unknown."), []string{"op", "unknown"}),
+		last:     all.NewGauge(gauge("last_acquired_timestamp_seconds", "When a lock was acquired last, by this host's clock; 0: never.")),
+		held:     all.NewGauge(gauge("held", "Locks held now.")),
+		waits:    all.NewHistogramVec(histogram("wait_seconds", "From the call to the lock, or to giving up.", buckets), []string{"outcome"}),
+		holds:    all.NewHistogram(histogram("held_seconds", "How long locks were held.", buckets)),
+		renewals: all.NewHistogram(histogram("renewal_seconds", "Round trip of renewals.", prometheus.ExponentialBuckets(0.0001, 4, 9))),
+		mode:     all.NewGaugeVec(gauge("waiting_mode", "1 for what wakes waiters at present: idle, polling, messages, tracking."), []string{"mode"}),
+		stage:    all.NewGaugeVec(gauge("stage", "1 for the stage that a Locker of package compat runs: legacy, bridge, modern; nothing while it runs none."), []string{"stage"}),
 	}
 	for _, r := range []lockmigrate.Reason{
 		lockmigrate.ReasonDeadline, lockmigrate.ReasonMaxHold, lockmigrate.ReasonTaken, lockmigrate.ReasonDisplaced, lockmigrate.ReasonClosed,
 	} {
 		c.lost.WithLabelValues(string(r)) // a series that begins with the first loss would have no increase
 	}
-	return c, c.observe
+	return registry, c.observe
 }
 
 func (c *collector) observe(e lockmigrate.Event) {
@@ -118,22 +121,4 @@ func (c *collector) observe(e lockmigrate.Event) {
 			c.stage.WithLabelValues(e.Stage.String()).Set(1)
 		}
 	}
-}
-
-func (c *collector) each(do func(prometheus.Collector)) {
-	for _, m := range []prometheus.Collector{
-		c.acquired, c.waited, c.released, c.renewed, c.lost, c.failed, c.last, c.held, c.waits, c.holds, c.renewals, c.mode, c.stage,
-	} {
-		do(m)
-	}
-}
-
-// Describe implements prometheus.Collector.
-func (c *collector) Describe(ch chan<- *prometheus.Desc) {
-	c.each(func(m prometheus.Collector) { m.Describe(ch) })
-}
-
-// Collect implements prometheus.Collector.
-func (c *collector) Collect(ch chan<- prometheus.Metric) {
-	c.each(func(m prometheus.Collector) { m.Collect(ch) })
 }

@@ -5,14 +5,15 @@ import (
 	"errors"
 	"strings"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate"
 )
 
 // Follower keeps a Locker in its namespace: it reports, and hands what it is told to the gate.
 type Follower[T any] struct {
-	Gate         *Gate[T]
-	Membership   *Membership
-	Lease        time.Duration // from a report to the next one that must have come through
-	ReplyTimeout time.Duration
+	Gate       *Gate[T]
+	Membership *Membership
+	Lease      time.Duration // from a report to the next one that must have come through
 	// Under returns what an order means for the Locker's attempts, and for how long a lock can then outlive its last renewal; or why
 	// the record and the Locker's options do not go together.
 	Under func(o Order) (terms T, longest time.Duration, misfit error)
@@ -21,8 +22,8 @@ type Follower[T any] struct {
 	Heard  func(server, sent time.Time)
 	// Says, if set, fills in what a report tells people.
 	Says func(info *Info)
-	// Told is told of every change of the stage, and once why nothing may be acquired any more.
-	Told func(stage Stage, epoch int64, why error)
+	// Seen is told of every change of the stage, and once why nothing may be acquired any more.
+	Seen lockmigrate.Observer
 
 	why     string        // why the record cannot be run, as the last answer says; empty when it can
 	longest time.Duration // for how long a lock can outlive its last renewal, under every record that was ever obeyed
@@ -37,19 +38,23 @@ func (m *Follower[T]) Run(ctx context.Context) {
 		switch {
 		case err == nil && (news || m.closed):
 			m.closed = false
-			m.Told(stage, epoch, nil)
+			m.tell(stage, epoch, nil)
 		case err != nil && why != nil && !m.closed && ctx.Err() == nil:
 			m.closed = true
-			m.Told(0, 0, why)
+			m.tell(0, 0, why)
 		}
 		return news, err
 	})
 }
 
+func (m *Follower[T]) tell(stage Stage, epoch int64, why error) {
+	m.Seen(lockmigrate.Event{Kind: lockmigrate.EventStage, Op: "stage", Key: m.Membership.Store.Namespace, Stage: stage, Epoch: epoch, Err: why})
+}
+
 // report refreshes the lease, and takes what the answer says to the gate. News tells that the next report has
 // something to say that this one had not.
 func (m *Follower[T]) report(ctx context.Context) (news bool, err error) {
-	bounded, cancel := context.WithTimeout(ctx, min(m.ReplyTimeout, m.Lease/2))
+	bounded, cancel := context.WithTimeout(ctx, min(m.Membership.Store.ReplyTimeout, m.Lease/2))
 	defer cancel()
 	if !m.Membership.Known() {
 		order, err := m.Membership.Hello(bounded)
@@ -121,7 +126,7 @@ func (m *Follower[T]) Leave() {
 	if !m.Gate.idle() {
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), m.ReplyTimeout)
+	ctx, cancel := context.WithTimeout(context.Background(), m.Membership.Store.ReplyTimeout)
 	defer cancel()
 	_ = m.Membership.Leave(ctx) // the lease runs out by itself
 }

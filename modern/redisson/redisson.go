@@ -114,7 +114,7 @@ func (h *hold) Wait(ctx context.Context, turn *waiting.Turn) error {
 	if err := turn.Subscribe(ctx, protocol.RedissonChannel(h.Key())); err != nil {
 		return lockers.Left(h.Key(), err)
 	}
-	return h.Compete(ctx, turn, func() lockers.Taking { return h.taking() })
+	return h.Compete(ctx, turn, h.taking)
 }
 
 // Confirm implements lockers.Kind.

@@ -15,6 +15,7 @@
 package goredis
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -64,18 +65,11 @@ func NewServer(o *redis.Options) (Pool, error) {
 	if err := refuse(map[string]bool{"OnConnect": o.OnConnect != nil, "StreamingCredentialsProvider": o.StreamingCredentialsProvider != nil, "Limiter": o.Limiter != nil}); err != nil {
 		return nil, err
 	}
-	addr := o.Addr
-	switch {
-	case addr == "":
-		addr = "localhost:6379"
-	case strings.HasPrefix(addr, "/") && d.network == "":
+	addr := cmp.Or(o.Addr, "localhost:6379")
+	if strings.HasPrefix(addr, "/") && d.network == "" {
 		d.network = "unix"
 	}
-	idle := o.MaxIdleConns
-	if idle == 0 {
-		idle = 8
-	}
-	return &redigo.Pool{MaxIdle: idle, MaxActive: o.MaxActiveConns, IdleTimeout: o.ConnMaxIdleTime, Wait: o.MaxActiveConns > 0, DialContext: func(ctx context.Context) (redigo.Conn, error) { return d.Dial(ctx, addr) }}, nil
+	return &redigo.Pool{MaxIdle: cmp.Or(o.MaxIdleConns, 8), MaxActive: o.MaxActiveConns, IdleTimeout: o.ConnMaxIdleTime, Wait: o.MaxActiveConns > 0, DialContext: func(ctx context.Context) (redigo.Conn, error) { return d.Dial(ctx, addr) }}, nil
 }
 
 // NewSentinel returns a pool of connections to the master that sentinels name.
@@ -137,14 +131,6 @@ type dialer struct {
 
 // Dial connects to a server. A Dialer of the options does TLS itself, as it does for go-redis.
 func (d dialer) Dial(ctx context.Context, addr string) (redigo.Conn, error) {
-	timeout := d.timeout
-	if timeout == 0 {
-		timeout = 5 * time.Second
-	}
-	network := d.network
-	if network == "" {
-		network = "tcp"
-	}
 	username, password := d.username, d.password
 	switch {
 	case d.providerContext != nil:
@@ -155,11 +141,11 @@ func (d dialer) Dial(ctx context.Context, addr string) (redigo.Conn, error) {
 	case d.provider != nil:
 		username, password = d.provider()
 	}
-	options := []redigo.DialOption{redigo.DialConnectTimeout(timeout), redigo.DialUsername(username), redigo.DialPassword(password), redigo.DialDatabase(d.db), redigo.DialClientName(d.name)}
+	options := []redigo.DialOption{redigo.DialConnectTimeout(cmp.Or(d.timeout, 5*time.Second)), redigo.DialUsername(username), redigo.DialPassword(password), redigo.DialDatabase(d.db), redigo.DialClientName(d.name)}
 	if d.dial != nil {
 		options = append(options, redigo.DialContextFunc(d.dial))
 	} else if d.tls != nil {
 		options = append(options, redigo.DialUseTLS(true), redigo.DialTLSConfig(d.tls))
 	}
-	return redigo.DialContext(ctx, network, addr, options...)
+	return redigo.DialContext(ctx, cmp.Or(d.network, "tcp"), addr, options...)
 }

@@ -356,9 +356,8 @@ func (l *Life) Lost(why Loss) {
 		e.Reason = lockmigrate.ReasonMaxHold
 		e.Note = fmt.Sprintf("held for longer than MaxHold %v", l.Lease.Max)
 	case Taken:
-		e.Reason = lockmigrate.ReasonTaken
-		e.Note = "the key is not ours any more"
-		l.kind.Explain(e)
+		l.LoseTo(protocol.Lost, "hold")
+		return
 	default:
 		e.Reason = lockmigrate.ReasonClosed
 		e.Note = "the Locker was closed; the key stays until its TTL or lease is over"

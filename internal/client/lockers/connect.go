@@ -14,7 +14,6 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -78,7 +77,6 @@ type Client struct {
 	fenceTTL time.Duration
 	end      context.CancelCauseFunc
 	closing  sync.Once
-	closed   atomic.Bool
 	left     error
 }
 
@@ -156,14 +154,13 @@ func serversOf(pool lockmigrate.Pool) topology.Servers {
 }
 
 // Closed tells that Close has been called.
-func (c *Client) Closed() bool { return c.closed.Load() }
+func (c *Client) Closed() bool { return c.Life.Err() != nil }
 
 // Close ends waits, renewals and connections, and returns when nothing runs any more. Who waits for a connection of an exhausted
 // pool gets an error after ReplyTimeout. Close's error says how many locks were still held.
 func (c *Client) Close() error {
 	c.closing.Do(func() {
 		time.AfterFunc(c.Lives.ReplyTimeout, func() { c.endPools(lifetime.ErrClosed) }) // where a pool is exhausted
-		c.closed.Store(true)
 		c.end(lifetime.ErrClosed)
 		c.Background.Close() // before the renewer: a lock whose release is under way is not lost
 		defer func() {       // an observer that is told of a loss may panic
@@ -191,7 +188,8 @@ func StillHeld(name string, locks int) error {
 	return fmt.Errorf("%s: closed with locks held: %d; release them first, they stay on the server until their leases end", name, locks)
 }
 
-// Ask is over's Advance for somebody who is counted in Background. What goes on after the caller has left is counted there too.
+// Ask is over's Advance for somebody who is counted in Background. What goes on after the caller has left is counted there too, until abandoned has
+// counted it off.
 func (c *Client) Ask(ctx context.Context, over waiting.Runner, m protocol.Machine, reply protocol.Reply, abandoned func(driver.Outcome)) (driver.Outcome, error) {
 	c.Background.Extend()
 	goesOn := false
@@ -200,10 +198,7 @@ func (c *Client) Ask(ctx context.Context, over waiting.Runner, m protocol.Machin
 			c.Background.End()
 		}
 	}()
-	outcome, err := over.Advance(ctx, m, reply, func(o driver.Outcome) {
-		defer c.Background.End()
-		abandoned(o)
-	})
+	outcome, err := over.Advance(ctx, m, reply, abandoned)
 	goesOn = err != nil && outcome.Step.Verdict != protocol.Failed
 	return outcome, err
 }

@@ -141,15 +141,8 @@ func Left(key string, cause error) error {
 	return &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired, Cause: cause}
 }
 
-// Taking is a machine that makes one attempt beside others.
-type Taking interface {
-	protocol.Machine
-	Left() time.Duration        // Busy: the holder's TTL; negative for none
-	Deadline() protocol.Instant // Acquired: of the lock
-}
-
 // Try makes one attempt that is not one of a wait. Answered tells that the server has said whether the key is free.
-func (h *Hold) Try(ctx context.Context, m Taking) (answered bool, err error) {
+func (h *Hold) Try(ctx context.Context, m *protocol.ModernAcquire) (answered bool, err error) {
 	outcome, err := h.Commands().Advance(ctx, m, protocol.Reply{}, h.Life.Left())
 	if err != nil {
 		return false, h.Fail("acquire", lockmigrate.ErrNotAcquired, err)
@@ -167,16 +160,14 @@ func (h *Hold) Try(ctx context.Context, m Taking) (answered bool, err error) {
 	}
 }
 
-func (h *Hold) taken(m Taking) {
+func (h *Hold) taken(m *protocol.ModernAcquire) {
+	h.Fence = m.FenceToken()
 	h.Begin(m.Deadline())
-	if f, ok := m.(interface{ FenceToken() int64 }); ok {
-		h.Fence = f.FenceToken()
-	}
 }
 
 // Compete tries again and again beside all others who wait, until the lock is ours, ctx ends or the server refuses. A connection
 // that breaks, or a server that is away for a while, does not end the wait: the holder may release the lock at any time.
-func (h *Hold) Compete(ctx context.Context, turn *waiting.Turn, next func() Taking) error {
+func (h *Hold) Compete(ctx context.Context, turn *waiting.Turn, next func() *protocol.ModernAcquire) error {
 	unsettled := false // a question that stayed without an answer may have taken the key
 	gaveUp := func(err error) error {
 		if unsettled {
@@ -187,7 +178,10 @@ func (h *Hold) Compete(ctx context.Context, turn *waiting.Turn, next func() Taki
 	}
 	for silent := 0; ; {
 		m := next()
-		outcome, err := h.locker.Ask(ctx, turn, m, protocol.Reply{}, h.abandoned)
+		outcome, err := h.locker.Ask(ctx, turn, m, protocol.Reply{}, func(o driver.Outcome) {
+			defer h.locker.Background.End()
+			h.abandoned(o)
+		})
 		if err != nil { // the machine may still run: hands off
 			return gaveUp(err)
 		}

@@ -100,7 +100,7 @@ func (c *conn) do(name string, args []any, exchange func(redis.Conn) (any, error
 	if c.closed {
 		return nil, errConnClosed
 	}
-	key, keyed := keyOf(name, args)
+	key, keyed := KeyOf(name, args)
 	if c.bound != nil && (!keyed || c.multi) {
 		// It belongs to the commands before it: the end of a transaction, WAIT.
 		reply, err := exchange(c.bound)
@@ -184,7 +184,7 @@ func (c *conn) Send(name string, args ...any) error {
 	if c.closed {
 		return errConnClosed
 	}
-	key, keyed := keyOf(name, args)
+	key, keyed := KeyOf(name, args)
 	if c.bound == nil || keyed && !c.multi {
 		addr, err := c.router.Locate(c.ctx, key)
 		if err == nil {
@@ -236,8 +236,8 @@ var keyless = map[string]bool{
 	"MEMORY": true, "DEBUG": true, "LASTSAVE": true, "QUIT": true, "RESET": true, "FUNCTION": true,
 }
 
-// keyOf returns the key that decides where a command goes.
-func keyOf(name string, args []any) (key string, keyed bool) {
+// KeyOf returns the key that decides where a command goes.
+func KeyOf(name string, args []any) (key string, keyed bool) {
 	name = strings.ToUpper(name)
 	at := 0
 	switch {

@@ -111,7 +111,7 @@ func TestKeyOf(t *testing.T) {
 		{"WAIT", []any{1, 100}, "", false},
 		{"GET", nil, "", false},
 	} {
-		key, ok := keyOf(c.name, c.args)
+		key, ok := KeyOf(c.name, c.args)
 		assert.Equal(t, c.key, key, c)
 		assert.Equal(t, c.ok, ok, c)
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
 // refusal is a server's refusal for want of a right. The server does not say which key, and before 7.2 it does
@@ -70,14 +71,13 @@ func (r *Request) keys() []string {
 			}
 		}
 	}
-	switch {
-	case r.Script != nil && r.n > 2:
+	if r.Script != nil && r.n > 2 {
 		n, _ := r.args[1].(int)
 		for i := 2; i < min(2+n, r.n); i++ {
 			add(r.args[i])
 		}
-	case r.n > 0 && !keyless[r.Name]:
-		add(r.args[0])
+	} else if key, keyed := topology.KeyOf(r.Name, r.Args()); keyed {
+		add(key)
 	}
 	return out
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"strings"
 	"syscall"
 	"time"
 
@@ -27,11 +28,7 @@ func Do(conn redis.Conn, timeout time.Duration, c protocol.Command) (protocol.Re
 	if err != nil {
 		return Translate(nil, err)
 	}
-	raw, err := send(conn, timeout, request.Name, request.Args()...)
-	if request.Script != nil && IsNoScript(err) {
-		request.ByText()
-		raw, err = send(conn, timeout, request.Name, request.Args()...)
-	}
+	raw, err := send(conn, timeout, request.Script, request.Name, request.Args())
 	return Translate(raw, request.Explain(err))
 }
 
@@ -62,12 +59,16 @@ func All(conn redis.Conn, timeout time.Duration, commands []protocol.Command, ea
 	}
 }
 
-// send is one command and its reply. A server that says that it is busy is asked again until timeout is over.
-func send(conn redis.Conn, timeout time.Duration, name string, args ...any) (raw any, err error) {
+// send is one command and its reply. A script that the server does not know goes by its text. A server that says that it is busy is asked again until
+// timeout is over.
+func send(conn redis.Conn, timeout time.Duration, s *scripts.Script, name string, args []any) (raw any, err error) {
 	var patience topology.Patience
 	for {
 		raw, err = redis.DoWithTimeout(conn, timeout, name, args...)
-		if !topology.IsBusy(err) || !patience.Wait(context.Background(), timeout) {
+		switch {
+		case s != nil && name == "EVALSHA" && IsNoScript(err):
+			name, args[0] = "EVAL", s.Source
+		case !topology.IsBusy(err) || !patience.Wait(context.Background(), timeout):
 			return raw, err
 		}
 	}
@@ -212,21 +213,9 @@ func (r *Request) ByText() {
 // Key returns the key that decides which server of a cluster the request goes to; every other key of it is
 // in the same slot. It is empty where any server will do.
 func (r *Request) Key() string {
-	at := 0
-	if r.Script != nil {
-		at = 2 // behind the script and the number of keys
-	} else if keyless[r.Name] {
-		return ""
-	}
-	if at >= r.n {
-		return ""
-	}
-	key, _ := r.args[at].(string)
+	key, _ := topology.KeyOf(r.Name, r.Args())
 	return key
 }
-
-// keyless are the plain commands of this module that have arguments but no key.
-var keyless = map[string]bool{"WAIT": true, "PING": true, "SCRIPT": true, "CLIENT": true, "PUBLISH": true}
 
 // RequestOf spells a command out. Commit has no such form: it is three commands.
 func RequestOf(c protocol.Command) (r Request, err error) {
@@ -271,20 +260,15 @@ func Eval(conn redis.Conn, timeout time.Duration, s *scripts.Script, values scri
 	if err != nil {
 		return nil, err
 	}
-	raw, err := send(conn, timeout, "EVALSHA", append([]any{s.ByDigest}, args...)...)
-	if IsNoScript(err) {
-		raw, err = send(conn, timeout, "EVAL", append([]any{s.Source}, args...)...)
-	}
-	if err != nil {
-		request := Plain("EVAL", append([]any{s.Source}, args[:1+args[0].(int)]...)...)
-		request.Script = s
-		err = request.Explain(err)
-	}
-	return raw, err
+	args = append([]any{s.ByDigest}, args...)
+	raw, err := send(conn, timeout, s, "EVALSHA", args)
+	request := Plain("EVAL", args[:2+args[1].(int)]...)
+	request.Script = s
+	return raw, request.Explain(err)
 }
 
 // IsNoScript tells that the server has forgotten a script (restart, SCRIPT FLUSH, failover).
 func IsNoScript(err error) bool {
 	var refused redis.Error
-	return errors.As(err, &refused) && len(refused) >= 8 && refused[:8] == "NOSCRIPT"
+	return errors.As(err, &refused) && strings.HasPrefix(string(refused), "NOSCRIPT")
 }
