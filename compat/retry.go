@@ -7,9 +7,8 @@ import (
 	"strings"
 	"time"
 
-	"github.com/gomodule/redigo/redis"
-
 	"github.com/lockmigrate/lockmigrate"
+	"github.com/lockmigrate/lockmigrate/internal/client/driver"
 	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
@@ -38,8 +37,7 @@ func broke(err error) bool {
 	case errors.Is(err, errClosed), errors.Is(err, topology.ErrClosed), strings.HasSuffix(e.Cause.Error(), "closed pool"):
 		return false // for good; redigo's error for it has no name
 	}
-	var refused redis.Error
-	return !errors.As(err, &refused) || topology.Elsewhere(string(refused)) || topology.Busy(string(refused))
+	return !driver.Refused(err)
 }
 
 // pendingUndo is what an attempt may have left on the server.

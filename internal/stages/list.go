@@ -369,31 +369,26 @@ func (s *Store) Init(ctx context.Context, r Record) error {
 	} else if err := view.Lost(); err != nil { // their keys stay reserved
 		return fmt.Errorf("%s: %w", what, err)
 	}
-	c, err := s.reserve(ctx, r.Patterns, 0)
-	if err != nil {
-		return fmt.Errorf("%s: %w", what, err)
-	}
-	epoch := max(r.Epoch, c.entry.Epoch+1)
-	reply, err := redis.Int64s(s.eval(ctx, scripts.StageInit, s.on(scripts.Values{
-		"stage": Number(r.Stage), "patterns": patterns, "clients": clients, "epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note,
-		"change": s.changing(epoch, r.Note, "created at stage %v: %s, %s", r.Stage, patterns, clients)})))
-	if err = unsure(err, true); errors.Is(err, ErrUnsure) {
-		return fmt.Errorf("%s: %w", what, err) // the keys stay reserved
-	}
-	endErr := c.end(ctx)
-	switch {
-	case err != nil:
-		return fmt.Errorf("%s: %w", what, err)
-	case reply[0] == 0:
-		return fmt.Errorf("%s: %w (stage %v, epoch %d)", what, ErrExists, r.stage(reply[2]), reply[1])
-	case reply[0] == -1:
-		return fmt.Errorf("%s: members of a record that was lost may still hold locks, for up to %v", what, time.Duration(reply[1])*time.Millisecond)
-	case reply[0] == -3:
-		return fmt.Errorf("%s: an entry in %s cannot be read; remove it with HDEL if no process of that name lives, and its locks are over", what, MembersKey(s.Namespace))
-	case reply[0] == -2:
-		return fmt.Errorf("%s: it took %v too long; run it again", what, time.Duration(reply[1])*time.Millisecond)
-	}
-	return Made(endErr)
+	_, err = s.claiming(ctx, what, r.Patterns, 0, func(c *claim) ([]Blocker, error) {
+		epoch := max(r.Epoch, c.entry.Epoch+1)
+		reply, err := redis.Int64s(s.eval(ctx, scripts.StageInit, s.on(scripts.Values{
+			"stage": Number(r.Stage), "patterns": patterns, "clients": clients, "epoch": epoch, "not_after": c.until.UnixMilli(), "note": r.Note,
+			"change": s.changing(epoch, r.Note, "created at stage %v: %s, %s", r.Stage, patterns, clients)})))
+		switch {
+		case err != nil:
+			err = fmt.Errorf("%s: %w", what, unsure(err, true))
+		case reply[0] == 0:
+			err = fmt.Errorf("%s: %w (stage %v, epoch %d)", what, ErrExists, r.stage(reply[2]), reply[1])
+		case reply[0] == -1:
+			err = fmt.Errorf("%s: members of a record that was lost may still hold locks, for up to %v", what, time.Duration(reply[1])*time.Millisecond)
+		case reply[0] == -3:
+			err = fmt.Errorf("%s: an entry in %s cannot be read; remove it with HDEL if no process of that name lives, and its locks are over", what, MembersKey(s.Namespace))
+		case reply[0] == -2:
+			err = fmt.Errorf("%s: it took %v too long; run it again", what, time.Duration(reply[1])*time.Millisecond)
+		}
+		return nil, err
+	})
+	return err
 }
 
 // Set changes patterns, and what is known of the old clients, of a namespace that is at an epoch. The epoch grows by one, and

@@ -175,12 +175,6 @@ func (q *locker) concluded(key string, k *lock, err error, start protocol.Instan
 	return k.AsLock(), nil
 }
 
-// ballot is one server's answer.
-type ballot struct {
-	verdict protocol.Verdict
-	err     error
-}
-
 // attempt asks every server, counts, and undoes what is not a majority.
 func (q *locker) attempt(ctx context.Context, key string) (*lock, error) {
 	if err := context.Cause(ctx); err != nil {
@@ -237,14 +231,14 @@ type votes struct {
 	causes          []error
 }
 
-func (v *votes) count(b ballot, good protocol.Verdict) {
-	switch b.verdict {
+func (v *votes) count(o driver.Outcome, good protocol.Verdict) {
+	switch o.Step.Verdict {
 	case good:
 		v.yes++
 		return
 	case protocol.Failed:
 		v.failed++
-		if driver.Refused(b.err) {
+		if driver.Refused(o.Err) {
 			v.refused++
 		}
 	case protocol.Unsure:
@@ -252,7 +246,7 @@ func (v *votes) count(b ballot, good protocol.Verdict) {
 		v.no++
 		return
 	}
-	v.causes = append(v.causes, b.err)
+	v.causes = append(v.causes, o.Err)
 }
 
 // poll runs a machine on every server and counts until the outcome cannot change any more, or ctx ends: then behind, if it is
@@ -260,7 +254,7 @@ func (v *votes) count(b ballot, good protocol.Verdict) {
 func (q *locker) poll(
 	ctx context.Context, machine func() protocol.Machine, good protocol.Verdict, turn turns, behind func(votes),
 ) (votes, error) {
-	ballots := make(chan ballot, len(q.conns.Servers))
+	ballots := make(chan driver.Outcome, len(q.conns.Servers))
 	for i, m := range q.conns.Servers {
 		before, done := turn(i)
 		q.conns.Background.Fork(func() {
@@ -273,7 +267,7 @@ func (q *locker) poll(
 			if left == nil || outcome.Step.Verdict != protocol.Unsure {
 				done(outcome.Step.Verdict)
 			}
-			ballots <- ballot{outcome.Step.Verdict, outcome.Err}
+			ballots <- outcome
 		})
 	}
 	var v votes
@@ -283,9 +277,9 @@ func (q *locker) poll(
 	}
 	for !decided() {
 		select {
-		case b := <-ballots:
+		case o := <-ballots:
 			open--
-			v.count(b, good)
+			v.count(o, good)
 		case <-ctx.Done():
 			if behind != nil {
 				q.conns.Background.Fork(func() {

@@ -14,6 +14,7 @@
 package rueidispool
 
 import (
+	"cmp"
 	"context"
 	"crypto/tls"
 	"errors"
@@ -131,9 +132,7 @@ func (d dialer) Dial(ctx context.Context, addr string) (redigo.Conn, error) {
 }
 
 func (d dialer) connect(ctx context.Context, addr string) (net.Conn, error) {
-	if d.Timeout == 0 {
-		d.Timeout = 5 * time.Second
-	}
+	d.Timeout = cmp.Or(d.Timeout, 5*time.Second)
 	switch {
 	case d.o.DialCtxFn != nil:
 		return d.o.DialCtxFn(ctx, addr, &d.Dialer, d.tls)

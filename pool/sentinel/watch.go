@@ -29,9 +29,7 @@ type watcher struct {
 
 	ctx     context.Context
 	cancel  context.CancelFunc
-	mu      sync.Mutex
-	started bool
-	closed  bool
+	begun   sync.Once // or closed before
 	running sync.WaitGroup
 }
 
@@ -42,21 +40,15 @@ func newWatcher(opts Options, refresh func()) *watcher {
 }
 
 func (w *watcher) start() {
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	if w.started || w.closed {
-		return
-	}
-	w.started = true
-	for _, addr := range w.opts.Addrs {
-		w.running.Go(func() { w.follow(addr) })
-	}
+	w.begun.Do(func() {
+		for _, addr := range w.opts.Addrs {
+			w.running.Go(func() { w.follow(addr) })
+		}
+	})
 }
 
 func (w *watcher) close() {
-	w.mu.Lock()
-	w.closed = true
-	w.mu.Unlock()
+	w.begun.Do(func() {})
 	w.cancel()
 	w.running.Wait()
 }

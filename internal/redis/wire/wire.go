@@ -136,7 +136,7 @@ func malformed(raw any) (protocol.Reply, error) {
 // commit takes over by transaction: MULTI, SET, EXEC. The SET goes out only after the server has accepted
 // MULTI: behind one that was refused it would run by itself, whatever stands on the key by then.
 func commit(conn redis.Conn, timeout time.Duration, c protocol.Command) (protocol.Reply, error) {
-	if err := begin(conn, timeout); err != nil {
+	if _, err := redis.DoWithTimeout(conn, timeout, "MULTI"); err != nil {
 		return Translate(nil, err)
 	}
 	request := Plain("SET", c.Key, c.Value)
@@ -148,18 +148,6 @@ func commit(conn redis.Conn, timeout time.Duration, c protocol.Command) (protoco
 		return Translate(nil, err)
 	}
 	return executed(redis.DoWithTimeout(conn, timeout, "EXEC"))
-}
-
-// begin sends MULTI and waits for its reply.
-func begin(conn redis.Conn, timeout time.Duration) error {
-	if err := conn.Send("MULTI"); err != nil {
-		return err
-	}
-	if err := conn.Flush(); err != nil {
-		return err
-	}
-	_, err := redis.ReceiveWithTimeout(conn, timeout)
-	return err
 }
 
 // executed reads the reply of EXEC: that of its only command, or nil when a watched key has changed.
