@@ -154,27 +154,20 @@ func (l *Locker) Held() (keys []string) {
 func (l *Locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	s, err := l.attempt(ctx, key)
-	if err != nil {
-		return nil, err
+	held, _, err := l.attempt(ctx, key)
+	if held == nil && err == nil {
+		err = &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired}
 	}
-	if s.taken() {
-		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Kind: lockmigrate.ErrNotAcquired}
-	}
-	return l.grant(ctx, key, s), nil
+	return held, err
 }
 
 // Acquire implements lockmigrate.Locker. It waits until the key is free, or ctx ends.
 func (l *Locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	l.mu.Lock()
-	s, err := l.attempt(ctx, key)
-	if err != nil {
+	held, s, err := l.attempt(ctx, key)
+	if held != nil || err != nil {
 		l.mu.Unlock()
-		return nil, err
-	}
-	if !s.taken() {
-		defer l.mu.Unlock()
-		return l.grant(ctx, key, s), nil
+		return held, err
 	}
 	w := &waiter{ctx, make(chan answer, 1)}
 	s.waiting = append(s.waiting, w)
@@ -242,9 +235,9 @@ func (s *state) sendAway(err error) {
 	s.waiting = nil
 }
 
-// attempt refuses what must not be tried.
-func (l *Locker) attempt(ctx context.Context, key string) (*state, error) {
-	s := l.of(key)
+// attempt refuses what must not be tried, and takes a key that is free.
+func (l *Locker) attempt(ctx context.Context, key string) (held lockmigrate.Lock, s *state, err error) {
+	s = l.of(key)
 	fail := &lockmigrate.Error{Op: "acquire", Key: key}
 	switch {
 	case key == "":
@@ -256,9 +249,12 @@ func (l *Locker) attempt(ctx context.Context, key string) (*state, error) {
 	case s.refusal != nil:
 		fail.Kind, fail.Cause = kindOf(s.refusal), s.refusal
 	default:
-		return s, nil
+		if !s.taken() {
+			held = l.grant(ctx, key, s)
+		}
+		return held, s, nil
 	}
-	return nil, fail
+	return nil, s, fail
 }
 
 // kindOf is the kind of a provoked error, where it has one.

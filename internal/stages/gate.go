@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -411,15 +412,8 @@ func (g *Gate[T]) failed(err error) {
 // or a key, or replaces the server.
 func isRefusal(err error) bool {
 	var refused redis.Error
-	if !errors.As(err, &refused) {
-		return false
-	}
-	for _, sign := range []string{"NOPERM", "NOAUTH", "WRONGPASS", "WRONGTYPE", servers.OldReply, "unknown command", "can't run this command", "can't access"} {
-		if strings.Contains(string(refused), sign) {
-			return true
-		}
-	}
-	return false
+	signs := []string{"NOPERM", "NOAUTH", "WRONGPASS", "WRONGTYPE", servers.OldReply, "unknown command", "can't run this command", "can't access"}
+	return errors.As(err, &refused) && slices.ContainsFunc(signs, func(sign string) bool { return strings.Contains(string(refused), sign) })
 }
 
 // Close lets nothing begin any more, and wakes everybody who waits.

@@ -98,7 +98,7 @@ func (h *Hub) Waiting(key string) int {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if q := h.queues[key]; q != nil {
-		return q.length
+		return q.turns.Len()
 	}
 	return 0
 }

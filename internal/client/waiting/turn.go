@@ -1,6 +1,7 @@
 package waiting
 
 import (
+	"container/list"
 	"context"
 	"errors"
 	"math/rand/v2"
@@ -46,19 +47,16 @@ func (e Event) Reply() protocol.Reply {
 // queue is those of this process who wait for one key. All of it is guarded by the hub's mu.
 type queue struct {
 	key     string
-	front   *Turn
-	back    *Turn
-	length  int
-	channel string // subscribed for it
-	place   *place // where it is listened for; nil until somebody has come so far
+	turns   list.List // of *Turn
+	channel string    // subscribed for it
+	place   *place    // where it is listened for; nil until somebody has come so far
 }
 
 // Turn is one place in the queue of the process.
 type Turn struct {
 	hub   *Hub
 	queue *queue
-	next  *Turn
-	prev  *Turn
+	at    *list.Element // of the queue
 	ready chan struct{} // closed when this is the front
 	left  bool
 	token string // for grants
@@ -80,9 +78,9 @@ func (h *Hub) Enter(ctx context.Context, key string) (*Turn, error) {
 		h.queues[key] = q
 	}
 	t.queue = q
-	q.append(t)
+	t.at = q.turns.PushBack(t)
 	h.arrived()
-	behind := q.front != t
+	behind := q.front() != t
 	if behind {
 		t.ready = make(chan struct{})
 	}
@@ -121,10 +119,10 @@ func (t *Turn) Leave() {
 	if t.token != "" && h.tokens[t.token] == t {
 		delete(h.tokens, t.token)
 	}
-	wasFront := q.front == t
-	q.remove(t)
+	wasFront := q.front() == t
+	q.turns.Remove(t.at)
 	switch {
-	case q.length == 0:
+	case q.turns.Len() == 0:
 		delete(h.queues, q.key)
 		if q.channel != "" {
 			delete(h.channels, q.channel)
@@ -136,7 +134,7 @@ func (t *Turn) Leave() {
 			q.place.queues--
 		}
 	case wasFront:
-		close(q.front.ready)
+		close(q.front().ready)
 	}
 	if t.timer != nil {
 		t.timer.Stop()
@@ -295,35 +293,17 @@ func (t *Turn) tell(e Event) {
 	}
 }
 
+// front is the one who talks to the server; nil while nobody stands there. The caller holds the hub's mu.
+func (q *queue) front() *Turn {
+	if first := q.turns.Front(); first != nil {
+		return first.Value.(*Turn)
+	}
+	return nil
+}
+
 // tell tells the front, if there is one. The caller holds the hub's mu.
 func (q *queue) tell(k Kind) {
-	if q.front != nil {
-		q.front.tell(Event{Kind: k})
+	if front := q.front(); front != nil {
+		front.tell(Event{Kind: k})
 	}
-}
-
-func (q *queue) append(t *Turn) {
-	t.prev = q.back
-	if q.back == nil {
-		q.front = t
-	} else {
-		q.back.next = t
-	}
-	q.back = t
-	q.length++
-}
-
-func (q *queue) remove(t *Turn) {
-	if t.prev == nil {
-		q.front = t.next
-	} else {
-		t.prev.next = t.next
-	}
-	if t.next == nil {
-		q.back = t.prev
-	} else {
-		t.next.prev = t.prev
-	}
-	t.next, t.prev = nil, nil
-	q.length--
 }

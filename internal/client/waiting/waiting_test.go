@@ -67,7 +67,7 @@ func read(t *testing.T, h *Hub, key string) protocol.Reply {
 	t.Helper()
 	m := &reads{key: key}
 	h.mu.Lock()
-	front := h.queues[key].front
+	front := h.queues[key].front()
 	h.mu.Unlock()
 	_, err := front.Advance(t.Context(), m, protocol.Reply{}, func(driver.Outcome) {})
 	require.NoError(t, err)

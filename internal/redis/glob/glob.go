@@ -1,6 +1,8 @@
 // Package glob matches key names against patterns as the server does.
 package glob
 
+import "slices"
+
 // Match tells whether a key matches a pattern as the server's own MATCH does: * and ?, classes such as
 // [a-z] and [^a-z], and a backslash before what is meant literally. It takes time in proportion to both
 // lengths, whatever the pattern.
@@ -86,10 +88,5 @@ func Any(patterns []string) func(key string) bool {
 
 // MatchAny tells whether a key matches one of the patterns.
 func MatchAny[K string | []byte](patterns []string, key K) bool {
-	for _, p := range patterns {
-		if Match(p, key) {
-			return true
-		}
-	}
-	return false
+	return slices.ContainsFunc(patterns, func(p string) bool { return Match(p, key) })
 }

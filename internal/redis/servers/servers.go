@@ -116,49 +116,26 @@ type Feature struct {
 	ID    string // one word, for the suite and for JSON
 	Name  string // in docs/servers.md and in messages
 	Needs string // what it needs of a server; empty for what every server has
-	at    func(column int) Cell
+
+	from   int  // the first column where it can be used
+	before Cell // the columns before that
+	waits  bool // somebody waits, and polls where there is no client tracking
 }
 
 // At is the cell of a column.
-func (f Feature) At(column int) Cell { return f.at(column) }
-
-func everywhere(int) Cell { return Cell{How: Works} }
-
-const (
-	clockNote    = "a script may not write after it has read the clock"
-	trackingNote = "no client tracking"
-	aclNote      = "no ACL"
-)
-
-// clocked is a feature that needs a script that writes after it has read the clock; waits tells that there are waiters.
-func clocked(waits bool) func(int) Cell {
-	return func(column int) Cell {
-		switch {
-		case column < effects:
-			return Cell{Refused, clockNote}
-		case waits && column < acl:
-			return Cell{Polls, trackingNote}
-		}
-		return Cell{How: Works}
-	}
-}
-
-func listening(column int) Cell {
-	if column < acl {
-		return Cell{Polls, trackingNote}
-	}
-	return Cell{How: Works}
-}
-
-func fenced(column int) Cell {
+func (f Feature) At(column int) Cell {
 	switch {
-	case column < acl:
-		return Cell{Absent, aclNote}
-	case column < selectors:
+	case column < f.from:
+		return f.before
+	case f.waits && column < acl:
+		return Cell{Polls, "no client tracking"}
+	case f.ID == Fence && column < selectors:
 		return Cell{Partly, "no --keep, no trial of the rules"}
 	}
 	return Cell{How: Works}
 }
+
+const clockNote = "a script may not write after it has read the clock"
 
 // The rows' names, for those who look one up.
 const (
@@ -179,21 +156,23 @@ const (
 
 const scriptEffects = "Redis 3.2: " + clockNote + " before"
 
+var tooOld = Cell{Refused, clockNote}
+
 // Features are the rows.
 var Features = []Feature{
-	{Legacy, "package legacy, every dialect and release policy", "", everywhere},
-	{Bridge, "package compat at the stages bridge and modern", scriptEffects, clocked(true)},
-	{Namespace, "namespaces: members, stage init, advance, rollback", scriptEffects, clocked(false)},
-	{Modern, "package modern with its queue, Yield, Replicas", scriptEffects, clocked(true)},
-	{Fencing, "package modern with FenceTTL", scriptEffects, clocked(true)},
-	{Unfair, "package modern with Unfair and without FenceTTL", "", listening},
-	{Redisson, "package modern/redisson", "", listening},
-	{Doctor, "lockmigrate doctor", "", everywhere},
-	{Scan, "lockmigrate scan", "", everywhere},
-	{Sweep, "lockmigrate sweep", "", everywhere},
-	{Observe, "lockmigrate observe", "", everywhere},
-	{Verify, "lockmigrate verify", "", everywhere},
-	{Fence, "lockmigrate fence", "Redis 6.0: ACL; --keep needs 7.0", fenced},
+	{Legacy, "package legacy, every dialect and release policy", "", 0, Cell{}, false},
+	{Bridge, "package compat at the stages bridge and modern", scriptEffects, effects, tooOld, true},
+	{Namespace, "namespaces: members, stage init, advance, rollback", scriptEffects, effects, tooOld, false},
+	{Modern, "package modern with its queue, Yield, Replicas", scriptEffects, effects, tooOld, true},
+	{Fencing, "package modern with FenceTTL", scriptEffects, effects, tooOld, true},
+	{Unfair, "package modern with Unfair and without FenceTTL", "", 0, Cell{}, true},
+	{Redisson, "package modern/redisson", "", 0, Cell{}, true},
+	{Doctor, "lockmigrate doctor", "", 0, Cell{}, false},
+	{Scan, "lockmigrate scan", "", 0, Cell{}, false},
+	{Sweep, "lockmigrate sweep", "", 0, Cell{}, false},
+	{Observe, "lockmigrate observe", "", 0, Cell{}, false},
+	{Verify, "lockmigrate verify", "", 0, Cell{}, false},
+	{Fence, "lockmigrate fence", "Redis 6.0: ACL; --keep needs 7.0", acl, Cell{Absent, "no ACL"}, false},
 }
 
 // Find returns a row.

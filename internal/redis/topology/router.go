@@ -332,11 +332,7 @@ func (r *Router) find() {
 		r.wanted = true
 	} else {
 		if r.table != nil {
-			for _, addr := range r.table.Masters {
-				if !slices.Contains(table.Masters, addr) {
-					gone = append(gone, addr)
-				}
-			}
+			gone = slices.DeleteFunc(slices.Clone(r.table.Masters), func(addr string) bool { return slices.Contains(table.Masters, addr) })
 		}
 		r.table, r.found = table, time.Now()
 		r.forget()
@@ -389,11 +385,7 @@ func (r *Router) known() []string {
 
 // forget closes the pools of servers that serve nothing any more. The caller holds mu.
 func (r *Router) forget() {
-	for addr := range r.suspect {
-		if !slices.Contains(r.table.Masters, addr) {
-			delete(r.suspect, addr)
-		}
-	}
+	maps.DeleteFunc(r.suspect, func(addr string, _ time.Time) bool { return !slices.Contains(r.table.Masters, addr) })
 	for addr, p := range r.pools {
 		if !slices.Contains(r.table.Masters, addr) {
 			delete(r.pools, addr)
