@@ -1,6 +1,7 @@
 package observe
 
 import (
+	"maps"
 	"net"
 	"strings"
 	"time"
@@ -105,7 +106,6 @@ type lock struct {
 	unit   string          // the dialect that wrote last
 	odd    map[string]bool // dialects and values on it that others misread
 	users  []user
-	more   int64 // uses by connections beyond mostUsers
 }
 
 const maxPast, mostOdd = 16, 64
@@ -114,7 +114,8 @@ const maxPast, mostOdd = 16, 64
 func (o *Observer) client(l *traffic.Command) *client {
 	c := o.clients[l.Addr]
 	if c == nil && len(o.clients) >= maxClients && o.counts.Crowded%1000 == 0 {
-		o.forgetIdle()
+		// Clients that have used no lock need not be remembered.
+		maps.DeleteFunc(o.clients, func(_ string, c *client) bool { return len(c.votes) == 0 && c.acquired == 0 && c.released == 0 })
 	}
 	if c == nil && len(o.clients) >= maxClients {
 		o.counts.Crowded++
@@ -124,15 +125,6 @@ func (o *Observer) client(l *traffic.Command) *client {
 		o.clients[addr] = c
 	}
 	return c
-}
-
-// forgetIdle makes room: clients that have used no lock need not be remembered.
-func (o *Observer) forgetIdle() {
-	for addr, c := range o.clients {
-		if len(c.votes) == 0 && c.acquired == 0 && c.released == 0 {
-			delete(o.clients, addr)
-		}
-	}
 }
 
 // rowName is the name of the row that a connection belongs to.

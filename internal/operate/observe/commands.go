@@ -38,7 +38,9 @@ func (o *Observer) effect(c *client, l *traffic.Command, e traffic.Effect, named
 		return
 	}
 	o.counts.LockCommands++
-	o.vanished(lk, e, l.At)
+	if h := lk.holder; h != nil && e.OldKnown && !e.There && h.lost == "" { // the key is gone without a DEL: its TTL passed
+		o.loses(lk, h, "expired", l.At)
+	}
 	if a := c.attempts[id]; a != nil && !takes {
 		a.waiting = false
 	}
@@ -118,13 +120,6 @@ func (o *Observer) byNX(c *client, lk *lock) {
 		h.bySetNX = true
 		c.wins++
 		o.family(lk.family).wins++
-	}
-}
-
-// vanished ends the holder whose key is gone without a DEL: its TTL passed.
-func (o *Observer) vanished(lk *lock, e traffic.Effect, at protocol.Instant) {
-	if h := lk.holder; h != nil && e.OldKnown && !e.There && h.lost == "" {
-		o.loses(lk, h, "expired", at)
 	}
 }
 
@@ -281,7 +276,8 @@ func (o *Observer) look(c *client, lk *lock, at protocol.Instant, e traffic.Effe
 			c.readAfter++
 			o.misread(c, lk, at, e)
 		}
-		a.looks(c, lk)
+		// What follows tells whether it found the value over. A transaction that fails looks like no takeover.
+		a.looked, a.waiting = true, a.read.known && a.read.there && c.watched != lk.id
 		return
 	}
 	for _, h := range o.holdsOf(lk, c) {

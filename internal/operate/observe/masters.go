@@ -54,8 +54,7 @@ func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, lim
 	m := &Masters{end: end, opts: opts, limits: limits, peers: map[string]bool{}, current: map[string]*watch{}}
 	m.opts.Ignore = m.isPeer
 	m.ctx, m.cancel = context.WithCancel(ctx)
-	m.know(nodes)
-	addrs := mastersAmong(nodes)
+	addrs := m.know(nodes)
 	watches, errs := make([]*watch, len(addrs)), make([]error, len(addrs))
 	var starting sync.WaitGroup
 	for i, addr := range addrs { // at once: each first measures its server's load for a moment
@@ -67,10 +66,10 @@ func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, lim
 			m.add(w)
 		}
 	}
-	if i := slices.IndexFunc(errs, func(err error) bool { return err != nil }); i >= 0 {
+	if err := cmp.Or(errs...); err != nil {
 		m.cancel()
 		_ = m.Wait()
-		return nil, errs[i]
+		return nil, err
 	}
 	m.window.began = time.Now()
 	if m.several() {
@@ -79,22 +78,17 @@ func StartMasters(ctx context.Context, end *endpoint.Endpoint, opts Options, lim
 	return m, nil
 }
 
-func mastersAmong(nodes []endpoint.Node) (addrs []string) {
-	for _, n := range nodes {
-		if !n.Replica {
-			addrs = append(addrs, n.Addr)
-		}
-	}
-	return addrs
-}
-
-// know notes the servers' addresses.
-func (m *Masters) know(nodes []endpoint.Node) {
+// know notes the servers' addresses, and returns those of the masters.
+func (m *Masters) know(nodes []endpoint.Node) (masters []string) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	for _, n := range nodes {
 		m.peers[n.Addr] = true
+		if !n.Replica {
+			masters = append(masters, n.Addr)
+		}
 	}
+	return masters
 }
 
 // isPeer tells the address of a server.
@@ -115,8 +109,7 @@ func (m *Masters) goAlong() {
 		nodes, err := m.end.Nodes(ctx)
 		cancel()
 		if err == nil { // else it is in the middle of a failover
-			m.know(nodes)
-			m.adjust(mastersAmong(nodes), left)
+			m.adjust(m.know(nodes), left)
 		}
 	}
 }

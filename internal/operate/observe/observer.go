@@ -2,6 +2,7 @@ package observe
 
 import (
 	"cmp"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -69,7 +70,7 @@ type family struct {
 	wins, expired int64            // acquisitions by SETNX, and those of them that an EXPIRE followed
 	ttl           bounds           // of those that EXPIRE gave to expiries; 0: none
 	blind, looked int64            // releases of float expiries: by DEL at once, and after a GET
-	beyond        int64            // tries on keys beyond maxKeys
+	beyond        int64            // tries on keys beyond maxKeys, and uses by connections beyond mostUsers
 	lease         lease            // as it was solved last
 	overlaps      map[string]int64 // by cause
 }
@@ -99,11 +100,7 @@ func New(opts Options) *Observer {
 // Name tells who is behind an address.
 func (o *Observer) Name(addr string, p Peer) {
 	if len(o.names) >= 4*maxClients { // connections that come and go: keep those that matter
-		for a := range o.names {
-			if o.clients[a] == nil {
-				delete(o.names, a)
-			}
-		}
+		maps.DeleteFunc(o.names, func(a string, _ Peer) bool { return o.clients[a] == nil })
 	}
 	o.names[strings.Clone(addr)] = p
 }

@@ -150,7 +150,6 @@ func (all observers) shares(p *profile.Profile, index map[*client]int) {
 				}
 				keys[lk.family][id] = profile.Sum(keys[lk.family][id], by)
 			}
-			beyond[lk.family] += lk.more
 		}
 		for name, f := range o.families {
 			beyond[name] += f.beyond

@@ -152,7 +152,7 @@ func (lk *lock) user(c *client) *user {
 	case i >= 0:
 		return &lk.users[i]
 	case len(lk.users) == mostUsers:
-		lk.more++
+		c.o.family(lk.family).beyond++
 		return &user{}
 	}
 	lk.users = append(lk.users, user{c: c})

@@ -111,13 +111,6 @@ func ownerIn(value string) string {
 	return owner
 }
 
-// looks notes a GET after a try that failed. What follows tells whether it found the value over. A transaction that fails looks like
-// no takeover.
-func (a *attempt) looks(c *client, lk *lock) {
-	a.looked = true
-	a.waiting = a.read.known && a.read.there && c.watched != lk.id
-}
-
 // leaseWithin bounds a family's lease by what all its waiters did. Clients of one lease cannot contradict each other: where they do,
 // the leases differ, or the commands are not what they seem, and there are no bounds.
 func leaseWithin(fleet []*host) bounds {

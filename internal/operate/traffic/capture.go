@@ -129,14 +129,14 @@ func (c *capture) packet(data []byte, info gopacket.CaptureInfo) {
 		return
 	}
 	c.now(protocol.Instant(info.Timestamp.UnixNano()))
-	flow, at, request := network.NetworkFlow(), taken{info}, uint16(tcp.DstPort) == c.port
+	flow, request := network.NetworkFlow(), uint16(tcp.DstPort) == c.port
 	conn := c.conns[c.clientOf(tcp, flow)]
 	if conn != nil && request && tcp.SYN && conn.next[true] != 0 && conn.next[true] != tcp.Seq+1 { // the port is used again
-		c.reset(conn, flow, tcp, at)
+		c.reset(conn, flow, tcp)
 	}
-	c.assembler.AssembleWithContext(flow, tcp, at)
+	c.assembler.Assemble(flow, tcp)
 	if tcp.RST && conn != nil {
-		c.reset(conn, flow, tcp, at)
+		c.reset(conn, flow, tcp)
 	}
 }
 
@@ -151,20 +151,14 @@ func (c *capture) clientOf(tcp *layers.TCP, flow gopacket.Flow) netip.AddrPort {
 }
 
 // reset tells the assembler that both directions of a connection have ended.
-func (c *capture) reset(conn *tcpConn, flow gopacket.Flow, of *layers.TCP, at taken) {
+func (c *capture) reset(conn *tcpConn, flow gopacket.Flow, of *layers.TCP) {
 	for _, request := range []bool{uint16(of.DstPort) == c.port, uint16(of.DstPort) != c.port} {
 		end := &layers.TCP{SrcPort: of.SrcPort, DstPort: of.DstPort, Seq: conn.next[request], RST: true}
 		end.SetInternalPortsForTesting() // TransportFlow reads them
-		c.assembler.AssembleWithContext(flow, end, at)
+		c.assembler.Assemble(flow, end)
 		flow, of = flow.Reverse(), &layers.TCP{SrcPort: of.DstPort, DstPort: of.SrcPort}
 	}
 }
-
-// taken is when a packet was captured.
-type taken struct{ info gopacket.CaptureInfo }
-
-// GetCaptureInfo implements reassembly.AssemblerContext.
-func (t taken) GetCaptureInfo() gopacket.CaptureInfo { return t.info }
 
 // New implements reassembly.StreamFactory. Nothing more comes after the end of a connection.
 func (c *capture) New(net, _ gopacket.Flow, tcp *layers.TCP, _ reassembly.AssemblerContext) reassembly.Stream {

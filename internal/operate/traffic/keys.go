@@ -1,6 +1,7 @@
 package traffic
 
 import (
+	"maps"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -88,11 +89,7 @@ func (k *Keys) Scanning(db int) { k.scanning, k.db = true, db }
 // Complete says that the SCAN is over: a key of its database that is missing here does not exist.
 func (k *Keys) Complete() {
 	k.complete, k.scanning = k.scanning, false
-	for id, e := range k.m {
-		if e.kind == absent && k.whole(id) {
-			delete(k.m, id)
-		}
-	}
+	maps.DeleteFunc(k.m, func(id Key, e entry) bool { return e.kind == absent && k.whole(id) })
 }
 
 // IsComplete tells that the state of every key of the database is known.
@@ -203,11 +200,7 @@ func (k *Keys) forgetAll() {
 func (k *Keys) flush(db int) {
 	for id := range k.m {
 		if db < 0 || id.DB == db {
-			if k.whole(id) {
-				delete(k.m, id)
-			} else {
-				k.m[id] = entry{kind: absent}
-			}
+			k.put(id, entry{kind: absent}, true)
 		}
 	}
 }

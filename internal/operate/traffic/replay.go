@@ -47,7 +47,7 @@ func (k *Keys) Apply(l *Command) []Effect {
 		}
 	case "SETEX", "PSETEX":
 		if len(w) == 4 {
-			k.write(l, id, OpSet, w[3], ttlOf(w[0][:1] == "P", w[2]), false)
+			k.write(l, id, OpSet, w[3], l.ttlOf(w[0], w[2]), false)
 		}
 	case "EXPIRE", "PEXPIRE", "EXPIREAT", "PEXPIREAT", "GETEX", "PERSIST":
 		k.expire(l, id)
@@ -166,9 +166,7 @@ func (l *Command) SetOptions() (o SetOptions) {
 			if i++; i == len(l.Words) {
 				return o
 			}
-			if o.TTL = ttlOf(option[0] == 'P', l.Words[i]); strings.HasSuffix(option, "AT") {
-				o.TTL -= time.Duration(l.At)
-			}
+			o.TTL = l.ttlOf(option, l.Words[i])
 		}
 	}
 	return o
@@ -246,10 +244,7 @@ func (k *Keys) expire(l *Command, id Key) {
 		k.m[id] = e
 		return
 	}
-	ttl := ttlOf(w[0][0] == 'P', w[2])
-	if strings.HasSuffix(w[0], "AT") {
-		ttl -= time.Duration(l.At)
-	}
+	ttl := l.ttlOf(w[0], w[2])
 	if ttl <= 0 {
 		k.del(l, id)
 		return
@@ -288,15 +283,20 @@ func until(now protocol.Instant, ttl time.Duration) protocol.Instant {
 	return now.Add(ttl)
 }
 
-// ttlOf reads a number of milliseconds or seconds; what overflows or cannot be read is no TTL.
-func ttlOf(inMillis bool, number string) time.Duration {
+// ttlOf reads the number behind a command or option such as EX, PEXPIRE or PXAT: milliseconds where its name begins with P, an instant where it
+// ends with AT. What overflows or cannot be read is no TTL.
+func (l *Command) ttlOf(name, number string) time.Duration {
 	n, err := strconv.ParseInt(number, 10, 64)
 	unit := time.Second
-	if inMillis {
+	if name[0] == 'P' {
 		unit = time.Millisecond
 	}
 	if err != nil || n > int64(1<<62)/int64(unit) || n < -int64(1<<62)/int64(unit) {
-		return 0
+		n = 0
 	}
-	return time.Duration(n) * unit
+	ttl := time.Duration(n) * unit
+	if strings.HasSuffix(name, "AT") {
+		ttl -= time.Duration(l.At)
+	}
+	return ttl
 }

@@ -130,13 +130,8 @@ func length(digits []byte) (n int, ok bool) {
 	if string(digits) == "-1" {
 		return -1, true
 	}
-	for _, c := range digits {
-		if c < '0' || c > '9' || n > 1<<30 {
-			return 0, false
-		}
-		n = 10*n + int(c-'0')
-	}
-	return n, len(digits) > 0
+	u, err := strconv.ParseUint(string(digits), 10, 30) // it takes no sign
+	return int(u), err == nil
 }
 
 func (r *respReader) inline(line string) bool {
