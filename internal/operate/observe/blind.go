@@ -39,9 +39,7 @@ func (o *Observer) setBlindly(c *client, lk *lock, l *traffic.Command, e traffic
 		u.tries++
 		u.begins(a, l.At)
 	}
-	if e.TTL > 0 {
-		u.lives(c, e.TTL)
-	}
+	u.lives(c, e.TTL)
 	how := "set"
 	if h := lk.holder; h != nil && !o.same(h.c, c) {
 		how = "takeover"

@@ -161,18 +161,16 @@ func (o *Observer) solve(now bool) {
 		fleets[h.series] = append(fleets[h.series], h)
 	}
 	for of, fleet := range fleets {
-		if of.direct {
-			offsets(fleet, nil)
-			continue
-		}
-		f := o.family(of.family)
-		f.lease = familyLease(fleet, f, o.opts.Lease)
 		own := make([]lease, len(fleet))
-		shift := rounded(fleet, f.lease.likely)
-		for i, h := range fleet {
-			own[i] = h.lease(f.lease, shift)
-			for _, m := range h.members {
-				m.uses[of.family].lease = own[i]
+		if !of.direct {
+			f := o.family(of.family)
+			f.lease = familyLease(fleet, f, o.opts.Lease)
+			shift := rounded(fleet, f.lease.likely)
+			for i, h := range fleet {
+				own[i] = h.lease(f.lease, shift)
+				for _, m := range h.members {
+					m.uses[of.family].lease = own[i]
+				}
 			}
 		}
 		offsets(fleet, own)
@@ -285,7 +283,7 @@ func (h *host) offset(lease, shift time.Duration) time.Duration {
 	return h.sum - lease - shift
 }
 
-// offsets takes the leases off the sums of a family; none of direct writers.
+// offsets takes the leases off the sums of a family; those of direct writers are 0.
 func offsets(fleet []*host, leases []lease) {
 	most := time.Duration(0)
 	for _, l := range leases {
@@ -293,10 +291,7 @@ func offsets(fleet []*host, leases []lease) {
 	}
 	shift := rounded(fleet, most)
 	for i, h := range fleet {
-		offset, off := h.offset(0, shift), h.off
-		if leases != nil {
-			offset -= leases[i].likely
-		}
+		offset, off := h.offset(leases[i].likely, shift), h.off
 		if h.leads.quantum >= coarse {
 			off += h.leads.quantum / 2
 		}

@@ -48,12 +48,10 @@ func (o *Observer) effect(c *client, l *traffic.Command, e traffic.Effect, named
 		o.opts.Wonder(id)
 	}
 	switch e.Op {
-	case traffic.OpTake:
-		if l.InScript() && o.script.name != "" && e.Done == traffic.No {
+	case traffic.OpTake, traffic.OpSetNX:
+		if e.Op == traffic.OpTake && l.InScript() && o.script.name != "" && e.Done == traffic.No {
 			return // a script of ours that hands a lock over: it asks whether it may
 		}
-		o.try(c, lk, l, e, named)
-	case traffic.OpSetNX:
 		o.try(c, lk, l, e, named)
 	case traffic.OpGet:
 		if !l.InScript() {
@@ -139,9 +137,7 @@ func (o *Observer) try(c *client, lk *lock, l *traffic.Command, e traffic.Effect
 	s := formOf(e.Value, l.At)
 	o.voteTry(c, l, e, s, named)
 	u := o.tries(c, lk)
-	if e.TTL > 0 {
-		u.lives(c, e.TTL)
-	}
+	u.lives(c, e.TTL)
 	for _, h := range slices.Clone(lk.past) {
 		if h.c == c { // it tries again
 			o.gaveUp(lk, h, l.At)
@@ -316,8 +312,9 @@ func looksFirst(d *protocol.Dialect) bool {
 
 // misread reports a value that the reader's dialect cannot read.
 func (o *Observer) misread(c *client, lk *lock, at protocol.Instant, e traffic.Effect) {
-	d := dialectOf(c)
-	if !e.OldKnown || !e.There || d == nil {
+	v := c.leading()
+	d, _ := protocol.DialectNamed(v.dialect)
+	if !e.OldKnown || !e.There || d == nil || v.kind != Legacy && v.kind != Member {
 		return
 	}
 	if _, ok := d.Read(e.Old); !ok && lk.isNew(e.Old) {
@@ -335,16 +332,6 @@ func (lk *lock) isNew(odd string) bool {
 	}
 	lk.odd[strings.Clone(odd)] = true
 	return true
-}
-
-// dialectOf returns the dialect of a client of the old scheme, nil if it has none.
-func dialectOf(c *client) *protocol.Dialect {
-	v := c.leading()
-	if v.kind != Legacy && v.kind != Member {
-		return nil
-	}
-	d, _ := protocol.DialectNamed(v.dialect)
-	return d
 }
 
 func ownerOf(lk *lock) *client {

@@ -20,9 +20,7 @@ func (o *Observer) takeover(c *client, lk *lock, l *traffic.Command, e traffic.E
 		c.votes[vote{Unknown, "getset"}]++
 		return // a counter that is read and reset
 	}
-	if u := o.works(c, lk); e.TTL > 0 {
-		u.lives(c, e.TTL)
-	}
+	o.works(c, lk).lives(c, e.TTL)
 	at := c.attempt(lk.id)
 	if h := lk.holder; h == nil || !o.same(h.c, c) || at.failed {
 		o.tookOver(c, lk, at, l, e.Value)

@@ -40,17 +40,14 @@ func (s *leads) take(x lead, quantum time.Duration) (by time.Duration, jumped bo
 		return 0, false
 	}
 	run := &s.jump
-	if len(run.kept) > 0 {
-		low, high := min(run.low, x.ahead), max(run.high, x.ahead)
-		if (off > 0) != (run.low > level) || high-low > tolerance/8+quantum {
-			s.acquit(quantum)
-		}
+	low, high := min(run.low, x.ahead), max(run.high, x.ahead)
+	if len(run.kept) > 0 && ((off > 0) != (run.low > level) || high-low > tolerance/8+quantum) {
+		s.acquit(quantum)
 	}
 	if len(run.kept) == 0 {
-		run.low, run.high = x.ahead, x.ahead
+		low, high = x.ahead, x.ahead
 	}
-	run.kept = append(run.kept, x)
-	run.low, run.high = min(run.low, x.ahead), max(run.high, x.ahead)
+	run.kept, run.low, run.high = append(run.kept, x), low, high
 	if off > 0 && len(run.kept) < forwardRun || off < 0 && len(run.kept) < backwardRun {
 		return 0, false
 	}
@@ -60,8 +57,8 @@ func (s *leads) take(x lead, quantum time.Duration) (by time.Duration, jumped bo
 		s.acquit(quantum)
 		return 0, false
 	}
-	fresh := leads{former: level, quantum: s.quantum, of: s.of, trip: s.trip, jump: s.jump, clock: unbounded}
-	*s = fresh // what was measured before is of the old clock
+	// What was measured before is of the old clock.
+	*s = leads{former: level, quantum: s.quantum, of: s.of, trip: s.trip, jump: s.jump, clock: unbounded}
 	s.acquit(quantum)
 	return by, true
 }

@@ -3,7 +3,6 @@ package observe
 import (
 	"cmp"
 	"context"
-	"fmt"
 	"maps"
 	"slices"
 	"sync"
@@ -33,7 +32,7 @@ type Masters struct {
 	peers   map[string]bool
 	watches []*watch          // in the order in which they began
 	current map[string]*watch // those of masters, as far as is known, by address
-	holes   []string
+	holes   notes
 	window  window
 
 	restarts int // of goAlong alone
@@ -42,7 +41,6 @@ type Masters struct {
 const (
 	lookAtMasters = 250 * time.Millisecond // how often a failover is looked for
 	mostRestarts  = 50                     // watches of masters that came up within one window
-	mostHoles     = 20                     // that are remembered
 )
 
 // StartMasters watches every master until a limit is reached or ctx ends; limits are for each of them.
@@ -140,7 +138,7 @@ func (m *Masters) adjust(masters []string, left time.Duration) {
 			m.mu.Lock()
 			delete(m.current, addr)
 			m.mu.Unlock()
-			m.hole("%s is no master any more", addr)
+			m.holes.add("%s is no master any more", addr)
 			w.cancel(errOver)
 		}
 	}
@@ -156,7 +154,7 @@ func (m *Masters) adjust(masters []string, left time.Duration) {
 		began := time.Since(m.window.began)
 		if w, err := newWatch(m.ctx, m.end, addr, m.opts, limits); err == nil {
 			m.restarts++
-			m.hole("%s is watched from %.1f s on only", addr, began.Seconds())
+			m.holes.add("%s is watched from %.1f s on only", addr, began.Seconds())
 			m.add(w)
 		}
 	}
@@ -167,15 +165,6 @@ func (m *Masters) add(w *watch) {
 	defer m.mu.Unlock()
 	m.watches = append(m.watches, w)
 	m.current[w.addr] = w
-}
-
-// hole notes what is missing.
-func (m *Masters) hole(format string, args ...any) {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	if why := fmt.Sprintf(format, args...); !slices.Contains(m.holes, why) && len(m.holes) < mostHoles {
-		m.holes = append(m.holes, why)
-	}
 }
 
 func (m *Masters) all() []*watch {
@@ -192,7 +181,7 @@ func (m *Masters) Wait() error {
 	for _, w := range m.all() {
 		err := w.wait()
 		if w.lost() && m.several() {
-			m.hole("the connection to %s broke", w.addr)
+			m.holes.add("the connection to %s broke", w.addr)
 		} else if first == nil {
 			first = err
 		}
@@ -205,11 +194,7 @@ func (m *Masters) Wait() error {
 }
 
 // Holes are what was not seen so far.
-func (m *Masters) Holes() []string {
-	m.mu.Lock()
-	defer m.mu.Unlock()
-	return slices.Clone(m.holes)
-}
+func (m *Masters) Holes() []string { return m.holes.all() }
 
 // several tells that another server may take a master's place.
 func (m *Masters) several() bool {
@@ -234,7 +219,7 @@ func (m *Masters) observed(use func(observers, *window)) {
 func (m *Masters) Report() (r Report) {
 	m.observed(func(all observers, window *window) { r = all.report(window) })
 	for _, w := range m.all() {
-		for _, why := range w.probe.refusals() {
+		for _, why := range w.probe.refused.all() {
 			if !slices.Contains(r.Refused, why) {
 				r.Refused = append(r.Refused, why)
 			}

@@ -5,9 +5,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
-	"slices"
 	"strings"
-	"sync"
 	"sync/atomic"
 	"time"
 
@@ -26,15 +24,12 @@ type prober struct {
 	answers chan answer // closed when no more come
 	sent    atomic.Int64
 	match   func(key string) bool // the keys of interest, nil for all
-
-	mu      sync.Mutex
-	refused []string // what this user may not do, once for each command
+	refused notes                 // what this user may not do
 }
 
 // answer is the reply to one of the prober's reads.
 type answer struct {
 	verb, key string
-	db        int
 	reply     any
 	err       error
 }
@@ -97,27 +92,13 @@ func identity(ask func(words ...string) (string, error)) (field, value string, e
 
 func (p *prober) close() { _ = p.conn.Close() }
 
-// mostRefusals bounds what is remembered of refusals.
-const mostRefusals = 20
-
 // refuse notes a command that the server refused. MONITOR does not show such a command, so its reply must not be
 // pushed: the reader of the stream would take it for that to the next one. A key that nobody asked for may be refused.
 func (p *prober) refuse(command, key string, err redis.Error) {
 	if key != "" && p.match != nil && !p.match(key) && !strings.Contains(string(err), "to run the") {
 		return
 	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if text := command + " is refused: " + string(err); !slices.Contains(p.refused, text) && len(p.refused) < mostRefusals {
-		p.refused = append(p.refused, text)
-	}
-}
-
-// refusals are what was refused so far.
-func (p *prober) refusals() []string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return slices.Clone(p.refused)
+	p.refused.add("%s is refused: %s", command, string(err))
 }
 
 // ran tells that the server ran a command, so that MONITOR shows it: it answered, or found another type.
@@ -155,7 +136,7 @@ const snapshotMark = "lockmigrate: the keys are read"
 func (p *prober) run(ctx context.Context, db int) {
 	defer close(p.answers)
 	defer p.close()
-	if err := p.snapshot(ctx, db); err != nil {
+	if err := p.snapshot(ctx); err != nil {
 		return // the connection broke
 	}
 	for {
@@ -169,7 +150,7 @@ func (p *prober) run(ctx context.Context, db int) {
 				}
 				db = id.DB
 			}
-			if p.reads(ctx, db, []string{id.Name}) != nil {
+			if p.reads(ctx, []string{id.Name}) != nil {
 				return
 			}
 		}
@@ -178,12 +159,12 @@ func (p *prober) run(ctx context.Context, db int) {
 
 // snapshot reads all keys of the database, if they are not too many. Without it, or without a part of it, the
 // outcomes on a key are unknown until they are settled.
-func (p *prober) snapshot(ctx context.Context, db int) error {
+func (p *prober) snapshot(ctx context.Context) error {
 	size, err := p.ask(ctx, "", "DBSIZE")
 	if n, ok := size.(int64); err != nil || !ok || n > mostKeysRead {
 		return err
 	}
-	if ok, err := p.mark(ctx, db, "begin"); err != nil || !ok {
+	if ok, err := p.mark(ctx, "begin"); err != nil || !ok {
 		return err
 	}
 	cursor := "0"
@@ -198,14 +179,14 @@ func (p *prober) snapshot(ctx context.Context, db int) error {
 			return err
 		}
 		n += len(keys)
-		if err := p.reads(ctx, db, keys); err != nil {
+		if err := p.reads(ctx, keys); err != nil {
 			return err
 		}
 		if cursor == "0" {
-			if len(p.refusals()) > 0 {
+			if len(p.refused.all()) > 0 {
 				return nil // not all keys were read
 			}
-			_, err := p.mark(ctx, db, "end")
+			_, err := p.mark(ctx, "end")
 			return err
 		}
 	}
@@ -213,18 +194,18 @@ func (p *prober) snapshot(ctx context.Context, db int) error {
 }
 
 // mark puts a sign into the stream, and tells whether it stands there.
-func (p *prober) mark(ctx context.Context, db int, what string) (there bool, err error) {
+func (p *prober) mark(ctx context.Context, what string) (there bool, err error) {
 	text := snapshotMark + " " + what
 	reply, err := p.ask(ctx, "", "ECHO", text)
 	if err != nil || reply == nil {
 		return false, err
 	}
-	p.push(ctx, answer{"ECHO", text, db, reply, nil})
+	p.push(ctx, answer{"ECHO", text, reply, nil})
 	return true, nil
 }
 
 // reads sends GET and PTTL for keys. Of one that is no string the first tells that it is there.
-func (p *prober) reads(ctx context.Context, db int, keys []string) error {
+func (p *prober) reads(ctx context.Context, keys []string) error {
 	for _, k := range keys {
 		_ = p.conn.Send("GET", k)
 		_ = p.conn.Send("PTTL", k)
@@ -244,7 +225,7 @@ func (p *prober) reads(ctx context.Context, db int, keys []string) error {
 				p.refuse(verb, k, refused)
 				continue
 			}
-			p.push(ctx, answer{verb, k, db, reply, err})
+			p.push(ctx, answer{verb, k, reply, err})
 		}
 	}
 	return ctx.Err()
@@ -283,7 +264,7 @@ func (p *prober) take(ctx context.Context, o *Observer, l *traffic.Command) erro
 func (p *prober) learn(o *Observer, l *traffic.Command, a answer) {
 	switch id := (traffic.Key{DB: l.DB, Name: a.key}); {
 	case a.verb == "ECHO" && strings.HasSuffix(a.key, "begin"):
-		o.Keys.Scanning(a.db)
+		o.Keys.Scanning(l.DB)
 	case a.verb == "ECHO":
 		o.Keys.Complete()
 	case a.verb == "PTTL" && a.err == nil:

@@ -47,10 +47,12 @@ func (o *Observer) use(c *client, family string) *use {
 	return u
 }
 
-// lives takes in a TTL that a client gives its locks.
+// lives takes in a TTL that a client gives its locks; 0 is none.
 func (u *use) lives(c *client, ttl time.Duration) {
-	c.ttl = ttl
-	u.ttl.reach(ttl)
+	if ttl > 0 {
+		c.ttl = ttl
+		u.ttl.reach(ttl)
+	}
 }
 
 // works notes that a client uses a key.

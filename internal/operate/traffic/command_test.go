@@ -222,7 +222,7 @@ func TestTouchedHasEveryKey(t *testing.T) {
 		got, all := table.Touched(c)
 		assert.True(t, all, line)
 		assert.Subset(t, got, want, line)
-		if s, _ := table.of(c); !s.movable || c.Script != nil {
+		if _, s, _ := table.of(c); !s.movable || c.Script != nil {
 			assert.ElementsMatch(t, want, got, line)
 		}
 		c.Cut = true // its last word may be half of one, and there may be more

@@ -217,15 +217,10 @@ func (c *dialogues) follows(d *dialogue, a *answered) bool {
 		if other == d || other.db != a.line.DB {
 			continue
 		}
-		for _, r := range other.asked {
-			if frees(r.words, key) {
-				return true
-			}
-		}
-		for _, r := range other.late { // it ran, and waits behind another one
-			if frees(r.line.Words, key) {
-				return true
-			}
+		asked := slices.ContainsFunc(other.asked, func(r request) bool { return frees(r.words, key) })
+		ran := slices.ContainsFunc(other.late, func(r answered) bool { return frees(r.line.Words, key) }) // and waits behind another one
+		if asked || ran {
+			return true
 		}
 	}
 	return false

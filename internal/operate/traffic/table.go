@@ -83,17 +83,19 @@ func (t Table) Writers() (names []string) {
 	return names
 }
 
-// of returns the syntax of a command, and whether the server knows it. One that was renamed is not known.
-func (t Table) of(c *Command) (s syntax, known bool) {
-	if s, known = t[c.Words[0]]; s.container && len(c.Words) > 1 {
-		s, known = t[c.Words[0]+"|"+strings.ToUpper(c.Words[1])]
+// of returns the name and syntax of a command, and whether the server knows it. One that was renamed is not known.
+func (t Table) of(c *Command) (name string, s syntax, known bool) {
+	name = c.Words[0]
+	if s, known = t[name]; s.container && len(c.Words) > 1 {
+		name += "|" + strings.ToUpper(c.Words[1])
+		s, known = t[name]
 	}
-	return s, known
+	return name, s, known
 }
 
 // Writes tells that a command can change a key. What the server does not know by that name can.
 func (t Table) Writes(c *Command) bool {
-	s, known := t.of(c)
+	_, s, known := t.of(c)
 	return s.writes || !known
 }
 
@@ -105,19 +107,16 @@ func (t Table) MayWrite(name string) bool {
 
 // Name is a command as INFO commandstats names it. It is empty where the server does not know it.
 func (t Table) Name(c *Command) string {
-	s, known := t.of(c)
-	switch {
-	case !known:
+	name, _, known := t.of(c)
+	if !known {
 		return ""
-	case t[c.Words[0]].container && !s.container:
-		return strings.ToLower(c.Words[0] + "|" + c.Words[1])
 	}
-	return strings.ToLower(c.Words[0])
+	return strings.ToLower(name)
 }
 
 // Everywhere tells that a command may act on every key there is: it writes, and has no place for keys.
 func (t Table) Everywhere(c *Command) bool {
-	s, known := t.of(c)
+	_, s, known := t.of(c)
 	return known && s.writes && s.first == 0 && !s.movable
 }
 
@@ -165,7 +164,7 @@ func (t Table) Forms(name, key, other string) (forms [][]string) {
 // fixed place, or the command is not known, each word that may be a key is one. What a script does is not in the command that
 // calls it; its keys are. The result is valid as long as the command's words.
 func (t Table) Touched(c *Command) (keys []string, all bool) {
-	s, known := t.of(c)
+	_, s, known := t.of(c)
 	switch {
 	case c.Script != nil && !c.InScript():
 		return c.Script.Keys(), !c.Cut
