@@ -34,7 +34,6 @@ func (o *Observer) effect(c *client, l *traffic.Command, e traffic.Effect, named
 	}
 	lk := o.lock(id)
 	if lk == nil {
-		o.family(Family(id.Name)).beyond++
 		return
 	}
 	o.counts.LockCommands++

@@ -236,10 +236,12 @@ func (o *Observer) begin(c *client, l *traffic.Command) {
 	}
 }
 
-// lock returns what is known of a lock's key, and begins to know it.
+// lock returns what is known of a lock's key, and begins to know it. It is nil, and counts a use of it, where too many are known.
 func (o *Observer) lock(id traffic.Key) *lock {
 	lk := o.locks[id]
-	if lk == nil && len(o.locks) < maxKeys {
+	if lk == nil && len(o.locks) >= maxKeys {
+		o.family(Family(id.Name)).beyond++
+	} else if lk == nil {
 		id.Name = strings.Clone(id.Name)
 		lk = &lock{id: id, family: Family(id.Name)}
 		o.locks[id] = lk

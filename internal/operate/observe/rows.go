@@ -76,13 +76,14 @@ func (all observers) rowOf(c *client) group {
 
 // groups puts the clients together that make one row.
 func (all observers) groups() map[group][]*client {
-	groups := map[group][]*client{}
+	groups, acquired := map[group][]*client{}, map[group]int64{}
 	var silent []*client // released only: what they are, another connection of theirs says
 	for _, o := range all {
 		for _, c := range o.clients {
 			if len(c.votes) > 0 {
 				id := all.rowOf(c)
 				groups[id] = append(groups[id], c)
+				acquired[id] += c.acquired
 			} else if c.released > 0 {
 				silent = append(silent, c)
 			}
@@ -91,13 +92,9 @@ func (all observers) groups() map[group][]*client {
 	for _, c := range silent {
 		best, most := all.rowOf(c), int64(-1)
 		best.vote = vote{}
-		for id, members := range groups {
-			var acquired int64
-			for _, m := range members {
-				acquired += m.acquired
-			}
-			if id.name == best.name && id.server == best.server && (acquired > most || acquired == most && id.kind+id.dialect < best.kind+best.dialect) {
-				best, most = id, acquired
+		for id, n := range acquired {
+			if id.name == best.name && id.server == best.server && (n > most || n == most && id.kind+id.dialect < best.kind+best.dialect) {
+				best, most = id, n
 			}
 		}
 		groups[best] = append(groups[best], c)

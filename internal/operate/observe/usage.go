@@ -118,7 +118,6 @@ func (o *Observer) asks(c *client, l *traffic.Command) {
 	id := traffic.Key{DB: l.DB, Name: names[0]}
 	lk := o.lock(id)
 	if lk == nil {
-		o.family(Family(names[0])).beyond++
 		return
 	}
 	c.votes[vote{kindOf(o.script.name), ours}]++
