@@ -77,10 +77,8 @@ func accompanies(key string) bool {
 
 // expires is EXPIRE and its like: a renewal by a script, or what follows SETNX where a lock lives by its TTL.
 func (o *Observer) expires(c *client, lk *lock, l *traffic.Command, e traffic.Effect) {
-	if !l.InScript() {
-		if a := c.attempts[lk.id]; a != nil && a.pending && lk.holder == nil { // who sets a TTL after a try has the key
-			o.settled(c, lk, a)
-		}
+	if a := c.attempts[lk.id]; !l.InScript() && a != nil && a.pending && lk.holder == nil { // who sets a TTL after a try has the key
+		o.settled(c, lk, a)
 	}
 	h := lk.holder
 	if h == nil || !l.InScript() && !o.same(h.c, c) {

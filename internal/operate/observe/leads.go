@@ -120,16 +120,15 @@ func (s *leads) below(lease time.Duration) (by time.Duration, varies bool) {
 	all := slices.Concat(s.kept, s.jump.kept, []lead{s.least})
 	few := 0
 	for i, x := range all {
-		switch late := s.top[0] - x.ahead; {
-		case late <= near, late >= lease:
+		late := s.top[0] - x.ahead
+		if late <= near || late >= lease {
 			continue // no lease is over as it is written: the command was held up, or the clock is another one
-		default:
-			if i < len(all)-1 {
-				few++
-			}
-			by = max(by, late)
-			varies = varies || late > x.since+coarse
 		}
+		if i < len(all)-1 {
+			few++
+		}
+		by = max(by, late)
+		varies = varies || late > x.since+coarse
 	}
 	return by, varies || few > 1 && few*50 > len(all)
 }

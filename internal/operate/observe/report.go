@@ -229,7 +229,7 @@ func (c *client) other() (dialect, why string) {
 		return protocol.RedisPyFloat.Name, "it deletes without a look, and nothing else tells them apart; a copy of redis-py may do that too"
 	case v.dialect == protocol.RedisPyFloat.Name && c.deletesFloatsBlindly():
 		return protocol.RedisObjects.Name, "it sends one text twice as redis-py does, and deletes without a look as redis-objects does"
-	case v.dialect == protocol.RedisPyFloat.Name && c.textTwice == 0 && !c.looksFloatsUp():
+	case v.dialect == protocol.RedisPyFloat.Name && c.textTwice == 0 && c.getRelease == 0 && c.o.family(c.family()).looked == 0: // one that has released nothing does as the others
 		return protocol.RedisObjects.Name, "no release of it was seen, and no takeover"
 	case v.dialect == blindSet && c.blindSets == 0:
 		return protocol.RedisDoc.Name, "its keys have the names of such locks, and an EXPIRE follows; it was not seen to overwrite anybody"
@@ -253,11 +253,6 @@ func (c *client) expires() bool {
 		wins, expired = f.wins, f.expired
 	}
 	return expired > 0 && (wins-expired <= 1 || expired*10 >= wins*9)
-}
-
-// looksFloatsUp: one that has released nothing does as the others of its family do.
-func (c *client) looksFloatsUp() bool {
-	return c.getRelease > 0 || c.o.family(c.family()).looked > 0
 }
 
 // deletesFloatsBlindly: one that has released nothing does as the others of its family do.

@@ -88,10 +88,13 @@ func newWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts Opt
 	w.probe.match = opts.Match
 	w.obs = New(opts)
 	w.obs.server = addr
-	if err := w.listen(ctx, end); err != nil {
+	w.stream, err = traffic.OpenMonitor(ctx, end, addr, func(ask func(...string) (string, error)) {
+		w.guard.field, w.guard.value, _ = identity(ask)
+	})
+	if err != nil {
 		w.guard.close()
 		w.probe.close()
-		return nil, err
+		return nil, endpoint.Explain(err)
 	}
 	ctx, w.cancel = context.WithCancelCause(ctx)
 	w.ctx = ctx
@@ -101,14 +104,6 @@ func newWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts Opt
 	w.group.Go(func() { w.probe.run(ctx, end.DB) })
 	w.group.Go(func() { w.watchOver(ctx) })
 	return w, nil
-}
-
-// listen begins MONITOR, and tells the guard how to know its connection.
-func (w *watch) listen(ctx context.Context, end *endpoint.Endpoint) (err error) {
-	w.stream, err = traffic.OpenMonitor(ctx, end, w.addr, func(ask func(...string) (string, error)) {
-		w.guard.field, w.guard.value, _ = identity(ask)
-	})
-	return endpoint.Explain(err)
 }
 
 // wait waits for the end and returns why it was not as planned: a *Stopped, the context's cause, or what

@@ -18,13 +18,9 @@ type Script struct {
 }
 
 // RunsScript tells a command, in capitals, that runs a script.
-func RunsScript(command string) bool {
-	switch command {
-	case "EVAL", "EVALSHA", "EVAL_RO", "EVALSHA_RO", "FCALL", "FCALL_RO":
-		return true
-	}
-	return false
-}
+func RunsScript(command string) bool { return calls[command] }
+
+var calls = set(`EVAL EVALSHA EVAL_RO EVALSHA_RO FCALL FCALL_RO`)
 
 // scriptIn reads the command that calls a script.
 func scriptIn(c *Command) *Script {
