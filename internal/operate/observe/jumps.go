@@ -103,9 +103,12 @@ func (o *Observer) flushed(c *client, db int, at protocol.Instant) {
 			continue
 		}
 		lost := event{At: at, Hazard: "lost-update", Key: id, By: c, Victim: h.c, Note: "a flush took the key away under its holder"}
-		since, stays := h.at, h.ttl == 0 && (h.form.kind != Legacy || h.form.forever)
-		o.later(func() {
-			if lease, known := o.leaseOf(h, lk); stays || known && at.Sub(since) < lease {
+		since := h.at
+		if (h.form.kind != Legacy || h.form.forever) && (h.ttl == 0 || at.Sub(since) < h.ttl) {
+			o.hazard(lost)
+		}
+		o.judge(h, lk, func(lease time.Duration) {
+			if at.Sub(since) < lease {
 				o.hazard(lost)
 			}
 		})
