@@ -192,18 +192,13 @@ func (o *Observer) takes(c *client, l *traffic.Command, e traffic.Effect) (lock 
 
 // sentAs names the command that tried to take a key; empty for all others.
 func sentAs(l *traffic.Command, e traffic.Effect) string {
-	switch {
-	case e.Op == traffic.OpSetNX:
-		return "SETNX"
-	case e.Op == traffic.OpTake:
-		return "SET NX"
-	case e.Op == traffic.OpGetSet && l.Words[0] == "GETSET":
-		return "GETSET"
-	case e.Op == traffic.OpGetSet:
+	if e.Op == traffic.OpGetSet && l.Words[0] != "GETSET" {
 		return "SET GET"
 	}
-	return ""
+	return takes[e.Op]
 }
+
+var takes = map[traffic.Op]string{traffic.OpSetNX: "SETNX", traffic.OpTake: "SET NX", traffic.OpGetSet: "GETSET"}
 
 // begin notes a script, which the lines of "lua" that follow belong to.
 func (o *Observer) begin(c *client, l *traffic.Command) {
