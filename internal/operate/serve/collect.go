@@ -30,19 +30,23 @@ type Options struct {
 
 // Collector keeps a state up to date.
 type Collector struct {
-	end   *endpoint.Endpoint
-	opts  Options
-	board *board
+	end  *endpoint.Endpoint
+	opts Options
+
+	mu      sync.Mutex
+	state   State
+	earlier State                    // after the bursts before this one
+	clients map[string][]observe.Row // by address: clients of one host that do different things have a row each
 }
 
 // NewCollector returns a collector that has not begun.
 func NewCollector(end *endpoint.Endpoint, opts Options) *Collector {
 	opts.Look = cmp.Or(opts.Look, 2*time.Second)
-	return &Collector{end: end, opts: opts, board: newBoard(end.String())}
+	return &Collector{
+		end: end, opts: opts, clients: map[string][]observe.Row{},
+		state: State{Server: end.String(), Monitor: "off", Totals: map[string]float64{}, Acquired: map[string]int64{}, Hazards: map[string]int64{}},
+	}
 }
-
-// State returns what is known now.
-func (c *Collector) State() State { return c.board.read() }
 
 // Run collects until ctx ends.
 func (c *Collector) Run(ctx context.Context) {
@@ -58,7 +62,7 @@ func (c *Collector) Run(ctx context.Context) {
 	if c.opts.Namespace != "" {
 		pool, err := c.end.Locks()
 		if err != nil {
-			c.board.change(func(s *State) { s.unshown = err })
+			c.change(func(s *State) { s.unshown = err })
 			return
 		}
 		store := &stages.Store{Pool: pool, Namespace: c.opts.Namespace, ReplyTimeout: 5 * time.Second}
@@ -93,12 +97,12 @@ func (c *Collector) counters(ctx context.Context) {
 				continue
 			}
 			if before, known := last[addr]; known {
-				c.board.count(before, now)
+				c.count(before, now)
 			}
 			last[addr] = now
 		}
 		if ctx.Err() == nil {
-			c.board.change(func(s *State) { s.uncounted = err })
+			c.change(func(s *State) { s.uncounted = err })
 		}
 	})
 }
@@ -152,7 +156,7 @@ func (c *Collector) monitor(ctx context.Context) {
 }
 
 func (c *Collector) setMonitor(text string) {
-	c.board.change(func(s *State) { s.Monitor = text })
+	c.change(func(s *State) { s.Monitor = text })
 }
 
 func (c *Collector) burst(ctx context.Context) (holes []string, err error) {
@@ -180,12 +184,8 @@ func (c *Collector) follow(masters *observe.Masters, ended <-chan error) (err er
 		case <-tick.C:
 		}
 		now := time.Now()
-		r := masters.Report()
-		c.board.seen(r, now, over)
-		c.board.monitored(since, now)
+		c.saw(masters.Report(), now.Sub(since), over)
 		since = now
-		c.board.rows(r.Clients)
-		c.board.change(func(s *State) { s.refuse(r.Refused) })
 	}
 	return err
 }
@@ -197,11 +197,11 @@ func (c *Collector) census(ctx context.Context) {
 	taken := census.New(census.Options{Match: c.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Rate: 50_000, Emit: counts})
 	if err := taken.All(ctx, c.end); err != nil { // the last one stays, with its time
 		if ctx.Err() == nil {
-			c.board.change(func(s *State) { s.Locks.Error = err.Error() })
+			c.change(func(s *State) { s.Locks.Error = err.Error() })
 		}
 		return
 	}
-	c.board.change(func(s *State) { s.Locks = Locks{At: at, Summary: taken.Summary()} })
+	c.change(func(s *State) { s.Locks = Locks{At: at, Summary: taken.Summary()} })
 }
 
 // namespace reads the stage and the members. What cannot be read is not shown: it may have changed.
@@ -212,11 +212,11 @@ func (c *Collector) namespace(ctx context.Context, store *stages.Store) {
 			err = nil
 		}
 		if ctx.Err() == nil {
-			c.board.change(func(s *State) { s.Namespace, s.unshown = nil, err })
+			c.change(func(s *State) { s.Namespace, s.unshown = nil, err })
 		}
 		return
 	}
 	n := view.Document(nil)
 	n.BlockedBy = nil // the way to the next stage is not looked at here
-	c.board.change(func(s *State) { s.Namespace, s.unshown = &n, nil })
+	c.change(func(s *State) { s.Namespace, s.unshown = &n, nil })
 }

@@ -7,7 +7,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-	"sync"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
@@ -37,18 +36,6 @@ type State struct {
 	uncounted, unshown error // what keeps the counters, and the namespace, from being read
 }
 
-// refuse takes in what the server refused to the reads of a burst.
-func (s *State) refuse(all []string) {
-	for _, why := range all {
-		if !slices.Contains(s.Refused, why) && len(s.Refused) < mostRefusals {
-			s.Refused = append(s.Refused[:len(s.Refused):len(s.Refused)], why) // a State that was handed out keeps its list
-		}
-	}
-}
-
-// mostRefusals bounds what the page lists of refusals.
-const mostRefusals = 20
-
 // Locks is the last census; a zero At is none yet.
 type Locks struct {
 	At    time.Time `json:"at"`
@@ -56,32 +43,18 @@ type Locks struct {
 	census.Summary
 }
 
+// What the page lists at most.
 const (
-	maxEvents = 200
-	maxRows   = 200
+	maxEvents    = 200
+	maxRows      = 200
+	mostRefusals = 20
 )
 
-// board is the state under a lock.
-type board struct {
-	mu      sync.Mutex
-	state   State
-	last    time.Time                // an acquisition came in
-	earlier State                    // after the bursts before this one
-	clients map[string][]observe.Row // by address: clients of one host that do different things have a row each
-}
-
-func newBoard(server string) *board {
-	return &board{
-		state:   State{Server: server, Monitor: "off", Totals: map[string]float64{}, Acquired: map[string]int64{}, Hazards: map[string]int64{}},
-		clients: map[string][]observe.Row{},
-	}
-}
-
-// read returns a copy that nobody changes.
-func (b *board) read() State {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := b.state
+// State returns what is known now: a copy that nobody changes.
+func (c *Collector) State() State {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s := c.state
 	s.Now = time.Now().UTC()
 	if err := cmp.Or(s.uncounted, s.unshown); err != nil {
 		s.Error = err.Error()
@@ -89,76 +62,65 @@ func (b *board) read() State {
 	s.Totals, s.Acquired, s.Hazards = maps.Clone(s.Totals), maps.Clone(s.Acquired), maps.Clone(s.Hazards)
 	s.Events = append([]observe.EventRow{}, s.Events...)
 	s.Clients = []observe.Row{}
-	for _, id := range slices.Sorted(maps.Keys(b.clients)) {
-		s.Clients = append(s.Clients, b.clients[id]...)
+	for _, id := range slices.Sorted(maps.Keys(c.clients)) {
+		s.Clients = append(s.Clients, c.clients[id]...)
 	}
 	return s
 }
 
-func (b *board) change(f func(*State)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	f(&b.state)
+func (c *Collector) change(f func(*State)) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	f(&c.state)
 }
 
-// seen takes in what a burst has seen so far. Over says that it has ended: what follows is of another one.
-func (b *board) seen(r observe.Report, now time.Time, over bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	s := &b.state
-	acquired := profile.Sum(b.earlier.Acquired, r.Acquired)
+// saw takes in what a burst has seen so far, after MONITOR has run for so long again. Over says that it has ended: what follows is of another one.
+// Clients of earlier bursts stay until there are too many.
+func (c *Collector) saw(r observe.Report, ran time.Duration, over bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	s, quiet := &c.state, ran.Seconds()
+	s.Monitored += quiet
+	acquired := profile.Sum(c.earlier.Acquired, r.Acquired)
 	if !maps.Equal(acquired, s.Acquired) {
-		b.last = now
+		quiet = 0
+	} else if s.Quiet != nil {
+		quiet += *s.Quiet
 	}
-	s.Acquired, s.Hazards, s.Overlaps = acquired, profile.Sum(b.earlier.Hazards, r.Hazards), b.earlier.Overlaps+r.OverlapCount
+	s.Quiet = &quiet // a new one: a State that was handed out keeps its own
+	s.Acquired, s.Hazards, s.Overlaps = acquired, profile.Sum(c.earlier.Hazards, r.Hazards), c.earlier.Overlaps+r.OverlapCount
 	events := slices.Clone(r.Events)
 	for _, o := range r.Overlaps {
 		events = append(events, observe.EventRow{At: o.To, Hazard: "overlap", Key: o.Key, DB: o.DB, By: &o.Second.Who, Victim: &o.First.Who, Note: fmt.Sprintf("both held for %.0f ms (%s)", o.MS, o.Cause)})
 	}
 	slices.SortStableFunc(events, func(a, b observe.EventRow) int { return b.At.Compare(a.At) })
-	s.Events = append(events, b.earlier.Events...)
+	s.Events = append(events, c.earlier.Events...)
 	s.Events = s.Events[:min(len(s.Events), maxEvents)]
+	for _, why := range r.Refused {
+		if !slices.Contains(s.Refused, why) && len(s.Refused) < mostRefusals {
+			s.Refused = append(s.Refused[:len(s.Refused):len(s.Refused)], why) // a State that was handed out keeps its list
+		}
+	}
 	if over {
-		b.earlier = *s
+		c.earlier = *s
 	}
-}
-
-// monitored counts an interval during which MONITOR ran.
-func (b *board) monitored(since, now time.Time) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	b.state.Monitored += now.Sub(since).Seconds()
-	quiet := now.Sub(since).Seconds()
-	switch {
-	case b.last.After(since):
-		quiet = max(0, now.Sub(b.last).Seconds())
-	case b.state.Quiet != nil:
-		quiet += *b.state.Quiet
+	if len(c.clients)+len(r.Clients) > maxRows {
+		clear(c.clients)
 	}
-	b.state.Quiet = &quiet // a new one: a State that was handed out keeps its own
-}
-
-// rows takes in the clients of a burst. Those of earlier bursts stay until there are too many.
-func (b *board) rows(rows []observe.Row) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if len(b.clients)+len(rows) > maxRows {
-		clear(b.clients)
+	for _, row := range r.Clients { // what an earlier burst said of these is over
+		delete(c.clients, row.Addr)
 	}
-	for _, r := range rows { // what an earlier burst said of these is over
-		delete(b.clients, r.Addr)
-	}
-	for _, r := range rows {
-		if len(b.clients) < maxRows || b.clients[r.Addr] != nil {
-			b.clients[r.Addr] = append(b.clients[r.Addr], r)
+	for _, row := range r.Clients {
+		if len(c.clients) < maxRows || c.clients[row.Addr] != nil {
+			c.clients[row.Addr] = append(c.clients[row.Addr], row)
 		}
 	}
 }
 
 // count adds what the counters of one master have moved by between two looks. If one fell they began again from zero.
-func (b *board) count(before, now map[string]float64) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+func (c *Collector) count(before, now map[string]float64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
 	for name, n := range now {
 		if n < before[name] {
 			before = nil
@@ -166,6 +128,6 @@ func (b *board) count(before, now map[string]float64) {
 		}
 	}
 	for name, n := range now {
-		b.state.Totals[name] += n - before[name]
+		c.state.Totals[name] += n - before[name]
 	}
 }
