@@ -8,32 +8,24 @@ import (
 )
 
 func main() {
-	js.Global().Set("lockmigratePlay", js.FuncOf(func(_ js.Value, args []js.Value) any {
-		var s Settings
-		err := json.Unmarshal([]byte(args[0].String()), &s)
-		var played *Played
-		if err == nil {
-			played, err = Play(s)
-		}
-		var text []byte
-		if err == nil {
-			text, err = json.Marshal(played)
-		}
-		if err != nil {
-			text, _ = json.Marshal(map[string]string{"error": err.Error()})
-		}
-		return string(text)
-	}))
-	js.Global().Set("lockmigrateBroken", js.FuncOf(func(_ js.Value, args []js.Value) any {
-		var s Settings
-		if err := json.Unmarshal([]byte(args[0].String()), &s); err != nil {
-			return -1
-		}
-		n, err := Broken(s)
-		if err != nil {
-			return -1
-		}
-		return n
-	}))
+	js.Global().Set("lockmigratePlay", function(func(s Settings) (any, error) { return Play(s) }))
+	js.Global().Set("lockmigrateBroken", function(func(s Settings) (any, error) { return Broken(s) }))
 	select {}
+}
+
+// function makes a function of JavaScript, from settings to an answer or {"error": "..."}, both as JSON.
+func function(answer func(Settings) (any, error)) js.Func {
+	return js.FuncOf(func(_ js.Value, args []js.Value) any {
+		var s Settings
+		var said any
+		err := json.Unmarshal([]byte(args[0].String()), &s)
+		if err == nil {
+			said, err = answer(s)
+		}
+		if err != nil {
+			said = map[string]string{"error": err.Error()}
+		}
+		text, _ := json.Marshal(said)
+		return string(text)
+	})
 }

@@ -215,7 +215,8 @@
       const until = performance.now() + 12;
       while (todo.length > 0 && performance.now() < until) {
         const c = todo.shift();
-        known[cellOf(c.dataset.skew, c.dataset.row)] = lockmigrateBroken(JSON.stringify(Object.assign({}, now, { skew: Number(c.dataset.skew), hold: Number(c.dataset.row) })));
+        const n = JSON.parse(lockmigrateBroken(JSON.stringify(Object.assign({}, now, { skew: Number(c.dataset.skew), hold: Number(c.dataset.row) }))));
+        known[cellOf(c.dataset.skew, c.dataset.row)] = n.error ? -1 : n;
         paint(c);
       }
       if (todo.length > 0) { setTimeout(some, 16); return; }

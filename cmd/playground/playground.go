@@ -42,37 +42,19 @@ func (s *Settings) fleet() (*sim.Cell, *sim.Fleet, error) {
 	return &cell, f, nil
 }
 
-// runs is how many seeds Play tries at most.
+// runs is how many seeds Play tries.
 const runs = 8
 
-// Played is one run: the first that breaks, or else the first.
-type Played struct {
-	*Run
-	Seed    uint64 `json:"seed"`
-	Runs    int    `json:"runs"`    // that were tried
-	Turns   int64  `json:"turns"`   // in all of them
-	Seconds int64  `json:"seconds"` // of the fleet's time, in all of them
-}
-
-// Play runs a fleet, with up to 8 seeds until one breaks.
-func Play(s Settings) (*Played, error) {
+// Play runs a fleet with 8 seeds, and draws the first run that breaks, or else the first.
+func Play(s Settings) (*Run, error) {
 	_, f, err := s.fleet()
 	if err != nil {
 		return nil, err
 	}
-	w, p := new(sim.World), &Played{Seed: 1}
-	for seed := uint64(1); seed <= runs; seed++ {
-		r := w.Run(f, seed)
-		p.Runs++
-		p.Turns += r.Turns
-		p.Seconds += int64(r.Simulated / time.Second)
-		if r.Overlaps > 0 {
-			p.Seed = seed
-			break
-		}
-	}
-	p.Run = look(w, f, p.Seed)
-	return p, nil
+	sum := sim.RunAll(f, 1, runs, nil)
+	r := look(f, max(sum.FirstSeed, 1))
+	r.Runs, r.Turns, r.Seconds = sum.Runs, sum.Turns, int64(sum.Simulated/time.Second)
+	return r, nil
 }
 
 // predicted is what Broken adds to a cell that the closed form says breaks.
@@ -84,12 +66,7 @@ func Broken(s Settings) (int, error) {
 	if err != nil {
 		return 0, err
 	}
-	w, broken := new(sim.World), 0
-	for seed := uint64(1); seed <= 3; seed++ {
-		if w.Run(f, seed).Overlaps > 0 {
-			broken++
-		}
-	}
+	broken := sim.RunAll(f, 1, 3, nil).Broken
 	if cell.Breaks() {
 		broken += predicted
 	}

@@ -17,6 +17,10 @@ type Run struct {
 	Break    *Break  `json:"break"`    // the first of these; nil: nobody came in beside another
 	Steps    []Step  `json:"steps"`    // the last ones up to the break, or to the end
 	Scenario string  `json:"scenario"` // a file for lockmigrate simulate --scenario
+
+	Runs    int   `json:"runs"`    // that were tried; this is one of them
+	Turns   int64 `json:"turns"`   // in all of them
+	Seconds int64 `json:"seconds"` // of the fleet's time, in all of them
 }
 
 // Span is a stretch of time: from, to.
@@ -70,14 +74,13 @@ type Step struct {
 const mostSteps = 40
 
 // look runs a fleet and draws what happens.
-func look(w *sim.World, f *sim.Fleet, seed uint64) *Run {
+func look(f *sim.Fleet, seed uint64) *Run {
 	d := drawing{Run: new(Run), fleet: f}
 	for i := range f.Clients {
 		d.Lanes = append(d.Lanes, &Lane{Name: f.Clients[i].Name, Clock: []Span{{0, f.Clients[i].Offset.Round(time.Millisecond).Milliseconds()}}})
 	}
-	w.Trace = d.see
+	w := sim.World{Trace: d.see}
 	r := w.Run(f, seed)
-	w.Trace = nil
 	d.close()
 	expect := sim.Expectation{What: "overlaps", Op: "=", N: r.Overlaps}
 	out := sim.Scenario{Purpose: []string{"made on the playground"}, Fleet: *f, Seed: seed, Seeds: 1, Expect: []sim.Expectation{expect}}
