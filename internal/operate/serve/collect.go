@@ -159,6 +159,7 @@ func (c *Collector) setMonitor(text string) {
 	c.change(func(s *State) { s.Monitor = text })
 }
 
+// burst runs MONITOR once. What it sees is shown while it runs and at its end.
 func (c *Collector) burst(ctx context.Context) (holes []string, err error) {
 	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: glob.Any(c.opts.Match)}
 	masters, err := observe.StartMasters(ctx, c.end, opts, observe.Limits{For: c.opts.Burst})
@@ -168,12 +169,6 @@ func (c *Collector) burst(ctx context.Context) (holes []string, err error) {
 	c.setMonitor("on")
 	ended := make(chan error, 1)
 	go func() { ended <- masters.Wait() }()
-	err = c.follow(masters, ended)
-	return masters.Holes(), err
-}
-
-// follow shows the clients of a burst while it runs and at its end, and counts for how long MONITOR ran.
-func (c *Collector) follow(masters *observe.Masters, ended <-chan error) (err error) {
 	since := time.Now()
 	tick := time.NewTicker(c.opts.Look)
 	defer tick.Stop()
@@ -187,7 +182,7 @@ func (c *Collector) follow(masters *observe.Masters, ended <-chan error) (err er
 		c.saw(masters.Report(), now.Sub(since), over)
 		since = now
 	}
-	return err
+	return masters.Holes(), err
 }
 
 // census counts the locks on the keys.

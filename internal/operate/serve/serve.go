@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"net"
 	"net/http"
+	"net/url"
 	"slices"
 	"strings"
 	"time"
@@ -55,32 +56,24 @@ func guarded(next http.Handler, token string, hosts []string) http.Handler {
 		h.Set("X-Content-Type-Options", "nosniff")
 		h.Set("Referrer-Policy", "no-referrer")
 		h.Set("Cache-Control", "no-store")
-		if r.Method != http.MethodGet && r.Method != http.MethodHead {
-			h.Set("Allow", "GET, HEAD")
-			http.Error(w, "this page is read-only", http.StatusMethodNotAllowed)
-			return
-		}
-		if token == "" {
-			if !addressedBy(r.Host, hosts) {
-				http.Error(w, "this page is not known by that name", http.StatusMisdirectedRequest)
-				return
-			}
-			next.ServeHTTP(w, r)
-			return
-		}
-		if given := r.URL.Query().Get("token"); given != "" && same(given, token) {
-			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: given, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
-			http.Redirect(w, r, r.URL.Path, http.StatusSeeOther) // the token leaves the address bar
-			return
-		}
+		given := r.URL.Query().Get("token")
 		bearer, _ := strings.CutPrefix(r.Header.Get("Authorization"), "Bearer ")
 		cookie, err := r.Cookie(cookieName)
-		if same(bearer, token) || err == nil && same(cookie.Value, token) {
+		switch {
+		case r.Method != http.MethodGet && r.Method != http.MethodHead:
+			h.Set("Allow", "GET, HEAD")
+			http.Error(w, "this page is read-only", http.StatusMethodNotAllowed)
+		case token == "" && !addressedBy(r.Host, hosts):
+			http.Error(w, "this page is not known by that name", http.StatusMisdirectedRequest)
+		case token != "" && same(given, token):
+			http.SetCookie(w, &http.Cookie{Name: cookieName, Value: given, Path: "/", HttpOnly: true, SameSite: http.SameSiteStrictMode})
+			http.Redirect(w, r, r.URL.Path, http.StatusSeeOther) // the token leaves the address bar
+		case token == "" || same(bearer, token) || err == nil && same(cookie.Value, token):
 			next.ServeHTTP(w, r)
-			return
+		default:
+			h.Set("WWW-Authenticate", "Bearer")
+			http.Error(w, "a token is needed: open the address that lockmigrate serve printed", http.StatusUnauthorized)
 		}
-		h.Set("WWW-Authenticate", "Bearer")
-		http.Error(w, "a token is needed: open the address that lockmigrate serve printed", http.StatusUnauthorized)
 	})
 }
 
@@ -91,11 +84,7 @@ func same(a, b string) bool {
 }
 
 func addressedBy(host string, hosts []string) bool {
-	name := host
-	if h, _, err := net.SplitHostPort(host); err == nil {
-		name = h
-	}
-	name = strings.Trim(name, "[]")
+	name := (&url.URL{Host: host}).Hostname()
 	return slices.ContainsFunc(hosts, func(h string) bool { return strings.EqualFold(name, h) })
 }
 
