@@ -6,12 +6,29 @@ package main
 import (
 	"bytes"
 	"compress/gzip"
+	_ "embed"
+	"encoding/base64"
+	"errors"
 	"fmt"
+	"html/template"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/lockmigrate/lockmigrate/internal/operate/serve"
 )
+
+//go:embed page.html
+var html string
+
+//go:embed page.css
+var style string
+
+//go:embed page.js
+var script string
+
+var sheet = template.Must(template.New("playground").Parse(html))
 
 func main() {
 	if len(os.Args) != 2 {
@@ -24,6 +41,7 @@ func main() {
 	}
 }
 
+// write writes the page, which loads nothing: the program in it is gzipped WebAssembly, beside Go's wasm_exec.js.
 func write(file string) error {
 	folder, err := os.MkdirTemp("", "playground")
 	if err != nil {
@@ -43,10 +61,8 @@ func write(file string) error {
 	}
 	var packed, out bytes.Buffer
 	z, _ := gzip.NewWriterLevel(&packed, gzip.BestCompression) // the level is a valid one
-	if _, err := z.Write(program); err != nil {
-		return err
-	}
-	if err := z.Close(); err != nil {
+	_, err = z.Write(program)
+	if err = errors.Join(err, z.Close()); err != nil {
 		return err
 	}
 	root, err := exec.Command("go", "env", "GOROOT").Output()
@@ -57,7 +73,10 @@ func write(file string) error {
 	if err != nil {
 		return err
 	}
-	if err := writePage(&out, packed.Bytes(), string(glue)); err != nil {
+	if err := sheet.Execute(&out, map[string]any{
+		"Style": serve.Style() + template.CSS(style), "Exec": template.JS(glue), "Script": template.JS(script),
+		"Wasm": template.JSStr(base64.StdEncoding.EncodeToString(packed.Bytes())),
+	}); err != nil {
 		return err
 	}
 	fmt.Printf("%s: %.1f MiB, the program in it %.1f MiB compressed\n", file, float64(out.Len())/(1<<20), float64(packed.Len())/(1<<20))
