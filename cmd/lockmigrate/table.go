@@ -14,7 +14,14 @@ type column struct {
 	Right bool   // numbers end at the right
 	wrap  bool   // is broken between words where the table is wider than the screen
 	spare bool   // is left out where the table is too wide even then; the table says so
+	width int    // that its cells need
 }
+
+// gap is the room between columns.
+const gap = 2
+
+// leftOut stands for a column that is left out. It takes no room, not even the gap.
+var leftOut = column{width: -gap}
 
 // textTable lays out rows in columns. It is not safe for concurrent use.
 type textTable struct {
@@ -27,95 +34,72 @@ func newTable(columns ...string) *textTable {
 	t := &textTable{}
 	for _, c := range columns {
 		head, how, _ := strings.Cut(c, "|")
-		t.Columns = append(t.Columns, column{head, strings.Contains(how, "right"), strings.Contains(how, "wrap"), strings.Contains(how, "spare")})
+		t.Columns = append(t.Columns, column{head, strings.Contains(how, "right"), strings.Contains(how, "wrap"), strings.Contains(how, "spare"), text.LongestLineLen(head)})
 	}
 	return t
 }
 
 // Row adds a row: one cell for each column.
-func (t *textTable) Row(cells ...string) { t.Rows = append(t.Rows, cells) }
+func (t *textTable) Row(cells ...string) {
+	t.Rows = append(t.Rows, cells)
+	for i, cell := range cells {
+		t.Columns[i].width = max(t.Columns[i].width, text.LongestLineLen(cell))
+	}
+}
 
 // Headed tells that a column has a heading.
 func (t *textTable) Headed() bool {
 	return slices.ContainsFunc(t.Columns, func(c column) bool { return c.Head != "" })
 }
 
-// gap is the room between columns.
-const gap = 2
-
 // Render lays the table out for a screen of that many columns. 0 is a file or pipe: nothing is broken or left out.
 func (t *textTable) Render(width int, ink palette) string {
-	shown := make([]int, len(t.Columns))
-	for i := range shown {
-		shown[i] = i
-	}
 	var without []string
-	widths := t.fit(shown, width)
-	for widths == nil { // the rightmost spare column goes
-		at := len(shown) - 1
-		for at >= 0 && !t.Columns[shown[at]].spare {
-			at--
+	left := slices.Clone(t.Columns)
+	shown, fits := fit(left, width)
+	for at := len(left) - 1; !fits && at >= 0; at-- { // the rightmost spare column goes first
+		if left[at].spare {
+			without = append([]string{left[at].Head}, without...)
+			left[at] = leftOut
+			shown, fits = fit(left, width)
 		}
-		if at < 0 {
-			widths = t.natural(shown)
-			break
-		}
-		without = append([]string{t.Columns[shown[at]].Head}, without...)
-		shown = append(shown[:at:at], shown[at+1:]...)
-		widths = t.fit(shown, width)
 	}
-	out := t.draw(shown, widths, ink)
+	out := t.draw(shown, ink)
 	if len(without) > 0 {
 		out += ink.Dim("(no room for "+strings.Join(without, ", ")+": widen the terminal, or see --json)") + "\n"
 	}
 	return out
 }
 
-// natural is what each column needs.
-func (t *textTable) natural(shown []int) []int {
-	widths := make([]int, len(shown))
-	for i, c := range shown {
-		widths[i] = text.LongestLineLen(t.Columns[c].Head)
-		for _, row := range t.Rows {
-			widths[i] = max(widths[i], text.LongestLineLen(row[c]))
-		}
-	}
-	return widths
-}
-
 // How narrow a column of words becomes at most: while there is a spare column to leave out, and else.
 const comfortable, narrowest = 24, 8
 
-// fit narrows the columns that may be broken, the widest first. It returns nil where that is not enough.
-func (t *textTable) fit(shown []int, width int) []int {
-	widths := t.natural(shown)
-	over := gap*(len(shown)-1) - width
-	for _, w := range widths {
-		over += w
-	}
-	least := narrowest
-	for _, c := range shown {
-		if t.Columns[c].spare {
+// fit narrows the columns that may be broken, the widest first. It returns them as they are where that is not enough.
+func fit(columns []column, width int) (fitted []column, fits bool) {
+	fitted = slices.Clone(columns)
+	over, least := -gap-width, narrowest
+	for _, c := range fitted {
+		over += c.width + gap
+		if c.spare {
 			least = comfortable
 		}
 	}
-	for width > 0 && over > 0 {
+	for ; width > 0 && over > 0; over-- {
 		widest := -1
-		for i, c := range shown {
-			if t.Columns[c].wrap && widths[i] > least && (widest < 0 || widths[i] > widths[widest]) {
+		for i, c := range fitted {
+			if c.wrap && c.width > least && (widest < 0 || c.width > fitted[widest].width) {
 				widest = i
 			}
 		}
 		if widest < 0 {
-			return nil
+			return columns, false
 		}
-		widths[widest]--
-		over--
+		fitted[widest].width--
 	}
-	return widths
+	return fitted, true
 }
 
-func (t *textTable) draw(shown, widths []int, ink palette) string {
+func (t *textTable) draw(shown []column, ink palette) string {
 	w := table.NewWriter()
 	w.SuppressTrailingSpaces()
 	style := table.StyleDefault
@@ -127,20 +111,20 @@ func (t *textTable) draw(shown, widths []int, ink palette) string {
 	head := make(table.Row, len(shown))
 	for i, c := range shown {
 		align := text.AlignLeft
-		if t.Columns[c].Right {
+		if c.Right {
 			align = text.AlignRight
 		}
-		configs[i] = table.ColumnConfig{Number: i + 1, Align: align, AlignHeader: align, WidthMin: widths[i], WidthMax: widths[i], WidthMaxEnforcer: text.WrapSoft}
-		head[i] = ink.Head(t.Columns[c].Head)
+		configs[i] = table.ColumnConfig{Number: i + 1, Hidden: c.width < 0, Align: align, AlignHeader: align, WidthMin: c.width, WidthMax: c.width, WidthMaxEnforcer: text.WrapSoft}
+		head[i] = ink.Head(c.Head)
 	}
 	w.SetColumnConfigs(configs)
 	if t.Headed() {
 		w.AppendHeader(head)
 	}
 	for _, row := range t.Rows {
-		cells := make(table.Row, len(shown))
-		for i, c := range shown {
-			cells[i] = row[c]
+		cells := make(table.Row, len(row))
+		for i, cell := range row {
+			cells[i] = cell
 		}
 		w.AppendRow(cells)
 	}
