@@ -36,12 +36,9 @@ type environment struct {
 
 // globalFlags are the flags of the root.
 type globalFlags struct {
-	redis       string
-	tlsCA       string
-	tlsCert     string
-	tlsKey      string
-	tlsInsecure bool
-	json        bool
+	redis string
+	tls   endpoint.TLSFiles
+	json  bool
 }
 
 func processEnvironment() *environment {
@@ -108,12 +105,9 @@ func encode(w io.Writer, doc any) error {
 // pretty is a document that is indented.
 type pretty struct{ doc any }
 
-// show writes results. On a terminal it breaks lines that are too long between words.
+// show writes results.
 func (env *environment) show(lines string) error {
-	if width := env.screen(); width > 0 {
-		lines = fold(lines, width)
-	}
-	_, err := io.WriteString(env.stdout, lines)
+	_, err := io.WriteString(env.stdout, fold(lines, env.screen()))
 	return err
 }
 
@@ -130,8 +124,11 @@ func (env *environment) say(line string) {
 	fmt.Fprintln(env.stderr, line)
 }
 
-// fold breaks the lines of a text that are wider than width.
+// fold breaks the lines of a text that are wider than a screen, where there is one.
 func fold(lines string, width int) string {
+	if width == 0 {
+		return lines
+	}
 	var b strings.Builder
 	for line := range strings.Lines(lines) {
 		b.WriteString(wrap(line, width, 4))
@@ -159,12 +156,7 @@ func (env *environment) endpointOf(url string) (*endpoint.Endpoint, func(), erro
 		}
 		url, stop = "redis://"+server.Addr(), server.Close
 	}
-	end, err := endpoint.Parse(url, endpoint.TLSFiles{
-		CA:       env.global.tlsCA,
-		Cert:     env.global.tlsCert,
-		Key:      env.global.tlsKey,
-		Insecure: env.global.tlsInsecure,
-	})
+	end, err := endpoint.Parse(url, env.global.tls)
 	if err != nil {
 		stop()
 		return nil, nil, err

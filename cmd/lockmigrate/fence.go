@@ -47,14 +47,16 @@ func newFenceCommand(env *environment) *cobra.Command {
 
 func runFence(ctx context.Context, env *environment, end *endpoint.Endpoint, flags fenceFlags) error {
 	nodes, err := dialNodes(ctx, end)
+	defer func() {
+		for _, n := range nodes {
+			if n.conn != nil {
+				_ = n.conn.Close()
+			}
+		}
+	}()
 	if err != nil {
 		return err
 	}
-	defer func() {
-		for _, n := range nodes {
-			n.close()
-		}
-	}()
 	if len(flags.opts.Users) == 0 && flags.remove == "" {
 		return usageError("name the users that legacy clients authenticate as with --user; connected are: "+connectedUsers(ctx, nodes), "no user is named")
 	}
@@ -82,18 +84,12 @@ func (f fenceFlags) check() error {
 // fenceNode is one server that is to have the fence.
 type fenceNode struct {
 	endpoint.Node
-	conn redis.Conn // nil while there is none
-	gone error      // why there is none
+	conn  redis.Conn // nil while there is none
+	gone  error      // why there is none
+	plans []fence.Plan
 }
 
-func (n *fenceNode) close() {
-	if n.conn != nil {
-		_ = n.conn.Close()
-	}
-	n.conn = nil
-}
-
-// dialNodes connects to all servers. Every master must be there; a replica need not.
+// dialNodes connects to all servers. Every master must be there; a replica need not. Those to which there is a connection come with an error too.
 func dialNodes(ctx context.Context, end *endpoint.Endpoint) ([]*fenceNode, error) {
 	all, err := end.Nodes(ctx)
 	if err != nil {
@@ -108,10 +104,7 @@ func dialNodes(ctx context.Context, end *endpoint.Endpoint) ([]*fenceNode, error
 	dialling.Wait()
 	for _, n := range nodes {
 		if n.gone != nil && !n.Replica {
-			for _, other := range nodes {
-				other.close()
-			}
-			return nil, n.gone
+			return nodes, n.gone
 		}
 	}
 	return nodes, nil
@@ -130,11 +123,10 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 		}
 	}
 	flags.opts.Sample = env.sample
-	planned := make([][]fence.Plan, len(nodes))
 	failures := make([]error, len(nodes))
 	var planning sync.WaitGroup
 	for i, n := range nodes {
-		planning.Go(func() { planned[i], failures[i] = n.plan(ctx, flags, former) })
+		planning.Go(func() { failures[i] = n.plan(ctx, flags, former) })
 	}
 	status := env.status()
 	if flags.remove == "" {
@@ -150,8 +142,7 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 		notes, err = stopped(ctx, end, flags.opts)
 	}
 	if err != nil || !flags.execute {
-		all := slices.Concat(planned...)
-		return cmp.Or(printPlans(env, all, notes, err, false), err, undone(all, nodes, false))
+		return cmp.Or(printPlans(env, nodes, notes, err, false), err, undone(nodes, false))
 	}
 	var record func(fence.Entry) error
 	keeps := ""
@@ -164,9 +155,9 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 		record = func(e fence.Entry) error { return cmp.Or(encode(kept, e), kept.Sync()) }
 		keeps = fmt.Sprintf("\"lockmigrate fence --remove %s --execute\" restores the former rights", shellWord(flags.journal))
 	}
-	for i, n := range nodes {
-		for j := range planned[i] {
-			p := &planned[i][j]
+	for _, n := range nodes {
+		for i := range n.plans {
+			p := &n.plans[i]
 			if p.Error != "" {
 				continue
 			}
@@ -177,32 +168,28 @@ func planFence(ctx context.Context, env *environment, end *endpoint.Endpoint, no
 			}
 		}
 	}
-	all := slices.Concat(planned...)
-	return cmp.Or(printPlans(env, all, notes, nil, true), undone(all, nodes, true))
+	return cmp.Or(printPlans(env, nodes, notes, nil, true), undone(nodes, true))
 }
 
 // undone is the error of servers that are not as they should be.
-func undone(all []fence.Plan, nodes []*fenceNode, executed bool) error {
-	what, unsure, failed := "can", "", map[string]bool{}
-	for _, p := range all {
-		if p.Error != "" {
-			failed[p.Server] = true
+func undone(nodes []*fenceNode, executed bool) error {
+	hint := "what is done stands; see above what each of them says, mend it, and run it again"
+	unsure, gone, failed := "", "", 0
+	for _, n := range nodes {
+		if slices.ContainsFunc(n.plans, func(p fence.Plan) bool { return p.Error != "" }) {
+			failed++
 		}
-		if p.Unsure {
+		if slices.ContainsFunc(n.plans, func(p fence.Plan) bool { return p.Unsure }) {
 			unsure = ", or may be"
 		}
+		if n.Replica && n.gone != nil {
+			gone = " (SENTINEL RESET and CLUSTER FORGET are for replicas that are gone for good)"
+		}
 	}
-	if len(failed) == 0 {
+	if failed == 0 {
 		return nil
 	}
-	if executed {
-		what = "could"
-	}
-	hint := "what is done stands; see above what each of them says, mend it, and run it again"
-	if slices.ContainsFunc(nodes, func(n *fenceNode) bool { return n.Replica && n.gone != nil }) {
-		hint += " (SENTINEL RESET and CLUSTER FORGET are for replicas that are gone for good)"
-	}
-	return failedError(hint, "%d of %d servers %s not be changed%s", len(failed), len(nodes), what, unsure)
+	return failedError(hint+gone, "%d of %d servers %s not be changed%s", failed, len(nodes), map[bool]string{true: "could", false: "can"}[executed], unsure)
 }
 
 // stopped refuses a fence that would stop members of a namespace at stage legacy: they send SETNX and GETSET as old clients do. It also returns
@@ -220,6 +207,9 @@ func stopped(ctx context.Context, end *endpoint.Endpoint, opts fence.Options) (n
 	if err != nil {
 		unknown("the namespaces cannot be read", err)
 	}
+	kept := func(p string) bool {
+		return slices.ContainsFunc(opts.Keep, func(keep string) bool { return glob.Covers(keep, p) })
+	}
 	var who []string
 	for _, name := range names {
 		view, err := storeOf(pool, name).Show(ctx)
@@ -227,10 +217,8 @@ func stopped(ctx context.Context, end *endpoint.Endpoint, opts fence.Options) (n
 			unknown("namespace "+name+" cannot be read", err)
 			continue
 		}
-		if !slices.ContainsFunc(view.Record.Patterns, func(p string) bool {
-			return !slices.ContainsFunc(opts.Keep, func(keep string) bool { return glob.Covers(keep, p) })
-		}) {
-			continue // its keys are kept
+		if len(slices.DeleteFunc(view.Record.Patterns, kept)) == 0 {
+			continue
 		}
 		for _, m := range view.Members {
 			switch {
@@ -249,33 +237,37 @@ func stopped(ctx context.Context, end *endpoint.Endpoint, opts fence.Options) (n
 		counted(int64(len(who)), "member"), strings.Join(who[:min(3, len(who))], ", "))
 }
 
-// plan returns what is to be done on one server. A replica that cannot be asked, or has no such user, has
+// plan finds what is to be done on one server. A replica that cannot be asked, or has no such user, has
 // plans that say so.
-func (n *fenceNode) plan(ctx context.Context, flags fenceFlags, former []fence.Entry) (plans []fence.Plan, err error) {
+func (n *fenceNode) plan(ctx context.Context, flags fenceFlags, former []fence.Entry) error {
+	err := n.gone
 	switch {
-	case n.gone != nil:
-		err = n.gone
+	case err != nil:
 	case flags.remove != "":
-		plans, err = fence.Back(ctx, n.conn, n.Addr, flags.opts.Users, former)
+		n.plans, err = fence.Back(ctx, n.conn, n.Addr, flags.opts.Users, former)
 	default:
-		plans, err = fence.Make(ctx, n.conn, n.Addr, flags.opts)
+		n.plans, err = fence.Make(ctx, n.conn, n.Addr, flags.opts)
 	}
 	if err != nil {
 		if !n.Replica || ctx.Err() != nil {
-			return nil, err
+			return err
 		}
 		for _, user := range flags.opts.Users {
-			plans = append(plans, fence.Plan{Server: n.Addr, User: user, Error: err.Error()})
+			n.plans = append(n.plans, fence.Plan{Server: n.Addr, User: user, Error: err.Error()})
 		}
 	}
-	for i := range plans {
-		plans[i].Replica = n.Replica
+	for i := range n.plans {
+		n.plans[i].Replica = n.Replica
 	}
-	return plans, nil
+	return nil
 }
 
 // printPlans writes what was found and done.
-func printPlans(env *environment, all []fence.Plan, notes []string, refused error, executed bool) error {
+func printPlans(env *environment, nodes []*fenceNode, notes []string, refused error, executed bool) error {
+	var all []fence.Plan
+	for _, n := range nodes {
+		all = append(all, n.plans...)
+	}
 	doc := map[string]any{"executed": executed, "plans": all, "notes": append([]string{}, notes...), "limits": fenceLimits}
 	if refused != nil {
 		doc["refused"], doc["hint"] = refused.Error(), hintOf(refused)
@@ -375,31 +367,23 @@ func fenceReachText(b *strings.Builder, p fence.Plan) {
 
 // quoteWords writes a command as redis-cli wants it.
 func quoteWords(words []string) string {
-	out := make([]string, len(words))
-	for i, w := range words {
-		out[i] = w
-		if w == "" || strings.ContainsAny(w, " ()*?~'\"") {
-			out[i] = "'" + strings.ReplaceAll(w, "'", `'\''`) + "'"
-		}
+	var out []string
+	for _, w := range words {
+		out = append(out, shellWord(w))
 	}
 	return strings.Join(out, " ")
 }
 
 func connectedUsers(ctx context.Context, nodes []*fenceNode) string {
-	counts := map[string]int{}
+	counts := map[string]int64{}
 	for _, n := range nodes {
 		if n.conn == nil {
 			continue
 		}
 		users, _ := fence.Connections(ctx, n.conn)
 		for name, connections := range users {
-			counts[name] += connections
+			counts[name] += int64(connections)
 		}
 	}
-	var all []string
-	for name, n := range counts {
-		all = append(all, fmt.Sprintf("%s (%d)", safe(name), n))
-	}
-	slices.Sort(all)
-	return strings.Join(all, ", ")
+	return strings.TrimPrefix(listed(counts), ": ")
 }

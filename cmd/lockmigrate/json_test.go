@@ -108,7 +108,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 	outcome := sim.Outcome{Cell: grid.Cells()[0]}
 	outcome.Broken, outcome.Hazards[0] = 1, 1
 	tally := &outcome.Sum
-	scanned := &scanReport{w: out, json: true}
+	scanned, planned := &scanReport{env: env, w: out}, []*fenceNode{{plans: full[[]fence.Plan]()}}
 	keys := map[string]bool{}
 	for _, c := range []struct {
 		command string
@@ -122,7 +122,7 @@ func TestKeysOfEveryJSON(t *testing.T) {
 			return printChecks(env, doctor.Findings{{ID: "version"}}, false)
 		}}},
 		{"explore", []func() error{document(full[findingsJSON]())}},
-		{"fence", []func() error{func() error { return printPlans(env, full[[]fence.Plan](), []string{"any"}, refused, false) }}},
+		{"fence", []func() error{func() error { return printPlans(env, planned, []string{"any"}, refused, false) }}},
 		{"forecast", []func() error{document(full[*forecast.Forecast]())}},
 		{"next", []func() error{func() error { return (&standing{keys: &keysSeen{}}).print(env, full[step]()) }}},
 		{"observe", []func() error{document(full[findings]())}},

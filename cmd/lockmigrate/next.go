@@ -95,7 +95,7 @@ func (at *place) serverFlags() (flags string) {
 	if u, err := url.Parse(g.redis); err != nil || u.User != nil {
 		g.redis = "URL"
 	}
-	for _, f := range []struct{ name, value string }{{"redis", g.redis}, {"tls-ca", g.tlsCA}, {"tls-cert", g.tlsCert}, {"tls-key", g.tlsKey}} {
+	for _, f := range []struct{ name, value string }{{"redis", g.redis}, {"tls-ca", g.tls.CA}, {"tls-cert", g.tls.Cert}, {"tls-key", g.tls.Key}} {
 		if at.flags.given(f.name) {
 			flags += " --" + f.name + " " + shellWord(f.value)
 		}

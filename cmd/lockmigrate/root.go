@@ -30,29 +30,24 @@ func run(ctx context.Context, env *environment, args []string) int {
 		finished <- root.ExecuteContext(ctx)
 	}()
 
-	err, interrupted := wait(ctx, finished, func() time.Duration { return max(leaveWithin, time.Duration(env.grace.Load())) })
-	if interrupted && !isOwnError(err) {
+	var err error
+	late := false
+	select {
+	case err = <-finished:
+	case <-ctx.Done():
+		select {
+		case err = <-finished:
+		case <-time.After(max(leaveWithin, time.Duration(env.grace.Load()))):
+			late = true
+		}
+	}
+	if (late || err != nil && ctx.Err() != nil) && !isOwnError(err) {
 		err = failedError("what it printed so far is not the whole", "interrupted")
 	}
 	if err != nil {
 		env.say(errorLine(err))
 	}
 	return exitCode(err)
-}
-
-// wait returns a command's error; after an interrupt it waits only a moment for it.
-func wait(ctx context.Context, finished <-chan error, grace func() time.Duration) (err error, interrupted bool) {
-	select {
-	case err := <-finished:
-		return err, err != nil && ctx.Err() != nil
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-finished:
-		return err, err != nil
-	case <-time.After(grace()):
-		return nil, true
-	}
 }
 
 // isOwnError tells that a command chose its exit code itself.
@@ -145,10 +140,10 @@ func prepare(c *cobra.Command) {
 
 func addGlobalFlags(flags *pflag.FlagSet, global *globalFlags) {
 	flags.StringVar(&global.redis, "redis", "", "server `URL`: redis://[user:pass@]host:port/db, rediss:// for TLS, unix:///path, redis+sentinel://h1,h2/master, redis+cluster://h1,h2, or embedded; default $LOCKMIGRATE_REDIS")
-	flags.StringVar(&global.tlsCA, "tls-ca", "", "`FILE` of certificates that may sign the server's")
-	flags.StringVar(&global.tlsCert, "tls-cert", "", "`FILE` of this client's certificate")
-	flags.StringVar(&global.tlsKey, "tls-key", "", "`FILE` of this client's key")
-	flags.BoolVar(&global.tlsInsecure, "tls-insecure", false, "do not check the server's certificate")
+	flags.StringVar(&global.tls.CA, "tls-ca", "", "`FILE` of certificates that may sign the server's")
+	flags.StringVar(&global.tls.Cert, "tls-cert", "", "`FILE` of this client's certificate")
+	flags.StringVar(&global.tls.Key, "tls-key", "", "`FILE` of this client's key")
+	flags.BoolVar(&global.tls.Insecure, "tls-insecure", false, "do not check the server's certificate")
 	flags.BoolVar(&global.json, "json", false, "print JSON")
 }
 

@@ -40,7 +40,7 @@ func runScan(ctx context.Context, env *environment, end *endpoint.Endpoint, opts
 	}
 	status := env.status()
 	out := bufio.NewWriterSize(env.stdout, 64<<10)
-	report := &scanReport{w: out, json: env.global.json, types: opts.All, width: env.screen(), ink: env.ink()}
+	report := &scanReport{env: env, w: out, types: opts.All}
 	live := env.isTerminal(env.stdout)
 	opts.Emit = func(row *census.Row) error {
 		if live {
@@ -142,17 +142,15 @@ func sortedKeys[K ~string](counts map[K]int64) []K {
 // scanReport prints rows as they come: JSON, or a table, so their widths are fixed: what has a width first, the key last, and a number for its note. There
 // are few notes; they follow in the end.
 type scanReport struct {
+	env   *environment
 	w     io.Writer
-	json  bool
-	width int // of the terminal; 0 where there is none
-	ink   palette
 	types bool // show the type of each key
 	any   bool // a row was printed
 	notes []string
 }
 
 func (t *scanReport) row(r *census.Row) error {
-	if t.json {
+	if t.env.global.json {
 		return encode(t.w, rowDocument(r))
 	}
 	if !t.any {
@@ -190,7 +188,7 @@ func (t *scanReport) note(text string) int {
 func (t *scanReport) line(state, format, expires, ttl, sure, kind, key string) error {
 	text := fmt.Sprintf("%-7s  ", state)
 	if state == string(census.Ghost) {
-		text = t.ink.Warn(text)
+		text = t.env.ink().Warn(text)
 	}
 	text += fmt.Sprintf("%-14s  %-10s  %-7s  %-6s  ", format, expires, ttl, sure)
 	if t.types {
@@ -201,26 +199,22 @@ func (t *scanReport) line(state, format, expires, ttl, sure, kind, key string) e
 }
 
 func (t *scanReport) summary(sum census.Summary) error {
-	if t.json {
+	if t.env.global.json {
 		return encode(t.w, summaryDocument(sum))
 	}
 	var b strings.Builder
+	if len(t.notes) > 0 {
+		b.WriteByte('\n')
+	}
 	for i, note := range t.notes {
-		line := fmt.Sprintf("[%d] %s", i+1, note)
-		if i == 0 {
-			b.WriteByte('\n')
-		}
-		if t.width > 0 {
-			line = wrap(line, t.width, 4)
-		}
-		b.WriteString(line + "\n")
+		fmt.Fprintf(&b, "[%d] %s\n", i+1, note)
 	}
 	if t.any {
 		b.WriteByte('\n')
 	}
 	fmt.Fprintf(&b, "%s in %.1f s (%s a second)", counted(sum.Scanned, "key"), sum.Elapsed.Seconds(), thousands(perSecond(sum.Scanned, sum.Elapsed)))
 	if !sum.Complete {
-		b.WriteString(", " + t.ink.Warn("NOT ALL OF THEM"))
+		b.WriteString(", " + t.env.ink().Warn("NOT ALL OF THEM"))
 	}
 	fmt.Fprintf(&b, "\n%s%s\n", counted(sum.Locks, "lock"), listed(sum.ByState))
 	for _, f := range sortedKeys(sum.ByFormat) {
@@ -247,7 +241,7 @@ func (t *scanReport) summary(sum census.Summary) error {
 		}
 		fmt.Fprintf(&b, "this host's clock is %s %s the server's; times are the server's\n", short(off), direction)
 	}
-	_, err := io.WriteString(t.w, b.String())
+	_, err := io.WriteString(t.w, fold(b.String(), t.env.screen()))
 	return err
 }
 
