@@ -117,11 +117,6 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 		return err
 	}
 	status := &statusPage{address: flags.status, log: flags.Options.Log}
-	waiting := &waiting{log: flags.Options.Log}
-	status.show(proxy.Handler(waiting.ready, func(c chan<- prometheus.Metric) {
-		proxy.New(proxy.Options{}).Collect(c)
-		sidecar.CollectNone(c)
-	}))
 	leaving, err := status.open()
 	if err != nil {
 		return err
@@ -134,7 +129,7 @@ func runSidecar(ctx context.Context, env *environment, flags sidecarFlags) error
 			upstream, err = proxy.NewUpstream(ctx, end, member.Patterns())
 		}
 		if err != nil {
-			err = waiting.again(ctx, err)
+			err = status.again(ctx, err)
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -171,45 +166,8 @@ func (f *sidecarFlags) check() error {
 	case f.data != "old" && f.data != "new":
 		return usageError("give --data old until the service's data has moved, and --data new from then on", "it is not said which server gets the service's other commands")
 	}
-	for _, text := range f.listen {
-		if dialect, _ := f.at(text); dialect == "" {
-			return usageError("give --dialect NAME; "+seeDialects, "the record of a handover has no dialect")
-		}
-	}
 	f.Namespace = f.handover
 	return nil
-}
-
-// waiting is for the server, before the sidecar has met it.
-type waiting struct {
-	log *slog.Logger
-	why atomic.Value // string; empty before the first failure
-}
-
-// again waits a little after a failure. It returns an error where to wait is no use.
-func (w *waiting) again(ctx context.Context, err error) error {
-	if ctx.Err() != nil || endpoint.Lasting(err) || errors.Is(err, stages.ErrNoRecord) || errors.Is(err, sidecar.ErrUnfit) ||
-		errors.Is(err, proxy.ErrManyMasters) {
-		return err
-	}
-	if w.why.Swap(endpoint.Explain(err).Error()) == nil {
-		w.log.Error("waiting for the server; not listening", "error", endpoint.Explain(err))
-	}
-	return lifetime.Sleep(ctx, 500*time.Millisecond)
-}
-
-// ready is the answer of /readyz meanwhile.
-func (w *waiting) ready() error {
-	why, _ := w.why.Load().(string)
-	return errors.New("waiting for the server: " + cmp.Or(why, "it has not answered yet"))
-}
-
-// at splits [DIALECT=]ADDRESS.
-func (f *sidecarFlags) at(text string) (dialect, address string) {
-	if name, address, found := strings.Cut(text, "="); found {
-		return name, address
-	}
-	return f.dialect, text
 }
 
 const seeNamespaces = "\"lockmigrate stage list\" shows them"
@@ -219,8 +177,13 @@ const seeDialects = "see \"lockmigrate stage init --help\" for the dialects"
 // listeners refuses what no server could make right.
 func (f *sidecarFlags) listeners(secure *tls.Config) (all []sidecar.Listener, err error) {
 	for _, text := range f.listen {
-		dialect, address := f.at(text)
-		if dialect != "" {
+		dialect, address := f.dialect, text
+		if name, rest, found := strings.Cut(text, "="); found {
+			dialect, address = name, rest
+		}
+		if dialect == "" && f.handover != "" {
+			return nil, usageError("give --dialect NAME; "+seeDialects, "the record of a handover has no dialect")
+		} else if dialect != "" {
 			if _, err := sidecar.DialectNamed(dialect); err != nil {
 				return nil, usageError(seeDialects, "--listen %q: %w", text, err)
 			}
@@ -262,22 +225,45 @@ func defaultName(listen string) (string, error) {
 	return host, nil
 }
 
-// statusPage answers probes and Prometheus.
+// statusPage answers probes and Prometheus, also while the sidecar has not met the server yet.
 type statusPage struct {
 	address string
 	log     *slog.Logger
+	why     atomic.Value // string: why it waits for the server; empty before the first failure
 	shown   atomic.Pointer[http.Handler]
+}
+
+// again waits a little for the server after a failure. It returns an error where to wait is no use.
+func (p *statusPage) again(ctx context.Context, err error) error {
+	if ctx.Err() != nil || endpoint.Lasting(err) || errors.Is(err, stages.ErrNoRecord) || errors.Is(err, sidecar.ErrUnfit) ||
+		errors.Is(err, proxy.ErrManyMasters) {
+		return err
+	}
+	if p.why.Swap(endpoint.Explain(err).Error()) == nil {
+		p.log.Error("waiting for the server; not listening", "error", endpoint.Explain(err))
+	}
+	return lifetime.Sleep(ctx, 500*time.Millisecond)
+}
+
+// waiting is the answer of /readyz meanwhile.
+func (p *statusPage) waiting() error {
+	why, _ := p.why.Load().(string)
+	return errors.New("waiting for the server: " + cmp.Or(why, "it has not answered yet"))
 }
 
 // show makes a handler the one that answers.
 func (p *statusPage) show(handler http.Handler) { p.shown.Store(&handler) }
 
-// open listens, after a show, until the process takes no new clients any more and calls stop. Where the address is in use it goes on trying in the
+// open listens until the process takes no new clients any more and calls stop. Where the address is in use it goes on trying in the
 // background: the sidecar that is to be replaced may have it.
 func (p *statusPage) open() (stop func(), err error) {
 	if p.address == "" {
 		return func() {}, nil
 	}
+	p.show(proxy.Handler(p.waiting, func(c chan<- prometheus.Metric) {
+		proxy.New(proxy.Options{}).Collect(c)
+		sidecar.CollectNone(c)
+	}))
 	listener, err := net.Listen("tcp", p.address)
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
