@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"io"
+	"net"
 	"os"
 	"strconv"
 	"strings"
@@ -66,25 +67,23 @@ func (f *observeFlags) check() error {
 			f.port, f.pcap = uint16(n), file
 		}
 	}
+	for _, address := range f.listen {
+		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:/") {
+			return usageError("write it like 127.0.0.1:6380 or unix:/run/watch.sock", "--listen %q names no address", address)
+		}
+	}
 	f.opts.Match = glob.Any(f.match)
 	return nil
 }
 
 func runObserve(ctx context.Context, env *environment, flags observeFlags) error {
-	err := flags.check()
-	if err == nil {
-		err = writable(flags.profile)
-	}
-	if err != nil {
+	if err := flags.check(); err != nil {
 		return err
 	}
-	switch {
-	case len(flags.listen) > 0:
-		if err := flags.checkListening(); err != nil {
-			return err
-		}
-		return observeListening(ctx, env, flags)
-	case flags.from != "" || flags.pcap != "":
+	if err := writable(flags.profile); err != nil {
+		return err
+	}
+	if flags.from != "" || flags.pcap != "" {
 		return observeFile(ctx, env, flags)
 	}
 	end, stop, err := env.endpoint("")
@@ -92,6 +91,9 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 		return err
 	}
 	defer stop()
+	if len(flags.listen) > 0 {
+		return observeListening(ctx, env, end, flags)
+	}
 	env.note("observing %s for %v with MONITOR; a busy server will feel it", end, flags.limits.For)
 	masters, err := observe.StartMasters(ctx, end, flags.opts, flags.limits)
 	if err != nil {
@@ -102,27 +104,24 @@ func runObserve(ctx context.Context, env *environment, flags observeFlags) error
 	go func() { ended <- masters.Wait() }()
 	err = out.whileRunning(masters, ended, flags.limits.For)
 	found := findings{Report: masters.Report(), profile: masters.Profile(), Cost: masters.Cost(), Holes: masters.Holes()}
-	if printErr := out.final(found, err); printErr != nil {
-		return printErr
-	}
-	return found.verdict(err)
+	return cmp.Or(out.final(found, err), found.verdict(err))
 }
 
 func observeFile(ctx context.Context, env *environment, flags observeFlags) error {
-	in := io.Reader(os.Stdin)
+	var err error
+	file := os.Stdin
 	if name := cmp.Or(flags.from, flags.pcap); name != "-" {
-		file, err := os.Open(name)
-		if err != nil {
+		if file, err = os.Open(name); err != nil {
 			return failedError("name a file that redis-cli monitor, or tcpdump, wrote", "%w", err)
 		}
 		defer file.Close()
-		in = file
 	}
-	reading := newProgress(env, in)
-	defer reading.status.Clear()
-	in = reading
+	in := &progress{Reader: file, status: env.status(), began: time.Now()}
+	defer in.status.Clear()
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+		in.size = info.Size()
+	}
 	o := observe.New(flags.opts)
-	var err error
 	var holes []string
 	if flags.pcap != "" {
 		const how = "capture with: tcpdump -i any -s 0 -B 65536 -w FILE port 6379; another port: --pcap PORT=FILE"
@@ -139,10 +138,7 @@ func observeFile(ctx context.Context, env *environment, flags observeFlags) erro
 	}
 	o.Finish()
 	found := findings{Report: o.Report(), profile: o.Profile(), Cost: observe.Cost{Commands: o.Commands()}, Holes: holes}
-	if printErr := (&observeOutput{env: env, flags: flags}).final(found, err); printErr != nil {
-		return printErr
-	}
-	return found.verdict(err)
+	return cmp.Or((&observeOutput{env: env, flags: flags}).final(found, err), found.verdict(err))
 }
 
 // progress is a file that says on a terminal how much of it was read, and how long the rest takes.
@@ -151,16 +147,6 @@ type progress struct {
 	status     *statusLine
 	began      time.Time
 	read, size int64 // size is 0 where it is not known: a pipe has none
-}
-
-func newProgress(env *environment, in io.Reader) *progress {
-	p := &progress{Reader: in, status: env.status(), began: time.Now()}
-	if file, ok := in.(*os.File); ok {
-		if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
-			p.size = info.Size()
-		}
-	}
-	return p
 }
 
 func (p *progress) Read(data []byte) (n int, err error) {

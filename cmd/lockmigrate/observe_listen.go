@@ -18,13 +18,7 @@ import (
 const drainListening = 10 * time.Second
 
 // observeListening is a proxy that passes everything on and watches it.
-func observeListening(ctx context.Context, env *environment, flags observeFlags) error {
-	limits := flags.limits
-	end, stop, err := env.endpoint("")
-	if err != nil {
-		return err
-	}
-	defer stop()
+func observeListening(ctx context.Context, env *environment, end *endpoint.Endpoint, flags observeFlags) error {
 	if end.Kind == endpoint.Cluster {
 		return usageError("use --pcap there, or MONITOR", "--listen stands for one server: clients of a cluster follow its replies past it")
 	}
@@ -41,8 +35,12 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 	if err != nil {
 		return err
 	}
+	var listeners []proxy.Listener
+	for _, address := range flags.listen {
+		listeners = append(listeners, proxy.Listener{Address: address, Rewriter: proxy.Passing})
+	}
 	server := proxy.New(proxy.Options{
-		Listeners: passingListeners(flags.listen), Drain: drainListening, Log: slog.New(slog.NewTextHandler(env.stderr, nil)),
+		Listeners: listeners, Drain: drainListening, Log: slog.New(slog.NewTextHandler(env.stderr, nil)),
 		Dial: func(ctx context.Context) (net.Conn, error) {
 			conn, err := upstream.Dial(ctx)
 			if err != nil {
@@ -61,7 +59,7 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 		upstream.Watch(working, time.Second, func(to string) { server.CutAll("the master is " + to + " now") })
 	})
 	serving, ended := make(chan error, 1), make(chan error, 2)
-	timer := time.AfterFunc(limits.For, func() { ended <- nil })
+	timer := time.AfterFunc(flags.limits.For, func() { ended <- nil })
 	defer timer.Stop()
 	go func() {
 		err := server.Run(ctx)
@@ -69,9 +67,9 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 		ended <- err
 	}()
 	fmt.Fprintf(env.stderr, "lockmigrate: observing what passes through %s to %s for %v; services connect there in place of the server\n",
-		strings.Join(flags.listen, ", "), end, limits.For)
+		strings.Join(flags.listen, ", "), end, flags.limits.For)
 	out := &observeOutput{env: env, flags: flags}
-	if err := out.whileRunning(listening, ended, limits.For); err != nil {
+	if err := out.whileRunning(listening, ended, flags.limits.For); err != nil {
 		return failedError("choose another --listen ADDRESS", "%w", err)
 	}
 	listening.Finish()
@@ -94,21 +92,4 @@ func observeListening(ctx context.Context, env *environment, flags observeFlags)
 		return inconclusiveError("give the services this address in place of the server's", "nobody has sent a command through %s", strings.Join(flags.listen, ", "))
 	}
 	return found.verdict(nil)
-}
-
-// checkListening refuses what is no address.
-func (f *observeFlags) checkListening() error {
-	for _, address := range f.listen {
-		if _, _, err := net.SplitHostPort(address); err != nil && !strings.HasPrefix(address, "unix:/") {
-			return usageError("write it like 127.0.0.1:6380 or unix:/run/watch.sock", "--listen %q names no address", address)
-		}
-	}
-	return nil
-}
-
-func passingListeners(addresses []string) (all []proxy.Listener) {
-	for _, address := range addresses {
-		all = append(all, proxy.Listener{Address: address, Rewriter: proxy.Passing})
-	}
-	return all
 }

@@ -84,10 +84,8 @@ func (f findings) verdict(err error) error {
 		return inconclusiveError("what is printed is what was seen until then; see --max-load", "stopped: %w", err)
 	case err == nil && len(f.Holes) > 0:
 		return inconclusiveError("what is printed is what was seen", "not all was seen: %s", strings.Join(f.Holes, "; "))
-	case err != nil:
-		return err
 	}
-	return nil
+	return err
 }
 
 // final prints the report, and writes the profile.
@@ -112,7 +110,7 @@ func (o *observeOutput) final(f findings, err error) error {
 	b.WriteString(o.table(r, 1000, o.env.screen()))
 	details(&b, r)
 	fmt.Fprintf(&b, "\n%.1f s, %s commands, %s of them on locks\n", r.WindowSeconds, thousands(r.Commands), thousands(r.LockCommands))
-	if o.flags.from == "" && o.flags.pcap == "" {
+	if o.flags.from+o.flags.pcap == "" && len(o.flags.listen) == 0 { // MONITOR
 		held := fmt.Sprintf("held at most %s KiB of it", thousands(cost.BufferPeak>>10))
 		if cost.BufferUnknown != "" {
 			held = "held nobody knows how much of it"
@@ -200,11 +198,7 @@ func (o *observeOutput) table(r observe.Report, most, width int) string {
 	if more := len(r.Clients) - most; more > 0 {
 		text += fmt.Sprintf("... and %d more\n", more)
 	}
-	overlaps := fmt.Sprintf("overlaps: %d", r.OverlapCount)
-	if r.OverlapCount > 0 {
-		overlaps = ink.Bad(overlaps)
-	}
-	return text + fmt.Sprintf("hazards: %s; %s\n", r.HazardText(), overlaps)
+	return text + fmt.Sprintf("hazards: %s; overlaps: %s\n", r.HazardText(), ink.Count(r.OverlapCount))
 }
 
 // dialectText is a dialect, marked where one trait decides between two.
@@ -260,11 +254,8 @@ func details(b *strings.Builder, r observe.Report) {
 	}
 	more(b, len(r.Events)-mostEvents, "events")
 	pauses(b, r)
-	for _, e := range r.Events {
-		if strings.HasSuffix(e.Note, observe.OnePool) {
-			b.WriteString("\na pool that locks over one connection and deletes over another looks like stale deletes and overlaps: look again with --group host, or name\n")
-			break
-		}
+	if slices.ContainsFunc(r.Events, func(e observe.EventRow) bool { return strings.HasSuffix(e.Note, observe.OnePool) }) {
+		b.WriteString("\na pool that locks over one connection and deletes over another looks like stale deletes and overlaps: look again with --group host, or name\n")
 	}
 	doubts(b, r)
 }
@@ -309,6 +300,20 @@ func pauses(b *strings.Builder, r observe.Report) {
 	if seen > 0 {
 		fmt.Fprintf(b, "\nfrom GET to GETSET: at most %s in %s takeovers, by %s; the record's command delay must be longer\n",
 			span(worst.PauseMaxMS), thousands(seen), quoted(worst.Addr))
+	}
+}
+
+// mostDrifts is how many clocks the text names.
+const mostDrifts = 20
+
+// drifts tells how fast each clock runs, where that is known well enough to say that it does.
+func drifts(b *strings.Builder, p profile.Profile) {
+	shown := 0
+	for _, c := range p.Clients {
+		if ppm, off, known := c.Drift(); known && max(ppm, -ppm) > off && shown < mostDrifts {
+			shown++
+			fmt.Fprintf(b, "clock of %s: %+.0f ms, and %+.1f ms more each day, give or take %.1f\n", quoted(c.Name), c.SkewMS, 86.4*ppm, 86.4*off)
+		}
 	}
 }
 

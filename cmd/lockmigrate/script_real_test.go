@@ -379,7 +379,7 @@ func start(t testing.TB, getenv func(string) string, args ...string) *running {
 	return r
 }
 
-// await waits until the command has printed something.
+// await waits until the command has printed something, on either stream.
 func (r *running) await(pattern string) {
 	r.t.Helper()
 	printed := regexp.MustCompile(pattern)
@@ -387,7 +387,7 @@ func (r *running) await(pattern string) {
 		if len(r.code) > 0 {
 			r.t.Fatalf("it ended before it printed %q\n%s\n%s", pattern, r.out.String(), r.diagnostics.String())
 		}
-		return printed.MatchString(r.out.String())
+		return printed.MatchString(r.out.String() + r.diagnostics.String())
 	})
 }
 

@@ -6,7 +6,37 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+
+	"github.com/spf13/cobra"
+
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
+
+// oneProfile wants a profile's file, and nothing else.
+func oneProfile(cmd *cobra.Command, args []string) error {
+	if len(args) != 1 {
+		return usageError("make one with: lockmigrate observe --profile FILE", "%s wants one PROFILE, not %d", cmd.Name(), len(args))
+	}
+	return nil
+}
+
+// openProfile reads a profile from a file.
+func openProfile(path string) (profile.Profile, error) {
+	return readFile(path, `"lockmigrate observe --profile FILE" writes one`, profile.Read)
+}
+
+// readFile reads a file that another command wrote.
+func readFile[T any](path, how string, read func(io.Reader) (T, error)) (doc T, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return doc, usageError(how, "%w", err)
+	}
+	defer file.Close()
+	if doc, err = read(file); err != nil {
+		err = usageError(how, "%s: %w", path, err)
+	}
+	return doc, err
+}
 
 // writable refuses files that cannot be written, before the work of hours that is to go into them. An empty name is no file.
 func writable(files ...string) error {
@@ -39,10 +69,8 @@ func besides(file string) (*os.File, error) {
 	var where *fs.PathError
 	if errors.As(err, &where) {
 		return nil, usageError("name another file", "%s: %w", file, where.Err)
-	} else if err != nil {
-		return nil, failedError("check the folder", "%w", err)
 	}
-	return temp, nil
+	return temp, err
 }
 
 // writeFile writes beside a file's place and moves it there, so that no reader finds half of it. What a link leads to is written.
