@@ -70,9 +70,7 @@ func runDemo(ctx context.Context, env *environment, end *endpoint.Endpoint, act 
 	switch {
 	case d.Overlaps > 0:
 		return unsafeError("the timeline says who; a host that is overloaded for longer than a lease breaks the old scheme", "members overlapped where they must not")
-	case errors.Is(err, context.Canceled):
-		return err
-	case err != nil && hintOf(err) == "":
+	case err != nil && !errors.Is(err, context.Canceled) && hintOf(err) == "":
 		return failedError("see the errors above", "the demo did not finish: %w", err)
 	}
 	return err

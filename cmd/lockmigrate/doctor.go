@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -39,10 +40,7 @@ func newDoctorCommand(env *environment) *cobra.Command {
 			if err != nil && len(found) == 0 {
 				return err
 			}
-			if printErr := printChecks(env, found, all); printErr != nil {
-				return printErr
-			}
-			if err != nil {
+			if err := cmp.Or(printChecks(env, found, all), err); err != nil {
 				return err
 			}
 			if n := len(found.Of(doctor.Fail)); n > 0 {

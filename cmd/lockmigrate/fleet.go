@@ -8,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
 )
@@ -96,17 +97,8 @@ func printFleet(env *environment, s *sim.Scenario, sum *sim.Sum, blamed []overla
 		if t.Failovers > 0 {
 			fmt.Fprintf(out, "failovers    %s: %s of the holders at that moment lost their value\n", thousands(t.Failovers), thousands(t.Hazards[sim.LostUpdate]))
 		}
-		var hazards []string
-		for name, n := range doc.Hazards {
-			hazards = append(hazards, name+" "+thousands(n))
-		}
-		slices.Sort(hazards)
-		fmt.Fprintf(out, "hazards      %s\n", cmp.Or(strings.Join(hazards, ", "), "none"))
-		overlaps := env.ink().Good("none")
-		if t.Overlaps > 0 {
-			overlaps = env.ink().Bad(thousands(t.Overlaps))
-		}
-		fmt.Fprintf(out, "overlaps     %s\n", overlaps)
+		fmt.Fprintf(out, "hazards      %s\n", (&observe.Report{Hazards: doc.Hazards}).HazardText())
+		fmt.Fprintf(out, "overlaps     %s\n", env.ink().Count(t.Overlaps))
 		for a := range t.Pairs {
 			for b, n := range t.Pairs[a] {
 				if n > 0 {
@@ -120,9 +112,7 @@ func printFleet(env *environment, s *sim.Scenario, sum *sim.Sum, blamed []overla
 				pairs.Row(o.Client, fmt.Sprintf("%+d ms", o.ClockMS), o.Beside, fmt.Sprintf("%+d ms", o.OtherMS), thousands(o.Times))
 			}
 			out.WriteString("\n" + pairs.Render(env.screen(), env.ink()))
-			if more := len(blamed) - 10; more > 0 {
-				fmt.Fprintf(out, "and %s\n", counted(int64(more), "more pair"))
-			}
+			more(out, len(blamed)-10, "pairs")
 		}
 		fmt.Fprintf(out, "\n%s server operations in %.1fs (%s a second)\n", thousands(sum.Ops), wall.Seconds(), thousands(perSecond(sum.Ops, wall)))
 	})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"regexp"
 	"strings"
 	"time"
 
@@ -77,24 +78,21 @@ func timeLeft(ran time.Duration, done, all int) string {
 	return fmt.Sprintf(", about %s left", short(time.Duration(float64(ran)/float64(done)*float64(all-done))))
 }
 
-// wrap breaks a line between words where it is wider than width; what follows is indented. Libraries wrap without an indent. A command in quotes is one
-// word, and a line with a command in a column of its own stays whole: the terminal breaks it, and copies it whole.
+// unbroken is what wrap keeps whole: what stands between blanks, and a command in quotes.
+var unbroken = regexp.MustCompile(`(?:"lockmigrate [^"]*"|[^ ])*`)
+
+// wrap breaks a line between words where it is wider than width; what follows is indented. Libraries wrap without an indent. A line with a
+// command in a column of its own stays whole: the terminal breaks it, and copies it whole.
 func wrap(line string, width, indent int) string {
 	if strings.HasPrefix(line, "lockmigrate ") || strings.Contains(line, "  lockmigrate ") || strings.Contains(line, "ACL SETUSER") {
 		return line
 	}
 	var b strings.Builder
 	column := 0
-	for first := true; first || line != ""; first = false {
-		end := strings.IndexByte(line+" ", ' ')
-		if strings.HasSuffix(line[:end], `"lockmigrate`) {
-			if closed := strings.IndexByte(line[end:], '"'); closed >= 0 {
-				end += closed + strings.IndexByte(line[end+closed:]+" ", ' ')
-			}
-		}
-		length := text.StringWidthWithoutEscSequences(line[:end])
+	for i, word := range unbroken.FindAllString(line, -1) {
+		length := text.StringWidthWithoutEscSequences(word)
 		switch {
-		case first:
+		case i == 0:
 		case column+1+length > width && column > indent:
 			b.WriteString("\n" + strings.Repeat(" ", indent))
 			column = indent
@@ -102,9 +100,8 @@ func wrap(line string, width, indent int) string {
 			b.WriteByte(' ')
 			column++
 		}
-		b.WriteString(line[:end])
+		b.WriteString(word)
 		column += length
-		line = line[min(end+1, len(line)):]
 	}
 	return b.String()
 }

@@ -8,6 +8,7 @@ import (
 	"net"
 	"net/url"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -69,14 +70,11 @@ func runServe(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 	collector := serve.NewCollector(end, opts)
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
-	collected := make(chan struct{})
-	go func() {
-		defer close(collected)
-		collector.Run(ctx)
-	}()
+	var collecting sync.WaitGroup
+	collecting.Go(func() { collector.Run(ctx) })
 	err = serve.Serve(ctx, listener, serve.Handler(collector.State, token, hosts))
 	cancel()
-	<-collected
+	collecting.Wait()
 	return err
 }
 

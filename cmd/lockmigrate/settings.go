@@ -23,10 +23,7 @@ func applySettings(cmd *cobra.Command, env *environment) error {
 	for _, name := range settingNames {
 		value := env.getenv("LOCKMIGRATE_" + strings.ToUpper(strings.ReplaceAll(name, "-", "_")))
 		f := cmd.Flags().Lookup(name)
-		switch {
-		case value == "" || f == nil || f.Changed:
-			continue
-		case name == "redis" && slices.Contains(playing, cmd.CommandPath()):
+		if value == "" || f == nil || f.Changed || name == "redis" && slices.Contains(playing, cmd.CommandPath()) {
 			continue
 		}
 		if err := f.Value.Set(value); err != nil { // unchanged in name: nobody gave it on the command line

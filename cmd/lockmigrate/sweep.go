@@ -67,7 +67,7 @@ func runSweep(ctx context.Context, env *environment, end *endpoint.Endpoint, opt
 		return printSweepEntry(env, e)
 	}
 	opts.Progress = func(p census.SweepProgress) {
-		status.Update("sweep: %.0f%%, %s, %s changed%s", 100*max(0, p.Done), counted(p.Scanned, "key"), thousands(p.Changed), timeLeft(p.Elapsed, int(1000*p.Done), 1000))
+		status.Update("%s, %s changed", scanProgress("sweep", p.Progress), thousands(p.Changed))
 	}
 	summary, err := census.Sweep(ctx, end, opts)
 	status.Clear()

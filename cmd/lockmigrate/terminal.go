@@ -120,7 +120,7 @@ func (i palette) Count(n int64) string {
 	if n == 0 {
 		return i.Good("0")
 	}
-	return i.Bad(fmt.Sprint(n))
+	return i.Bad(thousands(n))
 }
 
 // Dim is what most readers skip.

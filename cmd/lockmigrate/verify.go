@@ -77,19 +77,16 @@ func runVerify(ctx context.Context, env *environment, opts verify.Options, old, 
 	defer stop()
 	if old != "" {
 		opts.Record = end
-		var stopOld func()
-		if end, stopOld, err = env.endpointOf(old); err != nil {
+		if end, stop, err = env.endpointOf(old); err != nil {
 			return err
 		}
-		defer stopOld()
+		defer stop()
 	}
 	status := env.status()
 	opts.Progress = func(left time.Duration, seen int) {
 		status.Update("%s, %s", countdown("verify", opts.Window-left, opts.Window), counted(int64(seen), "finding"))
 	}
-	opts.Reading = func(p census.Progress) {
-		status.Update("verify reads the keys: %s%s", counted(p.Scanned, "key"), timeLeft(p.Elapsed, int(1000*p.Done), 1000))
-	}
+	opts.Reading = func(p census.Progress) { status.Update("%s", scanProgress("verify reads the keys", p)) }
 	if file != "" && !isDevice(file) && !opts.OnlyMembers {
 		opts.Save = func(s verify.Saved) {
 			s.Out, s.PID = file, os.Getpid()
@@ -181,16 +178,8 @@ func (env *environment) indented(text string, column int) string {
 func printCertificate(env *environment, c verify.Certificate) error {
 	return env.print(pretty{c}, func(b *strings.Builder) {
 		ink, e := env.ink(), &c.Evidence
-		verdict := strings.ToUpper(string(c.Verdict))
-		switch c.Verdict {
-		case verify.NoneSeen:
-			verdict = ink.Good(verdict)
-		case verify.Seen:
-			verdict = ink.Bad(verdict)
-		default:
-			verdict = ink.Warn(verdict)
-		}
-		fmt.Fprintf(b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", verdict, env.indented(c.Why, 2),
+		upper := func(v verify.Verdict) string { return strings.ToUpper(string(v)) }
+		fmt.Fprintf(b, "verdict: %s\n  %s\n\nwindow   %s to %s (%.1f s)\n", ink.Verdict(upper(c.Verdict), upper(verify.NoneSeen), upper(verify.Seen)), env.indented(c.Why, 2),
 			e.Started.Format(time.RFC3339), e.Ended.Format(time.RFC3339), e.LookedSeconds)
 		if n := e.Namespace; n != nil {
 			fmt.Fprintf(b, "of       namespace %s, epoch %d\n", n.Name, n.Epoch)
