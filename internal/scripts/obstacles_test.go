@@ -356,3 +356,16 @@ func (b *obstacleBench) judge(t *testing.T, s situation, want outcome, obstacles
 		}
 	}
 }
+
+// TestAPollingWaiterNeedsNoChannel: a waiter that listens nowhere is given the key also by a user who has the right to no channel, and nothing is refused.
+func TestAPollingWaiterNeedsNoChannel(t *testing.T) {
+	s := redistest.Real(t)
+	s.Grant("few", "~*", "+@all")
+	s.Do("SET", "lock", "mine", "PX", 10000)
+	s.Do("ZADD", "queue", 1, "1000 0 0 - theirs")
+	reply, err := s.ConnAs("few").Do("EVAL", scripts.ModernRelease.Source, 3, "lock", "queue", "guard", "mine")
+	require.NoError(t, err)
+	require.EqualValues(t, 2, reply)
+	require.Equal(t, "theirs", s.Value("lock"))
+	require.Empty(t, s.Do("ACL", "LOG"))
+}

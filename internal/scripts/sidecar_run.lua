@@ -92,7 +92,7 @@ for _, l in ipairs(locks) do
   if not now and l.what == 'mine' then
     for _, entry in ipairs(redis.pcall('ZRANGE', l.queue, 0, 9)) do
       local channel, token = string.match(entry, '^%d+ %d+ [01] (%S+) (.+)$')
-      local heard = token and redis.pcall('PUBLISH', channel, 'head ' .. token)
+      local heard = token and channel ~= '-' and redis.pcall('PUBLISH', channel, 'head ' .. token)
       if type(heard) == 'number' and heard > 0 then break end
     end
   elseif type(now) == 'string' and l.what ~= 'theirs' and whose(s) == 'theirs' then

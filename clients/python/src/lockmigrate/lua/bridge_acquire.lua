@@ -444,7 +444,7 @@ local function grant(key, queue, guard, fence, fence_ttl, by)
     if gets then
       local word = string.format('%s %.0f ', head[2], n)
       if guarded == '1' and not by.value then word = 'head ' end
-      local heard = redis.pcall('PUBLISH', channel, word .. token)
+      local heard = channel == '-' and 0 or redis.pcall('PUBLISH', channel, word .. token)
       if type(heard) == 'number' then -- else refused: nothing was sent to anybody
         if guarded == '1' and not set then redis.call('SET', guard, token, 'PX', claim) end
         redis.call('SET', key, token, 'PX', claim)
@@ -458,7 +458,7 @@ end
 local function first(queue)
   for _, entry in ipairs(redis.pcall('ZRANGE', queue, 0, 9)) do
     local channel, token = string.match(entry, '^%d+ %d+ [01] (%S+) (.+)$')
-    local heard = token and redis.pcall('PUBLISH', channel, 'head ' .. token)
+    local heard = token and channel ~= '-' and redis.pcall('PUBLISH', channel, 'head ' .. token)
     if type(heard) == 'number' and heard > 0 then return end
   end
 end
