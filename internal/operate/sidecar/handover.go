@@ -6,6 +6,8 @@ import (
 	"strings"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
+
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -165,7 +167,7 @@ func (x *exchange) swap() any {
 		return before
 	case before == nil || x.over(before): // what is live lives on New alone, be it the service's own: nothing stays here
 		return or(seen, x.put(text, before))
-	case string(bytesOf(seen)) == x.far:
+	case textOf(seen) == x.far:
 		return seen
 	}
 	return before
@@ -237,8 +239,8 @@ func (x *exchange) holds() any {
 	}
 	there, fine := x.atOld("GET", x.key)
 	reply, err := x.runAtNew(x.args)
-	alone := string(bytesOf(there)) != string(bytesOf(seen)) // the lock is New's, or another service's text stands over it, of which a script knows nothing
-	if err != nil || fine != nil || alone && (x.known.keys.Counted || string(bytesOf(seen)) == x.far) {
+	alone := textOf(there) != textOf(seen) // the lock is New's, or another service's text stands over it, of which a script knows nothing
+	if err != nil || fine != nil || alone && (x.known.keys.Counted || textOf(seen) == x.far) {
 		return or(reply, errors.Join(err, fine))
 	}
 	if _, err = x.atOld(x.words()...); err != nil {
@@ -272,7 +274,7 @@ func (x *exchange) new() any {
 	for _, key := range x.leftover(2) {
 		clears := func() bool {
 			seen, err := x.atNew(x.rules.Get(x.now(), key))
-			return err == nil && string(bytesOf(seen)) != x.far && (seen != nil || x.name == "DEL" || x.name == "UNLINK")
+			return err == nil && textOf(seen) != x.far && (seen != nil || x.name == "DEL" || x.name == "UNLINK")
 		}
 		if !clears() { // Old may be switched off: only who has something to give back waits for it
 			continue
@@ -321,15 +323,12 @@ func (x *exchange) now() protocol.Instant { return protocol.InstantOf(x.sidecar.
 
 // over tells whether the service takes a text for a lease that is over.
 func (x *exchange) over(text any) bool {
-	return text != nil && x.dialect != nil && x.dialect.JudgeAsOldCode(string(bytesOf(text)), x.now(), "") == protocol.Expired
+	return text != nil && x.dialect != nil && x.dialect.JudgeAsOldCode(textOf(text), x.now(), "") == protocol.Expired
 }
 
 // words are the command as it came. A script goes with its text: Old may not have it.
 func (x *exchange) words() []any {
-	words := make([]any, len(x.args))
-	for i, w := range x.args {
-		words[i] = w
-	}
+	words := redis.Args{}.AddFlat(x.args)
 	if x.name == "EVALSHA" {
 		if text, ok := x.sidecar.bodies.of(string(x.args[1])); ok {
 			words[0], words[1] = "EVAL", text

@@ -64,9 +64,12 @@ func (s *Sidecar) every(o *order) time.Duration {
 	return min(max(every, 100*time.Millisecond), 5*time.Second)
 }
 
-func (s *Sidecar) tellNews() {
+func (s *Sidecar) tellNews() { poke(s.news) }
+
+// poke leaves a word in a channel that has room for one.
+func poke(to chan<- struct{}) {
 	select {
-	case s.news <- struct{}{}:
+	case to <- struct{}{}:
 	default:
 	}
 }
@@ -165,14 +168,7 @@ func (s *Sidecar) leave() {
 
 // look looks after the keys.
 func (s *Sidecar) look(ctx context.Context) {
-	ticker := time.NewTicker(lookEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-ticker.C:
-		}
+	for lifetime.Sleep(ctx, lookEvery) == nil {
 		if due := s.keys.due(time.Now()); len(due) > 0 {
 			s.keep(ctx, due)
 		}

@@ -55,10 +55,7 @@ func (k *keys) forget(s *Sidecar, key string, w *watched) {
 
 func (k *keys) change(s *Sidecar, key, entry string) {
 	k.changes[key] = entry
-	select {
-	case s.listing <- struct{}{}:
-	default:
-	}
+	poke(s.listing)
 }
 
 // adopt takes keys from the list. What has stood there before this process began, or has been taken by another one, is looked at at once.
@@ -143,12 +140,7 @@ func (s *Sidecar) lookLast(ctx context.Context) {
 	})
 }
 
-func (s *Sidecar) readAgain() {
-	select {
-	case s.adopts <- struct{}{}:
-	default:
-	}
-}
+func (s *Sidecar) readAgain() { poke(s.adopts) }
 
 func (s *Sidecar) read(ctx context.Context) error {
 	conn, err := s.opts.Pool.GetContext(ctx)

@@ -287,15 +287,10 @@ func (s *Sidecar) Rewriter(dialect string) (proxy.Rewriter, error) {
 // rules makes the translation of one listener under an order.
 func (o *order) rules(t *translator) protocol.Sidecar {
 	lag, delay := cmp.Or(o.ClockLag, stages.DefaultClockLag), cmp.Or(o.CommandDelay, stages.DefaultCommandDelay)
-	if t.sidecar.opts.Old != nil {
-		return protocol.Sidecar{Name: t.sidecar.owner(), Dialect: t.dialect, Lease: t.sidecar.opts.Lease, Far: t.far, Alone: true, Grace: lag + delay, Settle: delay}
+	rules := protocol.Sidecar{Name: t.sidecar.owner(), Dialect: t.dialect, Lease: t.sidecar.opts.Lease, Far: t.far, Alone: true, Grace: lag + delay, Settle: delay}
+	if t.sidecar.opts.Old == nil {
+		rules.Fleet, rules.Gap = o.fleet, cmp.Or(o.Yield, o.fleet.Poll*6/5)
+		rules.Legacy, rules.Alone = o.Stage == stages.Legacy, o.Stage == stages.Modern
 	}
-	gap := o.Yield
-	if gap == 0 {
-		gap = o.fleet.Poll * 6 / 5
-	}
-	return protocol.Sidecar{
-		Gap: gap, Name: t.sidecar.owner(), Dialect: t.dialect, Fleet: o.fleet, Lease: t.sidecar.opts.Lease, Far: t.far,
-		Legacy: o.Stage == stages.Legacy, Alone: o.Stage == stages.Modern, Grace: lag + delay, Settle: delay,
-	}
+	return rules
 }

@@ -52,26 +52,18 @@ func (x *exchange) runAtNew(args [][]byte) (any, error) {
 	if why != "" {
 		return nil, redis.Error(why)
 	}
-	script := runScript
+	words := redis.Args{scripts.SidecarRun.Bare()}.AddFlat(call)
 	if body != nil {
-		script = redis.NewScript(-1, scripts.SidecarRun.Around(string(body)))
+		words[0] = scripts.SidecarRun.Around(string(body))
 	}
-	words := make([]any, len(call))
-	for i, w := range call {
-		words[i] = w
-	}
-	ctx, cancel := context.WithTimeout(context.Background(), x.sidecar.opts.ReplyTimeout)
-	defer cancel()
 	conn, err := x.sidecar.open(x.sidecar.opts.Pool)
 	if err != nil {
 		return nil, x.failed("new", err)
 	}
 	defer conn.Close()
-	reply, err := script.DoContext(ctx, conn, words...)
+	reply, err := redis.DoWithTimeout(conn, x.sidecar.opts.ReplyTimeout, "EVAL", words...)
 	return reply, x.failed("new", err)
 }
-
-var runScript = redis.NewScript(-1, scripts.SidecarRun.Bare())
 
 // atOld carries out a command on Old as it came.
 func (x *exchange) atOld(words ...any) (any, error) {
@@ -80,7 +72,7 @@ func (x *exchange) atOld(words ...any) (any, error) {
 		return nil, x.failed("old", err)
 	}
 	defer x.sidecar.old.done(conn)
-	reply, err := redis.DoWithTimeout(conn, x.sidecar.opts.ReplyTimeout, text(words[0]), words[1:]...)
+	reply, err := redis.DoWithTimeout(conn, x.sidecar.opts.ReplyTimeout, textOf(words[0]), words[1:]...)
 	return reply, x.failed("old", err)
 }
 
@@ -108,16 +100,10 @@ func or(reply any, err error) any {
 	return reply
 }
 
-func text(word any) string { return string(bytesOf(word)) }
-
-func bytesOf(word any) []byte {
-	switch v := word.(type) {
-	case []byte:
-		return v
-	case string:
-		return []byte(v)
-	}
-	return nil
+// textOf is a word or a reply as a string; empty where it is none.
+func textOf(word any) string {
+	s, _ := redis.String(word, nil)
+	return s
 }
 
 // open is a connection to New within the bound of a command.
@@ -230,7 +216,7 @@ func (s *Sidecar) sights(keys []string) map[string]sight {
 			s.keys.longer(s, time.Duration(ms)*time.Millisecond)
 			wrong := errorIs(failed, "WRONGTYPE")
 			if failed == "" || wrong { // with a TTL it may be a lock of SET NX PX, whatever its text
-				v = sight{asked: true, there: value != nil, live: wrong || ms > 0 || value != nil && s.lives(text(value))}
+				v = sight{asked: true, there: value != nil, live: wrong || ms > 0 || value != nil && s.lives(textOf(value))}
 			}
 		}
 		if new != nil {
