@@ -25,7 +25,7 @@ type framer struct {
 	looked  looked   // how far that is
 	args    int64    // words of the passing request that are still to come
 	body    int64    // bytes of its present word, with the line break, that are still to come
-	watched *watched // a passing request that was too long to hold has keys that nobody has looked at
+	watched *looked  // a passing request that was too long to hold has keys that nobody has looked at
 	broken  bool     // Redis has refused this stream, or will: nothing more is forwarded
 
 	requests  int64 // that were passed on, up to the present one
@@ -46,12 +46,6 @@ func withTalking(commands map[string]Keys) map[string]Keys {
 	}
 	maps.Copy(all, commands)
 	return all
-}
-
-// watched is what is left to look at of a request that is passed on in pieces.
-type watched struct {
-	keys       Keys
-	last, next int64 // the last word that can be a key; the next word
 }
 
 // finding is what stands behind the bytes that pass.
@@ -82,7 +76,11 @@ func (f *framer) next(b []byte) (pass int, found finding, length int) {
 			case state == bad || n < 0 || n > maxWord:
 				return i, violated, 0
 			case f.watched != nil:
-				if found, wait := f.watch(b[i+head:], n); wait || found != nothing {
+				found, wait := f.watched.word(f, b[i+head:], n)
+				if f.watched.covered {
+					found = cut
+				}
+				if wait || found != nothing {
 					return i, found, 0
 				}
 			}
@@ -187,9 +185,28 @@ func (f *framer) command(name []byte) (Keys, bool) {
 
 // looked is how far a request has been read whose end has not come yet: a long one that comes in many pieces is read once.
 type looked struct {
-	i       int   // bytes
-	j, last int64 // words; the last one that can be a key
-	covered bool
+	keys           Keys
+	i              int   // bytes
+	j, last, count int64 // words; the last one that can be a key; all
+	covered        bool
+}
+
+// word looks at the next word, of n bytes, with which b begins.
+func (l *looked) word(f *framer, b []byte, n int64) (found finding, wait bool) {
+	key, number := l.keys.at(l.j, l.last), l.keys.Counted && l.j == int64(l.keys.First)-1
+	switch {
+	case !key && !number:
+	case n > maxHeld: // no lock has such a key, and nothing can be said of it
+		return cut, false
+	case int64(len(b)) < n:
+		return nothing, true
+	case number:
+		l.last = l.keys.counted(b[:n], l.count)
+	default:
+		l.covered = l.covered || f.covers(b[:n])
+	}
+	l.j++
+	return nothing, false
 }
 
 // look reads a request that begins b, word by word, from where it stopped before. It returns its length with request; with nothing how much
@@ -197,10 +214,10 @@ type looked struct {
 func (f *framer) look(b []byte, head int, count int64, keys Keys) (int, finding) {
 	l := f.looked
 	if l.j == 0 {
-		l = looked{i: head, last: keys.last(count), covered: keys.First == 0}
+		l = looked{keys: keys, i: head, last: keys.last(count), count: count, covered: keys.First == 0}
 	}
 	f.looked = looked{}
-	for ; l.j < count; l.j++ {
+	for l.j < count {
 		if l.j > l.last && !l.covered {
 			f.args = count - l.j
 			return l.i, nothing
@@ -217,20 +234,15 @@ func (f *framer) look(b []byte, head int, count int64, keys Keys) (int, finding)
 			case l.covered:
 				return 0, cut
 			default:
-				f.args, f.watched = count, &watched{keys: keys, last: keys.last(count)}
-				return head, nothing
+				rest := l // which is in memory of its own only here
+				f.args, f.watched = count-l.j, &rest
+				return l.i, nothing
 			}
 		}
-		word := b[l.i+size : l.i+size+int(n)]
+		if found, _ := l.word(f, b[l.i+size:], n); found != nothing {
+			return 0, found
+		}
 		l.i += size + int(n) + 2
-		if keys.at(l.j, l.last) {
-			if n > maxHeld {
-				return 0, cut
-			}
-			l.covered = l.covered || f.covers(word)
-		} else if keys.Counted && l.j == int64(keys.First)-1 {
-			l.last = keys.counted(word, count)
-		}
 	}
 	switch {
 	case !l.covered:
@@ -245,26 +257,6 @@ func (f *framer) look(b []byte, head int, count int64, keys Keys) (int, finding)
 		i += size + int(n) + 2
 	}
 	return l.i, request
-}
-
-// watch looks at one word of a request that is passed on in pieces.
-func (f *framer) watch(b []byte, n int64) (found finding, wait bool) {
-	w := f.watched
-	number := w.keys.Counted && w.next == int64(w.keys.First)-1
-	if key := w.keys.at(w.next, w.last); key || number {
-		switch {
-		case n > maxHeld: // no lock has such a key, and nothing can be said of it
-			return cut, false
-		case int64(len(b)) < n:
-			return nothing, true
-		case key && f.covers(b[:n]):
-			return cut, false
-		case number:
-			w.last = w.keys.counted(b[:n], w.next+f.args)
-		}
-	}
-	w.next++
-	return nothing, false
 }
 
 // last returns the last word of count that can be a key.
