@@ -18,21 +18,24 @@ const (
 	FSTLong                        // a java.lang.Long as the FST library writes it (dialect V)
 )
 
-// layoutNames are their names in arguments of scripts.
-var layoutNames = [...]string{Plain: "plain", UUIDColonNumber: "uuid", NumberDashOwner: "dash", NumberColonOwner: "colon", MaybeQuoted: "quoted", FSTLong: "fst"}
+// layouts have the name of each, and what stands between an owner's part and the number; empty: there is no owner.
+var layouts = [...]struct{ name, separator string }{
+	Plain: {"plain", ""}, UUIDColonNumber: {"uuid", ":"}, NumberDashOwner: {"dash", "-"}, NumberColonOwner: {"colon", ":"}, MaybeQuoted: {"quoted", ""}, FSTLong: {"fst", ""},
+}
 
 // String returns the layout's name in arguments of scripts.
-func (l Layout) String() string { return layoutNames[l] }
+func (l Layout) String() string { return layouts[l].name }
+
+// HasOwner tells that values of this layout carry an owner.
+func (l Layout) HasOwner() bool { return layouts[l].separator != "" }
 
 // join makes the value.
 func (l Layout) join(number, owner string) string {
 	switch l {
 	case UUIDColonNumber:
 		return owner + ":" + number
-	case NumberDashOwner:
-		return number + "-" + owner
-	case NumberColonOwner:
-		return number + ":" + owner
+	case NumberDashOwner, NumberColonOwner:
+		return number + layouts[l].separator + owner
 	case FSTLong:
 		n, _ := strconv.ParseInt(number, 10, 64) // our own text
 		return string(binary.LittleEndian.AppendUint64([]byte(fstHead), uint64(n)))
@@ -90,17 +93,11 @@ func (l Layout) strict(value string) (number string, ok bool) {
 
 // head is the text before the first separator: what a reader that takes prefixes looks at.
 func (l Layout) head(value string) string {
-	separator := ""
-	switch l {
-	case NumberDashOwner:
-		separator = "-"
-	case NumberColonOwner:
-		separator = ":"
-	default:
+	if l != NumberDashOwner && l != NumberColonOwner {
 		return value
 	}
 	// Ruby's split drops empty leading text only when nothing else is there: "-5" has the head "".
-	head, _, _ := strings.Cut(value, separator)
+	head, _, _ := strings.Cut(value, layouts[l].separator)
 	return head
 }
 
@@ -118,11 +115,6 @@ func (l Layout) owner(value string) string {
 	}
 }
 
-// HasOwner tells that values of this layout carry an owner.
-func (l Layout) HasOwner() bool {
-	return l == UUIDColonNumber || l == NumberDashOwner || l == NumberColonOwner
-}
-
 // fstHead begins a java.lang.Long of FST 2.57 that takes all eight bytes, which follow, the lowest first.
 const fstHead = "\xf6\x82"
 
@@ -131,25 +123,16 @@ func fstLong(value string) (n int64, ok bool) {
 	if len(value) < 2 || value[0] != fstHead[0] {
 		return 0, false
 	}
-	b := []byte(value[2:])
-	switch value[1] {
-	case 0x80:
-		if len(b) < 2 {
-			return 0, false
-		}
-		return int64(int16(binary.LittleEndian.Uint16(b))), true
-	case 0x81:
-		if len(b) < 4 {
-			return 0, false
-		}
-		return int64(int32(binary.LittleEndian.Uint32(b))), true
-	case fstHead[1]:
-		if len(b) < 8 {
-			return 0, false
-		}
-		return int64(binary.LittleEndian.Uint64(b)), true
+	width := map[byte]int{0x80: 2, 0x81: 4, fstHead[1]: 8}[value[1]]
+	switch {
+	case width == 0:
+		return int64(int8(value[1])), true
+	case len(value) < 2+width:
+		return 0, false
 	}
-	return int64(int8(value[1])), true
+	var b [8]byte
+	copy(b[8-width:], value[2:2+width])
+	return int64(binary.LittleEndian.Uint64(b[:])) >> (64 - 8*width), true // with its sign
 }
 
 func unquote(value string) string {

@@ -81,16 +81,10 @@ func (u Unit) one() Number {
 // at converts a clock's reading to the unit, rounding as the clients do: integers towards the past,
 // floats as Python's time.time does.
 func (u Unit) at(now Instant) Number {
-	switch u {
-	case Seconds:
-		return whole(floorDiv(int64(now), int64(time.Second)))
-	case Milliseconds:
-		return whole(floorDiv(int64(now), int64(time.Millisecond)))
-	case FloatSeconds:
+	if u == FloatSeconds {
 		return floating(float64(now) / 1e9)
-	default:
-		return whole(int64(now))
 	}
+	return whole(floorDiv(int64(now), int64(u.Resolution())))
 }
 
 // add returns now + lease + extra units in the unit's own arithmetic.
