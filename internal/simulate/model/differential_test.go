@@ -298,7 +298,9 @@ func answer(store *model.Store, now protocol.Instant, q *question) protocol.Repl
 	case 'r':
 		return protocol.Reply{Kind: protocol.Text, Text: "OK"} // of a store that has counted nothing yet
 	case 'x':
-		store.Lapse(q.command.Key)
+		if e, ok := store.Look(now, q.command.Key); ok && e.ExpireMS != 0 {
+			store.Exec(now, 1, 0, &protocol.Command{Op: protocol.Del, Key: e.Key})
+		}
 		return protocol.Reply{Kind: protocol.Integer}
 	default:
 		return store.Exec(now, 1, 0, &q.command)

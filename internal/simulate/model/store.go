@@ -156,13 +156,6 @@ func (s *Store) Endless(lock string) string {
 	return ""
 }
 
-// Lapse ends a key's TTL at once, if it has one.
-func (s *Store) Lapse(key string) {
-	if i := s.index(key); i >= 0 && s.entries[i].ExpireMS != 0 {
-		s.drop(i)
-	}
-}
-
 // Expired tells whether there is a key whose time is over and that nobody has asked for since.
 func (s *Store) Expired(now protocol.Instant) bool {
 	return slices.ContainsFunc(s.entries, func(e Entry) bool { return e.expired(int64(now) / 1e6) })
