@@ -26,6 +26,7 @@ func TestClock(t *testing.T) {
 	slewed.reset()
 	slewed.Slew(at(time.Second), time.Millisecond) // 500 ppm: two seconds
 	require.Equal(t, 500*time.Microsecond, slewed.Error(at(2*time.Second)))
+	require.Equal(t, time.Millisecond, slewed.Error(at(3*time.Second)))
 	again := slewed
 	again.Slew(at(time.Minute), time.Millisecond)
 	require.Equal(t, time.Millisecond, again.Error(at(time.Minute)), "the first slew is over, though nobody has read the clock since")

@@ -100,9 +100,6 @@ func options(n int, words []string, what string, fields []field, bare ...string)
 			return unknown(n, name, bare, "%s has no %q", what, name)
 		}
 		if err := fields[i].set(n, value); err != nil {
-			if _, ok := err.(*Error); !ok {
-				err = fail(n, "%s: %v", word, err)
-			}
 			return err
 		}
 	}

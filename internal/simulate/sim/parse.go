@@ -225,19 +225,16 @@ func (s *Scenario) fault(n int, words []string) error {
 		return unknown(n, words[2], verbs, "%s cannot %q", words[1], words[2])
 	}
 	f.Kind = FaultKind(kind)
-	if len(words) > 3 {
-		if f.Kind == DriftClock {
-			rate, err := ppm(n, words[3])
-			f.By = time.Duration(rate)
-			if err != nil {
-				return err
-			}
-		} else if f.By, err = span(n, words[3]); err != nil {
-			return err
-		}
+	switch {
+	case len(words) > 3 && f.Kind == DriftClock:
+		var rate int64
+		rate, err = ppm(n, words[3])
+		f.By = time.Duration(rate)
+	case len(words) > 3:
+		f.By, err = span(n, words[3])
 	}
 	s.Fleet.Faults = append(s.Fleet.Faults, f)
-	return nil
+	return err
 }
 
 // expect reads: WHAT = N
@@ -249,8 +246,8 @@ func (s *Scenario) expect(n int, words []string) error {
 	if err != nil {
 		return fail(n, "%q is no count", words[2])
 	}
-	if known := counts(&Tally{}); !slices.Contains(slices.Collect(maps.Keys(known)), words[0]) {
-		return unknown(n, words[0], slices.Sorted(maps.Keys(known)), "nothing counts %q", words[0])
+	if _, known := Count(&Tally{}, words[0]); !known {
+		return unknown(n, words[0], slices.Sorted(maps.Keys(counts(&Tally{}))), "nothing counts %q", words[0])
 	}
 	s.Expect = append(s.Expect, Expectation{words[0], words[1], count})
 	return nil

@@ -1,6 +1,7 @@
 package sim
 
 import (
+	"cmp"
 	"slices"
 	"time"
 
@@ -189,11 +190,7 @@ func (s *shrinker) smallest(best **Fleet, step time.Duration, field func(*Fleet)
 			}
 		}
 	}
-	sign := step
-	if now() < 0 {
-		sign = -step
-	}
-	for now().Abs() > step && set(now()-sign) {
+	for toZero := step * time.Duration(cmp.Compare(now(), 0)); now().Abs() > step && set(now()-toZero); {
 		continue
 	}
 }

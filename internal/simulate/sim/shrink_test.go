@@ -55,11 +55,7 @@ func requireMinimal(t *testing.T, w *World, f *Fleet, step time.Duration) {
 	for i := range f.Clients {
 		passes("without a client", func(c *Fleet) { dropClient(c, i) })
 		if o := f.Clients[i].Offset; o != 0 {
-			sign := time.Duration(1)
-			if o < 0 {
-				sign = -1
-			}
-			passes("with a step less skew", func(c *Fleet) { c.Clients[i].Offset -= sign * step })
+			passes("with a step less skew", func(c *Fleet) { c.Clients[i].Offset -= o / o.Abs() * step })
 		}
 	}
 	for i := range f.Plan.Turns {
