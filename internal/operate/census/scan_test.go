@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -190,6 +191,24 @@ func TestScanStopsWithItsContextAndItsReader(t *testing.T) {
 		cancel()
 		_ = theirs.Close()
 	}
+}
+
+// TestAReaderThatTakesItsTime has rows be taken more slowly than a server may answer: a pager, or a sweep with a low rate.
+func TestAReaderThatTakesItsTime(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ours, theirs := net.Pipe()
+		go serveForever(theirs)
+		ctx, cancel := context.WithCancel(t.Context())
+		rows := 0
+		c := New(Options{All: true, Emit: func(*Row) error {
+			time.Sleep(2 * replyTimeout)
+			if rows++; rows == 2 {
+				cancel()
+			}
+			return nil
+		}})
+		assert.ErrorIs(t, c.Scan(ctx, ours), context.Canceled)
+	})
 }
 
 // TestScanCountsDuplicatesOnce: SCAN may return a key again.

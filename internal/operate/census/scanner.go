@@ -84,7 +84,7 @@ const (
 
 func newScanner(c *Census, conn net.Conn) *scanner {
 	s := &scanner{
-		census: c, conn: conn, reply: redis.NewConn(paged{conn}, 0, 0), most: c.opts.mostCount(),
+		census: c, conn: conn, reply: redis.NewConn(patient{conn}, 0, 0), most: c.opts.mostCount(),
 		writes: make(chan []byte, 1), failed: make(chan error, 1),
 		judge: Judge{GhostAfter: c.opts.GhostAfter, Chosen: c.opts.chosen()},
 	}
@@ -111,14 +111,19 @@ func (s *scanner) write() {
 
 func (s *scanner) end() { close(s.writes) }
 
-// paged is a connection whose reads have one deadline a page: redigo would set one for each of millions of replies.
-type paged struct{ net.Conn }
+// patient is a connection that waits so long for what comes next. Redigo would set a deadline for each of millions of replies, and one for a page would
+// count the time that rows take to be written.
+type patient struct{ net.Conn }
 
-func (paged) SetReadDeadline(time.Time) error { return nil }
+func (p patient) Read(b []byte) (int, error) {
+	_ = p.Conn.SetReadDeadline(time.Now().Add(replyTimeout))
+	return p.Conn.Read(b)
+}
+
+func (patient) SetReadDeadline(time.Time) error { return nil }
 
 // begin compares the clocks, and asks whether the server is alone.
 func (s *scanner) begin(ctx context.Context) error {
-	_ = s.conn.SetReadDeadline(time.Now().Add(replyTimeout))
 	clocks, err := endpoint.CompareClocks(ctx, s.reply, 3, nil)
 	if err != nil {
 		return err
@@ -148,7 +153,6 @@ func (s *scanner) run(ctx context.Context) error {
 	s.sendPage(this)
 	var finished time.Time
 	for this != nil {
-		_ = s.conn.SetReadDeadline(time.Now().Add(replyTimeout))
 		next, err := s.readScan(ctx, this)
 		if err == nil {
 			err = s.readPage(this)
