@@ -2,6 +2,7 @@ package census
 
 import (
 	"bytes"
+	"fmt"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -32,6 +33,19 @@ var writers = func() map[Format][]string {
 
 // nothing is the finding for a key that is no lock.
 var nothing = Finding{Format: UnknownFormat, State: UnknownState}
+
+// companion tells a key that accompanies a lock: it is listed as a part of it, not as a lock.
+func companion(name []byte) (Finding, bool) {
+	f := Finding{Format: UnknownFormat, State: UnknownState, Beside: true, Note: "remembers the answer of a Redisson unlock"}
+	if bytes.HasPrefix(name, []byte("redisson_unlock_latch:")) {
+		return f, true
+	}
+	key, role, ok := protocol.Owner(name)
+	if ok {
+		f.Note = fmt.Sprintf("%s of %.120q", role, key)
+	}
+	return f, ok
+}
 
 // Classify tells what a key is. It never fails: what cannot be told is unknown.
 func (j Judge) Classify(k *Look) Finding {

@@ -61,7 +61,7 @@ func commands(ctx context.Context, p *patient) (Verdict, string, string) {
 	for _, name := range slices.Sorted(maps.Keys(all)) {
 		switch uses := needs[name]; {
 		case p.exists(ctx, name):
-		case slices.ContainsFunc(uses, func(use string) bool { return slices.Contains(p.opts.uses(), use) }):
+		case slices.ContainsFunc(uses, func(use string) bool { return slices.Contains(p.opts.Uses, use) }):
 			missing = append(missing, name)
 		case len(uses) > 0:
 			optional = append(optional, fmt.Sprintf("%s (%s)", name, strings.Join(uses[:min(3, len(uses))], ", ")))

@@ -94,6 +94,9 @@ func Examine(ctx context.Context, end *endpoint.Endpoint, opts Options) (found F
 	if err != nil {
 		return found, err
 	}
+	if len(opts.Uses) == 0 {
+		opts.Uses = DefaultUses
+	}
 	var patients []*patient
 	for m, addr := range masters {
 		p, err := admit(ctx, end, addr, opts)

@@ -3,6 +3,7 @@ package doctor_test
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -153,19 +154,11 @@ func TestRightsBeforeDryrun(t *testing.T) {
 func TestFitNeedsAnswers(t *testing.T) {
 	s := redistest.Real(t)
 	s.Grant("joe", "~*", "&*", "+@all", "-@admin", "-@dangerous", "-multi")
-	end, err := endpoint.Parse(s.URLOf("joe"), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	found, err := doctor.Examine(context.Background(), end, doctor.Options{})
-	require.NoError(t, err)
-	outcome, list := doctor.Judge(found)
-	assert.Equal(t, doctor.Inconclusive, outcome)
-	assert.NotEmpty(t, fence.Undischarged(list))
-	end, err = endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	found, err = doctor.Examine(context.Background(), end, doctor.Options{})
-	require.NoError(t, err)
-	outcome, list = doctor.Judge(found)
-	assert.Equal(t, doctor.Fit, outcome, list)
-	outcome, _ = doctor.Judge(nil)
+	for url, want := range map[string]doctor.Outcome{s.URLOf("joe"): doctor.Inconclusive, s.URL(): doctor.Fit} {
+		outcome, list := doctor.Judge(slices.Collect(maps.Values(examine(t, url, doctor.Options{}))))
+		assert.Equal(t, want, outcome, list)
+		assert.Equal(t, want == doctor.Fit, len(fence.Undischarged(list)) == 0)
+	}
+	outcome, _ := doctor.Judge(nil)
 	assert.Equal(t, doctor.Inconclusive, outcome)
 }

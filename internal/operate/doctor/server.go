@@ -38,21 +38,13 @@ func checks(o Options) []check {
 		{"tokens-without-ttl", "a token without TTL stays for ever when its holder crashes", ofKeys((*sample).tokensWithoutTTL)},
 		{"databases", "commandstats and MONITOR count all databases together: evidence about one is evidence about all", databases},
 	}
-	for _, name := range o.uses() {
+	for _, name := range o.Uses {
 		use, ok := FindUse(name)
 		if ok {
 			list = append(list, check{"rights-" + strings.ReplaceAll(name, " ", "-"), "a right that is missing shows when a lock is taken, waited for or given back; the keys beside the lock's need rights too", rightsOf(use)})
 		}
 	}
 	return list
-}
-
-// uses are the uses whose rights are tried.
-func (o Options) uses() []string {
-	if len(o.Uses) > 0 {
-		return o.Uses
-	}
-	return DefaultUses
 }
 
 // DefaultUses are the uses on the way over: what a service needs from the first stage to package modern.

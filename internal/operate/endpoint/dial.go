@@ -120,16 +120,14 @@ func (e *Endpoint) table(ctx context.Context, replicas bool) (t topology.Table, 
 
 // DialNode connects to one of Nodes, whatever its role.
 func (e *Endpoint) DialNode(ctx context.Context, addr string) (redis.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
-	conn, _, err := e.connect(ctx, addr, login{e.User, e.password, e.DB})
+	conn, _, err := e.dialAddr(ctx, addr, true)
 	return conn, err
 }
 
 // DialRaw connects to one of Masters and returns the connection itself, authenticated and in the right
 // database, for a caller that speaks the protocol on its own.
 func (e *Endpoint) DialRaw(ctx context.Context, addr string) (net.Conn, error) {
-	_, raw, err := e.dialAddr(ctx, addr)
+	_, raw, err := e.dialAddr(ctx, addr, false)
 	if err != nil {
 		return nil, err
 	}
@@ -138,7 +136,7 @@ func (e *Endpoint) DialRaw(ctx context.Context, addr string) (net.Conn, error) {
 
 // DialAddr connects to one of Masters.
 func (e *Endpoint) DialAddr(ctx context.Context, addr string) (redis.Conn, error) {
-	conn, _, err := e.dialAddr(ctx, addr)
+	conn, _, err := e.dialAddr(ctx, addr, false)
 	return conn, err
 }
 
@@ -181,14 +179,15 @@ type login struct {
 	db             int
 }
 
-func (e *Endpoint) dialAddr(ctx context.Context, addr string) (redis.Conn, net.Conn, error) {
+// dialAddr connects to a master, or to any server.
+func (e *Endpoint) dialAddr(ctx context.Context, addr string, anyRole bool) (redis.Conn, net.Conn, error) {
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	conn, raw, err := e.connect(ctx, addr, login{e.User, e.password, e.DB})
 	if err != nil {
 		return nil, nil, err
 	}
-	if e.Kind == Sentinel {
+	if e.Kind == Sentinel && !anyRole {
 		if err := mustBeMaster(ctx, conn, addr); err != nil {
 			_ = conn.Close()
 			return nil, nil, err

@@ -101,6 +101,14 @@ func (g *gate) down() *fence.Plan {
 	return p
 }
 
+// polled is what was denied since the last look.
+func polled(t *testing.T, log *fence.Log, conn redis.Conn) []fence.Hit {
+	t.Helper()
+	hits, err := log.Poll(t.Context(), conn)
+	require.NoError(t, err)
+	return hits
+}
+
 // TestFence puts a fence up and takes it away, and wants every other right as it was.
 func TestFence(t *testing.T) { onEach(t, upAndDown) }
 
@@ -117,9 +125,8 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 
 	legacy := s.ConnAs("old")
 	log := fence.Log{}
-	_, err := log.Poll(ctx, conn)
-	require.NoError(t, err)
-	_, err = legacy.Do("SETNX", "lock:orders", "1")
+	polled(t, &log, conn)
+	_, err := legacy.Do("SETNX", "lock:orders", "1")
 	assert.ErrorContains(t, err, "NOPERM")
 	_, err = legacy.Do("EVAL", "return redis.call('GETSET', KEYS[1], '1')", 1, "lock:orders")
 	assert.Error(t, err)
@@ -127,22 +134,18 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 	assert.NoError(t, err, "kept")
 	_, err = legacy.Do("DEL", "lock:orders")
 	assert.NoError(t, err, "what a fence cannot do")
-	hits, err := log.Poll(ctx, conn)
-	require.NoError(t, err)
+	hits := polled(t, &log, conn)
 	require.Len(t, hits, 2)
 	for _, h := range hits {
 		assert.Equal(t, "old", h.User)
 		assert.Equal(t, redistest.AddrOf(t, legacy), h.Addr)
 		assert.EqualValues(t, 1, h.Count)
 	}
-	hits, err = log.Poll(ctx, conn)
-	require.NoError(t, err)
-	assert.Empty(t, hits, "none counts twice")
+	assert.Empty(t, polled(t, &log, conn), "none counts twice")
 	for range 3 {
 		_, _ = legacy.Do("SETNX", "lock:orders", "1")
 	}
-	hits, err = log.Poll(ctx, conn)
-	require.NoError(t, err)
+	hits = polled(t, &log, conn)
 	require.Len(t, hits, 1)
 	assert.EqualValues(t, 3, hits[0].Count)
 
@@ -165,37 +168,33 @@ func aFullLog(t *testing.T, s *redistest.Server) {
 	t.Parallel()
 	s.Grant("old", "~lock:*", "+@all", "-setnx")
 	old, conn, log := s.ConnAs("old"), s.Conn(), fence.Log{}
-	comes := func(rounds, others int) (hits []fence.Hit) {
+	for _, look := range []struct {
+		words                string
+		rounds, others, hits int
+		forgot               bool
+	}{
+		{"PING", 12, 11, 0, false}, // before the first look
+		{"PING", 0, 0, 0, false}, {"PING", 1, 11, 1, false}, {"PING", 12, 11, 11, true}, {"PING", 0, 0, 0, false}, {"ACL LOG RESET", 1, 0, 1, true}, {"PING", 1, 0, 1, false},
+	} {
 		time.Sleep(300 * time.Millisecond) // within less two looks cannot tell an entry from another one like it
-		for range rounds {
-			for other := range others {
+		words := strings.Fields(look.words)
+		s.Do(words[0], redis.Args{}.AddFlat(words[1:])...)
+		for range look.rounds {
+			for other := range look.others {
 				_, _ = old.Do("EXPIRE", fmt.Sprint("other", other), 1)
 			}
 			_, _ = old.Do("SETNX", "lock:orders", "1")
 		}
-		hits, err := log.Poll(t.Context(), conn)
-		require.NoError(t, err)
-		return hits
+		hits := polled(t, &log, conn)
+		assert.Len(t, hits, look.hits, look)
+		for _, h := range hits {
+			assert.Equal(t, []any{"SETNX", int64(1)}, []any{h.Command, h.Count}, look)
+		}
+		assert.Equal(t, look.forgot, log.Forgot, look)
 	}
-	assert.Empty(t, comes(12, 11), "before the first look")
-	assert.Empty(t, comes(0, 0))
-	hits := comes(1, 11)
-	require.Len(t, hits, 1)
-	assert.Equal(t, "SETNX", hits[0].Command)
-	assert.EqualValues(t, 1, hits[0].Count)
-	assert.False(t, log.Forgot)
-	comes(12, 11)
-	assert.True(t, log.Forgot)
-	assert.Empty(t, comes(0, 0))
-	assert.False(t, log.Forgot)
-	s.Do("ACL", "LOG", "RESET")
-	comes(1, 0)
-	assert.True(t, log.Forgot, "somebody reset it")
-	comes(1, 0)
-	assert.False(t, log.Forgot, "one entry rose")
 	_, _ = old.Do("SETEX", "other", 1, 1)
 	_, _ = old.Do("DEL", "other") // the entry names only this one
-	hits = comes(0, 0)
+	hits := polled(t, &log, conn)
 	require.Len(t, hits, 1)
 	assert.Equal(t, fence.Joined, hits[0].Command)
 }
@@ -383,16 +382,14 @@ func TestWhatAFenceTakes(t *testing.T) {
 func TestKeepGivesNoRight(t *testing.T) { onEach(t, keepGivesNoRight) }
 
 func keepGivesNoRight(t *testing.T, s *redistest.Server) {
-	ctx := context.Background()
-	conn := s.Conn()
+	g := newGate(t, s)
 	for _, words := range [][]string{{"~lock:*", "+@all"}, {"~*", "+get"}, {"~*", "+@all", "-setnx"}} {
 		s.Grant("old", words...)
-		plans, err := fence.Make(ctx, conn, s.Addr, fence.Options{Users: []string{"old"}, Locks: []string{"lock:*"}, Keep: []string{"cache:*"}})
-		require.NoError(t, err)
-		assert.NotEmpty(t, plans[0].Error, words)
-		assert.Empty(t, plans[0].Command)
+		p := g.plan(fence.Options{Keep: []string{"cache:*"}})
+		assert.NotEmpty(t, p.Error, words)
+		assert.Empty(t, p.Command)
 	}
-	_, err := fence.Make(ctx, conn, s.Addr, fence.Options{Users: []string{"old"}, Locks: []string{"lock:*"}, Keep: []string{"l*"}})
+	_, err := fence.Make(t.Context(), g.conn, s.Addr, fence.Options{Users: []string{"old"}, Locks: []string{"lock:*"}, Keep: []string{"l*"}})
 	assert.ErrorContains(t, err, "is a lock")
 }
 
@@ -400,19 +397,16 @@ func keepGivesNoRight(t *testing.T, s *redistest.Server) {
 func TestFencedNeedsEverybody(t *testing.T) { onEach(t, fencedNeedsEverybody) }
 
 func fencedNeedsEverybody(t *testing.T, s *redistest.Server) {
-	ctx := context.Background()
-	conn := s.Conn()
+	g := newGate(t, s)
 	s.Grant("old", "~*", "+@all", "-setnx", "-getset")
 	verdict := func() (fence.Verdict, string) {
-		plans, err := fence.Make(ctx, conn, s.Addr, fence.Options{Users: []string{"old"}, Locks: []string{"lock:*"}})
-		require.NoError(t, err)
-		said := ""
-		for _, o := range plans[0].Obligations {
+		p, said := g.plan(fence.Options{}), ""
+		for _, o := range p.Obligations {
 			if !o.Discharged {
 				said += o.ID + ": " + o.Evidence + "\n"
 			}
 		}
-		return plans[0].Verdict, said
+		return p.Verdict, said
 	}
 	_, said := verdict()
 	assert.Contains(t, said, "ACL has no rule about an option: SET NX")
@@ -442,7 +436,7 @@ func fencedNeedsEverybody(t *testing.T, s *redistest.Server) {
 	s.Do("CLIENT", "KILL", "USER", "gone")
 	got, said = verdict()
 	assert.Equal(t, fence.Fenced, got, said)
-	conn = ops
+	g.conn = ops
 	got, said = verdict()
 	assert.Equal(t, fence.Partly, got, "nobody can tell whether the user is connected")
 	assert.Contains(t, said, "client|list")
@@ -461,14 +455,12 @@ func TestACLRenamed(t *testing.T) {
 func TestExecuteTakesBack(t *testing.T) { onEach(t, executeTakesBack) }
 
 func executeTakesBack(t *testing.T, s *redistest.Server) {
-	ctx := context.Background()
 	s.Grant("old", "~app(1)*", "~*", "+@all", "(+setnx +get ~x(1))")
-	conn := s.Conn()
-	plans, err := fence.Make(ctx, conn, s.Addr, fence.Options{Users: []string{"old"}, Locks: []string{"lock:x"}})
-	require.NoError(t, err)
+	g := newGate(t, s)
+	p := g.plan(fence.Options{Locks: []string{"lock:x"}})
 	s.Do("ACL", "SETUSER", "old", "(+@all ~app(2)*)") // somebody changes the user in between
 	before := rules(t, s, "old")
-	plans[0].Command = []string{"ACL", "SETUSER", "old", "-setnx", "-getset", "(+setnx ~lock*)"}
-	assert.ErrorContains(t, plans[0].Execute(ctx, conn, nil), "taken back")
+	p.Command = []string{"ACL", "SETUSER", "old", "-setnx", "-getset", "(+setnx ~lock*)"}
+	assert.ErrorContains(t, p.Execute(t.Context(), g.conn, nil), "taken back")
 	assert.Equal(t, before, rules(t, s, "old"))
 }

@@ -87,26 +87,13 @@ func (p permissions) grants(commands []string) bool {
 	})
 }
 
-// byArgument tells that a part allows a command for one first argument only, which may be a key of the locks.
-func (r rule) byArgument(command string) bool {
+// has tells that one part has a word with each of the beginnings.
+func (r rule) has(beginnings ...string) bool {
 	return slices.ContainsFunc(r.parts(), func(p permissions) bool {
-		return slices.ContainsFunc(p.commands, func(w string) bool { return strings.HasPrefix(strings.ToLower(w), "+"+command+"|") })
-	})
-}
-
-// split tells that a part has patterns that only read and others that only write. A key may then be readable by
-// one and writable by the other, and no key that stands for one pattern shows that.
-func (r rule) split() bool {
-	return slices.ContainsFunc(r.parts(), func(p permissions) bool {
-		reads := slices.ContainsFunc(p.other, func(w string) bool { return strings.HasPrefix(w, "%R~") })
-		return reads && slices.ContainsFunc(p.other, func(w string) bool { return strings.HasPrefix(w, "%W~") })
-	})
-}
-
-// databases tells that a part holds in some databases only, which Valkey has since 9.1.
-func (r rule) databases() bool {
-	return slices.ContainsFunc(r.parts(), func(p permissions) bool {
-		return slices.ContainsFunc(p.other, func(w string) bool { return strings.HasPrefix(w, "db=") })
+		words := slices.Concat(p.other, p.commands)
+		return !slices.ContainsFunc(beginnings, func(begins string) bool {
+			return !slices.ContainsFunc(words, func(w string) bool { return len(w) >= len(begins) && strings.EqualFold(w[:len(begins)], begins) })
+		})
 	})
 }
 

@@ -64,11 +64,12 @@ func trials(of forms, command, key string, r rule) (all [][]string) {
 // unshown says why trials that are denied do not stand for all keys, empty where they do.
 func (r rule) unshown(command string) string {
 	switch {
-	case r.byArgument(command):
+	case r.has("+" + command + "|"):
 		return "user " + r.user + " may run " + strings.ToUpper(command) + " with some first arguments, and no trial shows which"
-	case r.databases():
+	case r.has("db="): // which Valkey has since 9.1
 		return "user " + r.user + " has rights in some databases only, and ACL DRYRUN speaks of one"
-	case r.split() && (command == "getset" || command == "renamenx" || !slices.Contains(Taking, command)):
+	// A key may be readable by one pattern and writable by the other, and no key that stands for one of them shows that.
+	case r.has("%R~", "%W~") && (command == "getset" || command == "renamenx" || !slices.Contains(Taking, command)):
 		return "user " + r.user + " has key patterns that only read and others that only write; no trial stands for the keys that match both"
 	}
 	return ""

@@ -29,7 +29,9 @@ type reading struct {
 	used    int64                     // bytes
 	cpu     float64                   // seconds of its main thread
 	at      time.Time
-	text    string // of INFO, to read it again
+	text    string            // of INFO, to read it again
+	mark    string            // that was sent before it
+	clients map[string]listed // right before that, by address; with OnlyMembers
 }
 
 // totals are the counts that are compared beside those of the commands.

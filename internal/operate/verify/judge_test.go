@@ -362,12 +362,12 @@ func TestCompareValues(t *testing.T) {
 	}
 	on := func(name string) map[string]value {
 		if v, there := values[name]; there {
-			return map[string]value{"k": v}
+			return map[string]value{"a k": v}
 		}
 		return nil
 	}
 	for _, row := range redistest.Rows(t, "testdata/values.txt") {
-		before, after, seen := compareValues(on(row[0]), on(row[1]), time.Unix(0, 3), func(id string) string { return id })
+		before, after, seen := compareValues(on(row[0]), on(row[1]), time.Unix(0, 3))
 		shows := "-"
 		if len(seen) > 0 {
 			shows = seen[0].Evidence

@@ -38,13 +38,12 @@ type master struct {
 	retry time.Time
 	pause time.Duration // before MONITOR is tried again
 	hot   time.Time     // since when the load is too high, zero while it is not
-	hits  []fence.Hit
 
+	denied []Client // whom ACL LOG named
 	ruled  []string // what the rules excluded at the start
 	first  reading
 	warned bool
 
-	recent map[string]listed // by address, when the last look was attributed
 	adrift []unlisted
 
 	acts map[from]*deeds // on lock keys, as MONITOR showed them: what nothing explains; with OnlyMembers all
@@ -149,22 +148,20 @@ func (m *master) breaks(why string) {
 // look takes a reading of the counters, and polls ACL LOG. A look that fails costs nothing but a longer
 // interval, unless it is the last.
 func (m *master) look(ctx context.Context) error {
-	clients, mark := m.listBefore(ctx), m.nextMark()
-	now, err := m.read(ctx, mark)
+	now, err := m.read(ctx)
 	if err != nil && ctx.Err() == nil && m.reconnect(ctx) == nil {
-		clients, mark = m.listBefore(ctx), m.nextMark()
-		now, err = m.read(ctx, mark)
+		now, err = m.read(ctx)
 	}
 	var counts counts
 	var by *tap
 	if err == nil {
-		counts, by, err = m.awaitMark(ctx, mark)
+		counts, by, err = m.awaitMark(ctx, now.mark)
 	}
 	m.facts.Ended = err == nil
 	if err != nil {
 		return err
 	}
-	m.attribute(clients)
+	m.attribute(now.clients)
 	if m.facts.Looks > 0 {
 		m.account(m.last, now, m.shown, counts, by != nil && by == m.by)
 		if why := broken(m.last, now); why != "" {
@@ -204,13 +201,14 @@ func (m *master) awaitMark(ctx context.Context, mark string) (shown counts, by *
 	return shown, m.tap, nil
 }
 
-func (m *master) nextMark() string {
+// read lists the clients, with OnlyMembers, right before it sends a new mark and reads INFO.
+func (m *master) read(ctx context.Context) (reading, error) {
+	var clients map[string]listed
+	if m.q.opts.OnlyMembers {
+		clients = m.list(ctx)
+	}
 	m.sent++
-	return fmt.Sprint(m.q.prefix, m.sent)
-}
-
-// read sends the mark and reads INFO.
-func (m *master) read(ctx context.Context, mark string) (reading, error) {
+	mark := fmt.Sprint(m.q.prefix, m.sent)
 	if _, err := redis.DoContext(m.conn, ctx, "ECHO", mark); err != nil {
 		if _, refused := err.(redis.Error); !refused { // a refusal shows as a canary that does not rise
 			return reading{}, err
@@ -221,6 +219,7 @@ func (m *master) read(ctx context.Context, mark string) (reading, error) {
 		return reading{}, endpoint.Explain(err)
 	}
 	r := readInfo(text)
+	r.mark, r.clients = mark, clients
 	if !r.limited && r.refuses == "" {
 		limit, err1 := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "maxmemory"))
 		policy, err2 := redis.Strings(redis.DoContext(m.conn, ctx, "CONFIG", "GET", "maxmemory-policy"))

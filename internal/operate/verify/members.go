@@ -45,20 +45,12 @@ func (m *master) list(ctx context.Context) map[string]listed {
 	return by
 }
 
-// listBefore is the list right before a look, with OnlyMembers.
-func (m *master) listBefore(ctx context.Context) map[string]listed {
-	if !m.q.opts.OnlyMembers {
-		return nil
-	}
-	return m.list(ctx)
-}
-
 // attribute finds the connections behind what MONITOR has shown before a look, with OnlyMembers. Clients were listed right before it.
 func (m *master) attribute(clients map[string]listed) {
 	all := m.adrift
 	m.adrift = nil
 	for _, t := range all {
-		was, now := m.recent[t.addr], clients[t.addr]
+		was, now := m.last.clients[t.addr], clients[t.addr]
 		switch {
 		case was.id == "" && now.id == "" && !t.again:
 			t.again = true
@@ -72,7 +64,6 @@ func (m *master) attribute(clients map[string]listed) {
 			}
 		}
 	}
-	m.recent = clients
 }
 
 func (m *master) touched(t unlisted, by listed) {
@@ -183,11 +174,11 @@ func (q *inquiry) ofHandover(ctx context.Context, r stages.Record) error {
 
 // onlyMembers is the duty of a handover: its record stands, this is Old's server, and members work.
 func onlyMembers(e *Evidence) (bool, string) {
-	n := e.Namespace
-	if n == nil || n.Name == "" || n.Epoch <= 0 {
-		return false, "the record of the namespace could not be read"
+	stood, evidence := recordStands(e)
+	if !stood {
+		return false, evidence
 	}
-	var commands int64
+	n, commands := e.Namespace, int64(0)
 	for _, m := range e.Masters {
 		commands += m.Members
 	}
@@ -196,10 +187,6 @@ func onlyMembers(e *Evidence) (bool, string) {
 		return false, "the record does not say what Old is"
 	case n.OldMark != "" && n.OldMark != n.MarkHere:
 		return false, "this is not the server of the record's Old: its mark is another one"
-	case n.Living == 0:
-		return false, "no member of namespace " + n.Name + " reports any more: its services may use another server, or have not started"
-	case !n.Same:
-		return false, fmt.Sprintf("namespace %s changed, or could not be read at the end", n.Name)
 	case n.OldMark == "" && commands == 0:
 		return false, fmt.Sprintf("no member's connection touched these keys: is this the server of %q, and do the members give Options.OldConnections?", n.OldName)
 	}

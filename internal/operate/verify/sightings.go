@@ -131,13 +131,7 @@ func (m *master) found() (legacy, others []Client) {
 		}
 	}
 	m.facts.Unexplained = m.seen - m.facts.Members
-	for _, h := range m.hits {
-		c := Client{Addr: h.Addr, Name: h.Name, User: h.User, Evidence: fmt.Sprintf("ACL LOG: %s denied (%s)", h.Command, h.Context)}
-		if h.Key != "" {
-			c.Keys = []string{h.Key}
-		}
-		legacy = append(legacy, c)
-	}
+	legacy = append(legacy, m.denied...)
 	if m.q.opts.OnlyMembers { // whoever was denied is no less a stranger
 		legacy, others = nil, append(others, legacy...)
 	}
@@ -175,8 +169,10 @@ func (m *master) poll(ctx context.Context) {
 			continue
 		}
 		m.facts.LogDenied += h.Count
-		if len(m.hits) < mostTraces {
-			m.hits = append(m.hits, h)
+		c := Client{Addr: h.Addr, Name: h.Name, User: h.User, Evidence: fmt.Sprintf("ACL LOG: %s denied (%s)", h.Command, h.Context)}
+		if h.Key != "" {
+			c.Keys = []string{h.Key}
 		}
+		sees(&m.denied, c)
 	}
 }

@@ -32,7 +32,7 @@ func (q *inquiry) values(ctx context.Context) (found map[string]value, now time.
 			continue
 		}
 		left := 0
-		c := census.New(census.Options{Match: q.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Progress: q.reading, Emit: func(r *census.Row) error {
+		c := census.New(census.Options{Match: q.opts.Match, Confidence: census.Medium, GhostAfter: time.Hour, Progress: func(p census.Progress) { says(q, q.opts.Reading, p) }, Emit: func(r *census.Row) error {
 			q.matches(string(r.Key))
 			v, ok := valueOf(r)
 			switch id := m.addr + " " + string(r.Key); {
@@ -52,22 +52,13 @@ func (q *inquiry) values(ctx context.Context) (found map[string]value, now time.
 			now = s.Clock
 		}
 		if s.Unread > 0 || s.Skipped > 0 {
-			why = append(why, fmt.Sprintf("%s: %d keys could not be read, %d names are too long%s", m.addr, s.Unread, s.Skipped, lacking(s.Lacks)))
+			why = append(append(why, fmt.Sprintf("%s: %d keys could not be read, %d names are too long", m.addr, s.Unread, s.Skipped)), s.Lacks...)
 		}
 		if left > 0 {
 			why = append(why, fmt.Sprintf("%s: more than %d values: %d were left out", m.addr, mostValues, left))
 		}
 	}
 	return found, now, why
-}
-
-// reading tells how far the reading of the keys is.
-func (q *inquiry) reading(p census.Progress) {
-	if q.opts.Reading != nil {
-		q.telling.Lock()
-		defer q.telling.Unlock()
-		q.opts.Reading(p)
-	}
 }
 
 // valueOf tells what a legacy client may have written. Bridge values and tokens have a TTL, so a string without
@@ -88,15 +79,14 @@ func valueOf(r *census.Row) (value, bool) {
 // compareValues tells what the values of the start and of the end show: the keys that looked held, and what was
 // written or taken away by a legacy client in between. The maps are by server and key. Now is the server's time of the end: a value
 // that was over by then, a bridge member may have taken over.
-func compareValues(before, after map[string]value, now time.Time, keyOf func(id string) string) (heldBefore, heldAfter []string, seen []Client) {
+func compareValues(before, after map[string]value, now time.Time) (heldBefore, heldAfter []string, seen []Client) {
+	keyOf := func(id string) string {
+		_, key, _ := strings.Cut(id, " ")
+		return key
+	}
 	note := func(list *[]string, key string) {
 		if len(*list) < mostNamed {
 			*list = append(*list, key)
-		}
-	}
-	sees := func(v value, key, what string) {
-		if len(seen) < mostTraces {
-			seen = append(seen, Client{Evidence: "census: " + what, Dialect: v.Dialect, Keys: []string{key}})
 		}
 	}
 	for id, was := range before {
@@ -105,7 +95,7 @@ func compareValues(before, after map[string]value, now time.Time, keyOf func(id 
 		}
 		note(&heldBefore, keyOf(id))
 		if _, still := after[id]; !still && !was.TTL && now.UnixNano() < was.Expires {
-			sees(was, keyOf(id), "a value that was live at the start was deleted within the window")
+			sees(&seen, Client{Evidence: "census: a value that was live at the start was deleted within the window", Dialect: was.Dialect, Keys: []string{keyOf(id)}})
 		}
 	}
 	for id, is := range after {
@@ -114,16 +104,8 @@ func compareValues(before, after map[string]value, now time.Time, keyOf func(id 
 			note(&heldAfter, keyOf(id))
 		}
 		if is.Expires != 0 && (!known || was.Expires != is.Expires) {
-			sees(is, keyOf(id), "a legacy value was written within the window")
+			sees(&seen, Client{Evidence: "census: a legacy value was written within the window", Dialect: is.Dialect, Keys: []string{keyOf(id)}})
 		}
 	}
 	return heldBefore, heldAfter, seen
-}
-
-// lacking says why keys could not be read, empty where the server did not say.
-func lacking(lacks []string) string {
-	if len(lacks) == 0 {
-		return ""
-	}
-	return ": " + strings.Join(lacks, "; ")
 }

@@ -6,7 +6,6 @@ import (
 	"crypto/rand"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
 	"time"
 
@@ -61,7 +60,7 @@ type inquiry struct {
 	ends    time.Time
 	savedAt time.Time // the last state
 
-	record  endpoint.LockPool // of the record; nil until it was read, and without OnlyMembers
+	record  endpoint.LockPool // of the record; nil until it was read
 	claimed map[string]string // by whom: connections that members have said are their own; with OnlyMembers
 
 	before    map[string]value // what stood on the keys at the start
@@ -260,10 +259,7 @@ func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBe
 		return
 	}
 	var seen []Client
-	v.HeldBefore, v.HeldAfter, seen = compareValues(before, after, now, func(id string) string {
-		_, key, _ := strings.Cut(id, " ")
-		return key
-	})
+	v.HeldBefore, v.HeldAfter, seen = compareValues(before, after, now)
 	if slices.ContainsFunc(q.masters, func(m *master) bool { return m.moves(ctx) != m.facts.Moves }) {
 		return // what was not here may have stood on another node: the obligation of the counters is open
 	}
@@ -307,21 +303,14 @@ func sees(list *[]Client, clients ...Client) {
 	}
 }
 
-// show reads the namespace's record. With OnlyMembers that is often, over one pool.
-func (q *inquiry) show(ctx context.Context) (stages.View, error) {
-	pool := q.record
-	if pool == nil {
-		var err error
-		if pool, err = cmp.Or(q.opts.Record, q.end).Locks(); err != nil { // in a cluster the record is on one master
+// show reads the namespace's record.
+func (q *inquiry) show(ctx context.Context) (_ stages.View, err error) {
+	if q.record == nil {
+		if q.record, err = cmp.Or(q.opts.Record, q.end).Locks(); err != nil { // in a cluster the record is on one master
 			return stages.View{}, err
 		}
-		if q.opts.OnlyMembers {
-			q.record = pool
-		} else {
-			defer pool.Close()
-		}
 	}
-	store := stages.Store{Pool: pool, Namespace: q.opts.Namespace, ReplyTimeout: 5 * time.Second}
+	store := stages.Store{Pool: q.record, Namespace: q.opts.Namespace, ReplyTimeout: 5 * time.Second}
 	return store.Show(ctx)
 }
 
@@ -408,10 +397,13 @@ func (q *inquiry) warnOfValues(before map[string]value) {
 	}
 }
 
-func (q *inquiry) warn(text string) {
-	if q.opts.Warn != nil {
+func (q *inquiry) warn(text string) { says(q, q.opts.Warn, text) }
+
+// says tells something to whoever is set.
+func says[T any](q *inquiry, whom func(T), what T) {
+	if whom != nil {
 		q.telling.Lock()
 		defer q.telling.Unlock()
-		q.opts.Warn(text)
+		whom(what)
 	}
 }
