@@ -8,6 +8,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"slices"
 	"strings"
 	"time"
 
@@ -31,12 +32,7 @@ type Options struct {
 
 // chosen tells that the operator has named the locks: a pattern that matches everything names nothing.
 func (o *Options) chosen() bool {
-	for _, p := range o.Match {
-		if strings.Trim(p, "*") == "" {
-			return false
-		}
-	}
-	return len(o.Match) > 0
+	return len(o.Match) > 0 && !slices.ContainsFunc(o.Match, func(p string) bool { return strings.Trim(p, "*") == "" })
 }
 
 // Row is one reported key, as it was looked at.

@@ -3,6 +3,7 @@ package census
 import (
 	"bytes"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -251,12 +252,7 @@ func (j Judge) mayBeLock(k *Look) bool {
 	if len(k.Fields) == 0 || len(k.Fields) > MaxFields {
 		return false
 	}
-	for _, f := range k.Fields {
-		if RedissonHolder(string(f.Name)) || isRandom(string(f.Name)) {
-			return true
-		}
-	}
-	return j.named(k)
+	return j.named(k) || slices.ContainsFunc(k.Fields, func(f Field) bool { return RedissonHolder(string(f.Name)) || isRandom(string(f.Name)) })
 }
 
 // hash is a lock that counts its holds: Redisson's, or a hand-written one.

@@ -25,6 +25,15 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
 
+func dialled(t *testing.T, url, addr string) net.Conn {
+	t.Helper()
+	end, err := endpoint.Parse(url, endpoint.TLSFiles{})
+	require.NoError(t, err)
+	conn, err := end.DialRaw(context.Background(), addr)
+	require.NoError(t, err)
+	return conn
+}
+
 // scan takes a census and returns the reported keys with their formats, sorted.
 func scan(t *testing.T, s *redistest.Server, opts Options) ([]string, Summary, error) {
 	t.Helper()
@@ -36,12 +45,8 @@ func scan(t *testing.T, s *redistest.Server, opts Options) ([]string, Summary, e
 	if opts.GhostAfter == 0 {
 		opts.GhostAfter = time.Hour
 	}
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
-	conn, err := end.DialRaw(context.Background(), s.Addr)
-	require.NoError(t, err)
 	c := New(opts)
-	err = c.Scan(context.Background(), conn)
+	err := c.Scan(context.Background(), dialled(t, s.URL(), s.Addr))
 	sort.Strings(rows)
 	return rows, c.Summary(), err
 }
@@ -285,21 +290,13 @@ func TestScanWithoutRights(t *testing.T) {
 	fillSome(s)
 	s.Do("ACL", "SETUSER", "joe", "on", ">pw", "~lock:*", "+@all")
 	s.Do("ACL", "SETUSER", "ann", "on", ">pw", "~*", "+@all", "-getrange")
-	dial := func(user string) net.Conn {
-		end, err := endpoint.Parse("redis://"+user+":pw@"+s.Addr, endpoint.TLSFiles{})
-		require.NoError(t, err)
-		conn, err := end.DialRaw(context.Background(), s.Addr)
-		require.NoError(t, err)
-		return conn
-	}
-
 	some := New(Options{GhostAfter: time.Hour, Emit: func(*Row) error { return nil }})
-	require.NoError(t, some.Scan(context.Background(), dial("joe")))
+	require.NoError(t, some.Scan(context.Background(), dialled(t, s.URLOf("joe"), s.Addr)))
 	assert.EqualValues(t, 8, some.Summary().Unread)
 	assert.EqualValues(t, 2, some.Summary().Locks)
 
 	none := New(Options{GhostAfter: time.Hour})
-	err := none.Scan(context.Background(), dial("ann"))
+	err := none.Scan(context.Background(), dialled(t, s.URLOf("ann"), s.Addr))
 	var refused redis.Error
 	require.ErrorAs(t, err, &refused)
 	assert.Contains(t, string(refused), "getrange")

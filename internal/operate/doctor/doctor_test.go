@@ -24,9 +24,8 @@ func examine(t *testing.T, url string, opts doctor.Options) map[string]doctor.Ch
 	t.Helper()
 	end, err := endpoint.Parse(url, endpoint.TLSFiles{})
 	require.NoError(t, err)
-	found, err := doctor.Examine(context.Background(), end, opts)
+	checks, err := doctor.Examine(context.Background(), end, opts)
 	require.NoError(t, err)
-	checks := found
 	require.GreaterOrEqual(t, len(checks), 20)
 	byID := map[string]doctor.Check{}
 	for _, c := range checks {

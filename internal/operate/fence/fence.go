@@ -248,11 +248,9 @@ func (p *Plan) keepable(ctx context.Context, conn redis.Conn, r rule, now string
 		return "to keep patterns the server needs selectors and ACL DRYRUN (Redis 7.0), and this user the right acl|dryrun: leave out --keep"
 	}
 	for _, pattern := range p.options.Keep {
-		held := slices.ContainsFunc(r.root.keys(), func(own string) bool { return glob.Covers(own, pattern) }) && r.root.grants(p.options.commands())
-		for _, s := range r.selectors {
-			held = held || s.grants(p.options.commands()) && slices.ContainsFunc(s.keys(), func(own string) bool { return glob.Covers(own, pattern) })
-		}
-		if !held {
+		if !slices.ContainsFunc(r.parts(), func(part permissions) bool {
+			return part.grants(p.options.commands()) && slices.ContainsFunc(part.keys(), func(own string) bool { return glob.Covers(own, pattern) })
+		}) {
 			return fmt.Sprintf("to keep %s would give the user keys or commands that its rule does not clearly have today: leave it out, or narrow it; where a fence is up, take it away first", pattern)
 		}
 	}

@@ -113,11 +113,9 @@ func polled(t *testing.T, log *fence.Log, conn redis.Conn) []fence.Hit {
 func TestFence(t *testing.T) { onEach(t, upAndDown) }
 
 func upAndDown(t *testing.T, s *redistest.Server) {
-	ctx := context.Background()
 	s.Grant("old", "~*", "&*", "+@all", "-flushall", "(+get ~extra:*)")
 	before := rules(t, s, "old")
 	g := newGate(t, s)
-	conn := g.conn
 	preview := g.plan(fence.Options{Keep: []string{"cache:*"}})
 	assert.NotContains(t, preview.Now, "#", "no password hash is shown")
 	assert.Equal(t, before, rules(t, s, "old"), "a preview changes nothing")
@@ -125,7 +123,7 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 
 	legacy := s.ConnAs("old")
 	log := fence.Log{}
-	polled(t, &log, conn)
+	polled(t, &log, g.conn)
 	_, err := legacy.Do("SETNX", "lock:orders", "1")
 	assert.ErrorContains(t, err, "NOPERM")
 	_, err = legacy.Do("EVAL", "return redis.call('GETSET', KEYS[1], '1')", 1, "lock:orders")
@@ -134,18 +132,18 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 	assert.NoError(t, err, "kept")
 	_, err = legacy.Do("DEL", "lock:orders")
 	assert.NoError(t, err, "what a fence cannot do")
-	hits := polled(t, &log, conn)
+	hits := polled(t, &log, g.conn)
 	require.Len(t, hits, 2)
 	for _, h := range hits {
 		assert.Equal(t, "old", h.User)
 		assert.Equal(t, redistest.AddrOf(t, legacy), h.Addr)
 		assert.EqualValues(t, 1, h.Count)
 	}
-	assert.Empty(t, polled(t, &log, conn), "none counts twice")
+	assert.Empty(t, polled(t, &log, g.conn), "none counts twice")
 	for range 3 {
 		_, _ = legacy.Do("SETNX", "lock:orders", "1")
 	}
-	hits = polled(t, &log, conn)
+	hits = polled(t, &log, g.conn)
 	require.Len(t, hits, 1)
 	assert.EqualValues(t, 3, hits[0].Count)
 
@@ -156,7 +154,7 @@ func upAndDown(t *testing.T, s *redistest.Server) {
 	assert.NoError(t, err)
 	assert.Contains(t, g.back().Note, "the rules are those of before the fence")
 
-	_, err = fence.Make(ctx, conn, s.Addr, fence.Options{Users: []string{"nobody"}, Locks: []string{"lock:*"}})
+	_, err = fence.Make(t.Context(), g.conn, s.Addr, fence.Options{Users: []string{"nobody"}, Locks: []string{"lock:*"}})
 	assert.ErrorContains(t, err, "nobody")
 }
 

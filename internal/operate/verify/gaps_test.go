@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -14,7 +13,6 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 )
@@ -68,8 +66,7 @@ func TestWindows(t *testing.T) {
 // TestOneNodeOfACluster: the other nodes have the other keys.
 func TestOneNodeOfACluster(t *testing.T) {
 	s := redistest.Real(t, "--cluster-enabled", "yes")
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
+	end := at(t, s.URL())
 	assert.Equal(t, []string{"keys", "masters"}, open(within(t, end, verify.Options{Match: []string{"lock.*"}}, func() {})))
 }
 
@@ -84,33 +81,21 @@ func heldBack(t *testing.T, s *redistest.Server) {
 	assert.Equal(t, []string{"counters"}, open(c))
 	assert.Contains(t, c.Why, "CLIENT PAUSE ran")
 
-	live(s)
-	old := s.Conn()
+	old, end := s.Conn(), at(t, s.URL())
 	for what, words := range map[string][]any{
 		"SETNX": {"SETNX", "lock:a", "1"}, "EVAL": {"EVAL", "return redis.call('SETNX', KEYS[1], '1')", 1, "lock:a"}, "BRPOPLPUSH": {"BRPOPLPUSH", "queue", "lock:a", 20},
 	} {
-		end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-		require.NoError(t, err)
 		if what != "BRPOPLPUSH" { // it waits by itself
 			s.Do("CLIENT", "PAUSE", 20_000, "WRITE")
 		}
-		o := lock
-		o.Window, o.Longest = 500*time.Millisecond, 500*time.Millisecond
-		once := sync.Once{}
-		o.Progress = func(left time.Duration, _ int) {
-			if left > 0 {
-				once.Do(func() {
-					require.NoError(t, old.Send(words[0].(string), words[1:]...))
-					require.NoError(t, old.Flush())
-					redistest.Await(t, "a client that waits", 10*time.Second, func() bool {
-						list, _ := redis.String(s.Do("CLIENT", "LIST"), nil)
-						return strings.Contains(list, "flags=b")
-					})
-				})
-			}
-		}
-		c, err := verify.Run(t.Context(), end, o)
-		require.NoError(t, err)
+		c := within(t, end, lock, func() {
+			require.NoError(t, old.Send(words[0].(string), words[1:]...))
+			require.NoError(t, old.Flush())
+			redistest.Await(t, "a client that waits", 10*time.Second, func() bool {
+				list, _ := redis.String(s.Do("CLIENT", "LIST"), nil)
+				return strings.Contains(list, "flags=b")
+			})
+		})
 		assert.Equal(t, verify.Inconclusive, c.Verdict)
 		if what == "BRPOPLPUSH" {
 			assert.Contains(t, open(c), "commands", c.Why)
@@ -120,7 +105,7 @@ func heldBack(t *testing.T, s *redistest.Server) {
 		}
 		s.Do("CLIENT", "UNPAUSE")
 		s.Do("LPUSH", "queue", "x")
-		_, err = old.Receive()
+		_, err := old.Receive()
 		require.NoError(t, err)
 		s.Do("DEL", "lock:a", "queue")
 	}
@@ -174,8 +159,7 @@ func TestGapsOfMonitor(t *testing.T) {
 		}
 	}
 	o.Longest = o.Window
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
+	end := at(t, s.URL())
 	c, err := verify.Run(context.Background(), end, o)
 	require.NoError(t, err)
 	if assert.Contains(t, open(c), "commands", "the second one ran while MONITOR was broken") {
@@ -196,8 +180,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 		s.Do("CLUSTER", "DELSLOTSRANGE", 2*redistest.Slots/3, redistest.Slots-1)
 	}
 	c.Masters[1].Do("CLUSTER", "ADDSLOTSRANGE", 2*redistest.Slots/3, redistest.Slots-1)
-	end, err := endpoint.Parse(c.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
+	end := at(t, c.URL())
 	redistest.Await(t, "two masters", 30*time.Second, func() bool {
 		masters, err := end.Masters(t.Context())
 		return err == nil && len(masters) == 2
@@ -216,17 +199,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 		require.NoError(t, err)
 	}
 	run := func(act func()) verify.Certificate {
-		opts := verify.Options{Window: time.Second, Longest: time.Second, Match: []string{"lock:*"}}
-		acted := false
-		opts.Progress = func(time.Duration, int) {
-			if !acted {
-				acted = true
-				act()
-			}
-		}
-		cert, err := verify.Run(t.Context(), end, opts)
-		require.NoError(t, err)
-		return cert
+		return within(t, end, verify.Options{Window: time.Second, Match: []string{"lock:*"}}, act)
 	}
 	live(c.Owner(protocol.Slot("lock:live")))
 	cert := run(func() {})
@@ -255,7 +228,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 	c.Migrate(slot, owner).Finish()
 	again, said := saved.Options, ""
 	again.Resume, again.Warn = &saved, func(text string) { said += text }
-	cert, err = verify.Run(t.Context(), end, again)
+	cert, err := verify.Run(t.Context(), end, again)
 	require.NoError(t, err)
 	assert.Contains(t, said, "the window begins again: ")
 	assert.Contains(t, said, "slots may have moved")

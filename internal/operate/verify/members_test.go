@@ -50,11 +50,7 @@ func newFleet(t *testing.T, oldURL string, oldPool lockmigrate.Pool, name string
 	}
 	store := &stages.Store{Pool: f.record.Pool(), Namespace: ofFleet, ReplyTimeout: time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Stage: stages.Both, Patterns: []string{"lock:*"}, Handover: halves}))
-	for url, into := range map[string]**endpoint.Endpoint{oldURL: &f.old, f.record.URL(): &f.new} {
-		end, err := endpoint.Parse(url, endpoint.TLSFiles{})
-		require.NoError(t, err)
-		*into = end
-	}
+	f.old, f.new = at(t, oldURL), at(t, f.record.URL())
 	f.opts = verify.Options{Namespace: ofFleet, OnlyMembers: true, Record: f.new, Look: 40 * time.Millisecond, Window: 350 * time.Millisecond}
 	return f
 }
@@ -396,8 +392,7 @@ func TestOnlyMembersOfACluster(t *testing.T) {
 		assert.Equal(t, verify.Inconclusive, cert.Verdict)
 		assert.NotEmpty(t, cert.Evidence.Unexplained)
 	}
-	f.old, err = endpoint.Parse(c.Masters[0].URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
+	f.old = at(t, c.Masters[0].URL())
 	_, err = verify.Run(t.Context(), f.old, f.opts)
 	if err == nil { // the mark is on this node
 		assert.Contains(t, open(f.look(func() {})), "masters")

@@ -31,8 +31,7 @@ func newRuled(t *testing.T, fleet ...string) *ruled {
 	s.Grant("go", append(fleet, "+@all")...)
 	s.Grant("old", "~*", "+@all")
 	s.Grant("ops", "allkeys", "+@all", "-@write")
-	ops, err := endpoint.Parse(s.URLOf("ops"), endpoint.TLSFiles{})
-	require.NoError(t, err)
+	ops := at(t, s.URLOf("ops"))
 	return &ruled{t, s, ops}
 }
 
@@ -167,8 +166,7 @@ func TestLeastRights(t *testing.T) {
 	rights := strings.Fields("+echo +info +command|info +monitor +client|list +scan +time +getrange +pttl")
 	look := func(rights []string) (verify.Certificate, error) {
 		s.Grant("ops", append([]string{"%R~lock:*"}, rights...)...)
-		end, err := endpoint.Parse(s.URLOf("ops"), endpoint.TLSFiles{})
-		require.NoError(t, err)
+		end := at(t, s.URLOf("ops"))
 		once := sync.Once{}
 		return verify.Run(context.Background(), end, verify.Options{
 			Window: 200 * time.Millisecond, Longest: 200 * time.Millisecond, Match: []string{"lock:*"}, Whole: true,

@@ -62,8 +62,7 @@ func TestResume(t *testing.T) {
 			t.Parallel()
 			s := redistest.Real(t)
 			live(s)
-			end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-			require.NoError(t, err)
+			end := at(t, s.URL())
 			opts := options
 			opts.Whole = cells[2] == "monitor"
 			if cells[2] == "rules" { // no other user may write
@@ -112,11 +111,10 @@ func TestTellsOneAfterTheOther(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
 	live(s)
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
+	end := at(t, s.URL())
 	var reading atomic.Bool
 	warned := false
-	_, err = verify.Run(t.Context(), end, verify.Options{
+	_, err := verify.Run(t.Context(), end, verify.Options{
 		Match: []string{"lock:*"}, Window: time.Second, Longest: time.Second, Look: 20 * time.Millisecond,
 		Reading: func(census.Progress) {
 			reading.Store(true)
@@ -135,8 +133,7 @@ func TestSeenWhileItBeginsAgain(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
 	live(s)
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
+	end := at(t, s.URL())
 	saved := cut(t, end, verify.Options{Match: []string{"lock:*"}, Window: time.Second, Longest: time.Second, Look: 50 * time.Millisecond, Whole: true}, func() {})
 	s.Do("CONFIG", "RESETSTAT")
 	opts, came := saved.Options, false

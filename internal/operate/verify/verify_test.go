@@ -108,12 +108,11 @@ func acts(n int, key string) [][]any {
 // round runs one window. Act, if it is not nil, runs once within it.
 func round(t *testing.T, s *redistest.Server, n int, act func(conn redis.Conn)) (verify.Certificate, string) {
 	t.Helper()
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
+	end := at(t, s.URL())
 	const window = 400 * time.Millisecond
 	s.Do("SET", fmt.Sprintf("lock:%d:live", n), "token", "PX", 600_000) // what the pattern matches
 	conn := s.Conn()
-	_, err = conn.Do("CLIENT", "SETNAME", "billing-7")
+	_, err := conn.Do("CLIENT", "SETNAME", "billing-7")
 	require.NoError(t, err)
 	when := rand.N(window)
 	for range mostTries {
@@ -200,9 +199,16 @@ func live(s *redistest.Server) { s.Do("SET", "lock:live", "token", "PX", 600_000
 func during(t *testing.T, s *redistest.Server, o verify.Options, f func()) verify.Certificate {
 	t.Helper()
 	live(s)
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
+	end := at(t, s.URL())
 	return within(t, end, o, f)
+}
+
+// at is where a URL leads.
+func at(t *testing.T, url string) *endpoint.Endpoint {
+	t.Helper()
+	end, err := endpoint.Parse(url, endpoint.TLSFiles{})
+	require.NoError(t, err)
+	return end
 }
 
 // within is during for a server's URL.
@@ -288,8 +294,7 @@ func servicesAreExplained(t *testing.T, s *redistest.Server) {
 			})
 		}
 	}
-	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
-	require.NoError(t, err)
+	end := at(t, s.URL())
 	c, err := verify.Run(t.Context(), end, verify.Options{Window: 3 * time.Second, Longest: time.Second, Whole: true})
 	require.NoError(t, err)
 	for kind, n := range turns {
