@@ -6,6 +6,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/gomodule/redigo/redis"
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
@@ -13,6 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
@@ -107,58 +109,57 @@ func TestTheGaugeDoesNotLeak(t *testing.T) {
 
 // TestServesEveryLocker: each kind of Locker tells it of the same events, and how a lock was acquired.
 func TestServesEveryLocker(t *testing.T) {
-	s, second, third := redistest.Mini(t), redistest.Mini(t), redistest.Mini(t)
-	namespace, err := redistest.InStage(s.Pool(), lockmigrate.StageModern, "", 10*time.Second)
-	require.NoError(t, err)
 	for name, kind := range map[string]struct {
 		later string // how a waiter gets the lock
-		open  func(o lockmigrate.Observer) (lockmigrate.Locker, error)
+		open  func(pools []lockmigrate.Pool, o lockmigrate.Observer) (lockmigrate.Locker, error)
 	}{
-		"legacy": {"wait", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
-			return legacy.New(s.Pool(), legacy.Options{Observer: o})
+		"legacy": {"wait", func(pools []lockmigrate.Pool, o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return legacy.New(pools[0], legacy.Options{Observer: o})
 		}},
-		"bridge": {"handed", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
-			return compat.New(s.Pool(), compat.Options{Observer: o})
+		"bridge": {"handed", func(pools []lockmigrate.Pool, o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return compat.New(pools[0], compat.Options{Observer: o})
 		}},
-		"compat": {"handed", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
-			return compat.New(s.Pool(), compat.Options{Namespace: namespace, Observer: o})
+		"compat": {"handed", func(pools []lockmigrate.Pool, o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			namespace, err := redistest.InStage(pools[0].(*redis.Pool), lockmigrate.StageModern, "", 10*time.Second)
+			if err != nil {
+				return nil, err
+			}
+			return compat.New(pools[0], compat.Options{Namespace: namespace, Observer: o})
 		}},
-		"modern": {"handed", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
-			return modern.New(s.Pool(), modern.Options{Observer: o})
+		"modern": {"handed", func(pools []lockmigrate.Pool, o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return modern.New(pools[0], modern.Options{Observer: o})
 		}},
-		"redisson": {"wait", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
-			return redisson.New(s.Pool(), modern.Options{Observer: o})
+		"redisson": {"wait", func(pools []lockmigrate.Pool, o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return redisson.New(pools[0], modern.Options{Observer: o})
 		}},
-		"quorum": {"wait", func(o lockmigrate.Observer) (lockmigrate.Locker, error) {
-			return quorum.New([]lockmigrate.Pool{s.Pool(), second.Pool(), third.Pool()}, modern.Options{Observer: o})
+		"quorum": {"wait", func(pools []lockmigrate.Pool, o lockmigrate.Observer) (lockmigrate.Locker, error) {
+			return quorum.New(pools, modern.Options{Observer: o})
 		}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			metrics, observe := prommetrics.New()
-			locker, err := kind.open(observe)
-			require.NoError(t, err)
-			t.Cleanup(func() { _ = locker.Close() })
-			first, err := locker.Acquire(t.Context(), name)
-			require.NoError(t, err)
-			ended, sent := make(chan error, 1), s.Mini.CommandCount()
-			go func() { ended <- locker.Do(t.Context(), name, func(context.Context) error { return nil }) }()
-			redistest.Await(t, "a waiter", 10*time.Second, func() bool {
-				if kind.later == "handed" {
-					return s.Mini.Exists("{" + name + "}:queue")
+			world.Run(t, 1, func(w *world.World) {
+				t := w.T // the bubble's
+				metrics, observe := prommetrics.New()
+				locker, err := kind.open([]lockmigrate.Pool{w.Server().Pool(), w.Server().Pool(), w.Server().Pool()}, observe)
+				require.NoError(t, err)
+				first, err := locker.Acquire(t.Context(), name)
+				require.NoError(t, err)
+				ended := make(chan error, 1)
+				go func() { ended <- locker.Do(t.Context(), name, func(context.Context) error { return nil }) }()
+				time.Sleep(time.Second) // it has found the key taken
+				require.NoError(t, first.Release(t.Context()))
+				require.NoError(t, <-ended)
+				got := values(t, metrics)
+				assert.EqualValues(t, 1, got["lockmigrate_acquired_total try"])
+				assert.EqualValues(t, 1, got["lockmigrate_acquired_total "+kind.later], "%v", got)
+				assert.EqualValues(t, 2, got["lockmigrate_released_total"])
+				assert.EqualValues(t, 2, got["lockmigrate_held_seconds"])
+				assert.Zero(t, got["lockmigrate_held"])
+				if name == "compat" {
+					assert.EqualValues(t, 1, got["lockmigrate_stage modern"])
 				}
-				return s.Mini.CommandCount() > sent+1 // it found the key taken
+				require.NoError(t, locker.Close())
 			})
-			require.NoError(t, first.Release(t.Context()))
-			require.NoError(t, <-ended)
-			got := values(t, metrics)
-			assert.EqualValues(t, 1, got["lockmigrate_acquired_total try"])
-			assert.EqualValues(t, 1, got["lockmigrate_acquired_total "+kind.later], "%v", got)
-			assert.EqualValues(t, 2, got["lockmigrate_released_total"])
-			assert.EqualValues(t, 2, got["lockmigrate_held_seconds"])
-			assert.Zero(t, got["lockmigrate_held"])
-			if name == "compat" {
-				assert.EqualValues(t, 1, got["lockmigrate_stage modern"])
-			}
 		})
 	}
 }
