@@ -128,11 +128,15 @@ func TestNext(t *testing.T) {
 		return v
 	}
 	lives, unfit := stages.Member{ID: "a", Epoch: 2, Left: time.Second}, stages.Member{ID: "b", Left: time.Second, Misfit: "another dialect"}
-	clean := &keysSeen{complete: true}
-	held := &keysSeen{complete: true, keys: 1, legacy: []legacyKind{{form: "jedis-ms", held: true, n: 1, first: []legacyValue{{key: "lock.1", ends: time.Second, ttl: -1}}}}}
-	endless := &keysSeen{complete: true, keys: 1, tokens: 1, endless: legacyKind{n: 1, first: []legacyValue{{key: "lock.1", ttl: -1}}}}
-	flag := &keysSeen{complete: true, keys: 1, endless: endless.endless, legacy: []legacyKind{{form: "redis-objects", held: true, n: 1, first: endless.endless.first}}}
-	dead := &keysSeen{complete: true, keys: 1, legacy: []legacyKind{{form: "jedis-ms", n: 1, first: []legacyValue{{key: "lock.1", ends: -time.Hour, ttl: -1}}}}}
+	whole := census.Summary{Complete: true}
+	clean := &keysSeen{Summary: whole}
+	expiring := func(in time.Duration) []census.Row {
+		return []census.Row{{Look: census.Look{Key: []byte("lock.1"), TTL: census.NoTTL}, Finding: census.Finding{HasExpiry: true, Expires: census.Row{}.Now.Add(in)}}}
+	}
+	held := &keysSeen{Summary: whole, keys: 1, legacy: []legacyKind{{form: "jedis-ms", held: true, n: 1, first: expiring(time.Second)}}}
+	endless := &keysSeen{Summary: whole, keys: 1, tokens: 1, endless: legacyKind{n: 1, first: expiring(0)}}
+	flag := &keysSeen{Summary: whole, keys: 1, endless: endless.endless, legacy: []legacyKind{{form: "redis-objects", held: true, n: 1, first: endless.endless.first}}}
+	dead := &keysSeen{Summary: whole, keys: 1, legacy: []legacyKind{{form: "jedis-ms", n: 1, first: expiring(-time.Hour)}}}
 	ended := func(broke string) *verify.Saved { // after an hour of a day
 		m := verify.Master{Addr: "a", RunID: "1", Version: "7.4.0", Looks: 10, Canary: 9, Ended: true, Moves: "no cluster", Named: true, CountsDenied: true, LogRead: true, Writes: 104}
 		if broke != "" {
@@ -223,7 +227,7 @@ func TestNext(t *testing.T) {
 			"lockmigrate next --namespace orders", "a verify is looking", false},
 		"modern, by force, proven later": {standing{view: at(stages.Modern, lives), keys: clean, certificate: "x.json"}, "lockmigrate stage --namespace orders", "x.json. The record has 1 member", true},
 		"modern, by force, nobody":       {standing{view: at(stages.Modern), keys: clean}, "lockmigrate stage --namespace orders", "no member lives", false},
-		"keys not readable":              {standing{view: at(stages.Bridge, lives), keys: &keysSeen{complete: true, unread: 3}, certificate: "x.json"}, "lockmigrate doctor --match 'lock.*'", "3 keys could not be read", false},
+		"keys not readable":              {standing{view: at(stages.Bridge, lives), keys: &keysSeen{Summary: census.Summary{Complete: true, Unread: 3}}, certificate: "x.json"}, "lockmigrate doctor --match 'lock.*'", "3 keys could not be read", false},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := c.s
@@ -266,10 +270,10 @@ func TestNextSaysHowOldItsFiguresAre(t *testing.T) {
 func TestALookHasOneSize(t *testing.T) {
 	t.Parallel()
 	const many = 100_000
-	seen := &keysSeen{complete: true}
+	seen := &keysSeen{Summary: census.Summary{Complete: true}}
 	key := []byte("lock.000000")
 	row := &census.Row{Look: census.Look{Key: key, TTL: census.NoTTL}}
-	row.Format, row.Dialects, row.HasExpiry = "expiry-ms", []string{"jedis-ms"}, true
+	row.Format, row.Dialects = "expiry-ms", []string{"jedis-ms"}
 	for i := range many {
 		copy(key[5:], fmt.Sprintf("%06d", (i*7919)%many)) // in no order
 		row.State = census.Ghost

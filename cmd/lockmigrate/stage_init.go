@@ -170,25 +170,19 @@ func (f *stageFlags) measured() (why []string, err error) {
 	if f.dialect != "" && old.Dialect != "" && f.dialect != old.Dialect {
 		return nil, unsafeError("leave --dialect out, or find out who is right", "--dialect %s, but %s measured %s", f.dialect, f.profile, old.Dialect)
 	}
-	measured := stages.Record{Shortest: old.Shortest, ClockLag: old.ClockLag, CommandDelay: old.CommandDelay, Yield: old.Yield, Longest: old.Longest}
-	if err == nil {
-		bold := func(flag string, given, measured time.Duration, how string) error {
-			return unsafeError("leave "+flag+" out", "%s %v is %s than %v, which %s measured", flag, given, how, measured, f.profile)
-		}
-		for _, figure := range stages.Figures {
-			given, known := *figure.Of(&f.figures), *figure.Of(&measured)
-			if f.given(figure.Flag()) && figure.Bolder(given, known) {
-				return nil, bold("--"+figure.Flag(), given, known, figure.How)
-			}
+	for _, figure := range stages.Figures {
+		given, known := *figure.Of(&f.figures), *figure.Of(&old.Record)
+		if err == nil && f.given(figure.Flag()) && figure.Bolder(given, known) {
+			return nil, unsafeError("leave --"+figure.Flag()+" out", "--%s %v is %s than %v, which %s measured", figure.Flag(), given, figure.How, known, f.profile)
 		}
 	}
 	if len(f.match) == 0 {
 		f.match = stages.UnescapeAll(p.Match)
 	}
 	f.dialect = cmp.Or(f.dialect, old.Dialect)
-	measured.Longest = 0 // a job that runs more rarely was not seen
+	old.Longest = 0 // a job that runs more rarely was not seen
 	for _, figure := range stages.Figures {
-		*figure.Of(&f.figures) = cmp.Or(*figure.Of(&f.figures), *figure.Of(&measured))
+		*figure.Of(&f.figures) = cmp.Or(*figure.Of(&f.figures), *figure.Of(&old.Record))
 	}
 	return old.Why, nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"fmt"
@@ -19,15 +20,12 @@ import (
 
 // keysSeen is what stands on the keys of a namespace at one moment, on every master. It has the same size however many keys there are.
 type keysSeen struct {
-	keys     int64
-	legacy   []legacyKind
-	tokens   int64      // bridge values and tokens
-	others   int64      // no lock that is known
-	endless  legacyKind // strings without a TTL that are no expiry: verify takes each for a lock that is held
-	unread   int64      // that this user may not read
-	lacks    []string
-	complete bool
-	clock    time.Time // the server's
+	census.Summary
+	keys    int64
+	legacy  []legacyKind
+	tokens  int64      // bridge values and tokens
+	others  int64      // no lock that is known
+	endless legacyKind // strings without a TTL that are no expiry: verify takes each for a lock that is held
 }
 
 // legacyKind are the expiries on the keys that are of one form, and held, or not held.
@@ -36,26 +34,20 @@ type legacyKind struct {
 	dialects []string // that write this form
 	held     bool
 	n        int64
-	first    []legacyValue // a few of them, by their names
-}
-
-// legacyValue is an expiry on a key.
-type legacyValue struct {
-	key  string
-	ends time.Duration // until it is over; negative: since
-	ttl  time.Duration // negative: none
+	first    []census.Row // a few of them, by their names
 }
 
 // mostNamed is how many keys a message names.
 const mostNamed = 3
 
-// add keeps a value that is among the first.
-func (k *legacyKind) add(key []byte, v legacyValue) {
+func byKey(a, b census.Row) int { return bytes.Compare(a.Key, b.Key) }
+
+// add keeps a row that is among the first.
+func (k *legacyKind) add(row *census.Row) {
 	k.n++
-	at, _ := slices.BinarySearchFunc(k.first, key, func(v legacyValue, key []byte) int { return strings.Compare(v.key, string(key)) })
-	if at < mostNamed {
-		v.key = string(key)
-		k.first = slices.Insert(k.first, at, v)
+	if at, _ := slices.BinarySearchFunc(k.first, *row, byKey); at < mostNamed {
+		kept := census.Row{Look: census.Look{Key: bytes.Clone(row.Key), TTL: row.TTL}, Now: row.Now, Finding: row.Finding}
+		k.first = slices.Insert(k.first, at, kept)
 		k.first = k.first[:min(mostNamed, len(k.first))]
 	}
 }
@@ -78,8 +70,7 @@ func (at *place) look(ctx context.Context, patterns []string) (*keysSeen, error)
 	if err := count.All(ctx, at.end); err != nil {
 		return nil, fmt.Errorf("look at the keys: %w", err)
 	}
-	summary := count.Summary()
-	seen.complete, seen.clock, seen.unread, seen.lacks = summary.Complete, summary.Clock, summary.Unread, summary.Lacks
+	seen.Summary = count.Summary()
 	return seen, nil
 }
 
@@ -88,13 +79,12 @@ func (k *keysSeen) add(row *census.Row) {
 		return // a part of another lock
 	}
 	k.keys++
-	endless := row.Format == census.TokenNoTTL
 	if row.Type == "string" && row.TTL == census.NoTTL && !row.Format.Legacy() && row.Format != census.Bridge {
-		k.endless.add(row.Key, legacyValue{ttl: -1})
+		k.endless.add(row)
 	}
 	switch row.Format {
 	case census.Bridge, census.Token, census.TokenNoTTL, census.Redisson, census.HashUID:
-		if !endless || len(row.Dialects) == 0 {
+		if row.Format != census.TokenNoTTL || len(row.Dialects) == 0 {
 			k.tokens++
 			return
 		} // else a legacy client's value without an expiry
@@ -102,25 +92,18 @@ func (k *keysSeen) add(row *census.Row) {
 		k.others++
 		return
 	}
-	v := legacyValue{ttl: time.Duration(row.TTL) * time.Millisecond} // the forms that carry an expiry, whatever their number
-	if row.HasExpiry && !endless {
-		v.ends = row.Expires.Sub(row.Now)
-	}
-	if row.TTL < 0 || endless {
-		v.ttl = -1
-	}
-	form := cmp.Or(strings.Join(row.Dialects, " or "), string(row.Format))
+	form := cmp.Or(strings.Join(row.Dialects, " or "), string(row.Format)) // of those that carry an expiry, whatever their number
 	held := row.State == census.Held
 	i := slices.IndexFunc(k.legacy, func(l legacyKind) bool { return l.form == form && l.held == held })
 	if i < 0 {
 		i = len(k.legacy)
 		k.legacy = append(k.legacy, legacyKind{form: form, dialects: row.Dialects, held: held})
 	}
-	k.legacy[i].add(row.Key, v)
+	k.legacy[i].add(row)
 }
 
 // these are the legacy values of some kinds: how many, of which forms, and the first of them.
-func (k *keysSeen) these(which func(legacyKind) bool) (n int64, forms []string, first []legacyValue) {
+func (k *keysSeen) these(which func(legacyKind) bool) (n int64, forms []string, first []census.Row) {
 	for _, l := range k.legacy {
 		if which(l) {
 			n += l.n
@@ -131,7 +114,7 @@ func (k *keysSeen) these(which func(legacyKind) bool) (n int64, forms []string, 
 		}
 	}
 	slices.Sort(forms)
-	slices.SortFunc(first, func(a, b legacyValue) int { return strings.Compare(a.key, b.key) })
+	slices.SortFunc(first, byKey)
 	return n, forms, first[:min(mostNamed, len(first))]
 }
 
@@ -165,12 +148,12 @@ func (k *keysSeen) String() string {
 // trusted refuses a look that did not see everything.
 func (k *keysSeen) trusted() error {
 	switch {
-	case !k.complete:
+	case !k.Complete:
 		return unsafeError("run it again, or say with --force REASON why it does not matter", "not all keys could be looked at")
-	case k.unread > 0:
-		return unsafeError("use a user that may read the lock keys, or say with --force REASON why it does not matter", "%d keys could not be read: %s", k.unread, strings.Join(k.lacks, "; "))
-	case !k.clock.IsZero() && k.clock.Before(protocol.EarliestExpiry.Time()):
-		return unsafeError("set the server's clock", "the server's clock says %s: the bridge takes no expiry of that time for one", k.clock.UTC().Format(time.DateOnly))
+	case k.Unread > 0:
+		return unsafeError("use a user that may read the lock keys, or say with --force REASON why it does not matter", "%d keys could not be read: %s", k.Unread, strings.Join(k.Lacks, "; "))
+	case !k.Clock.IsZero() && k.Clock.Before(protocol.EarliestExpiry.Time()):
+		return unsafeError("set the server's clock", "the server's clock says %s: the bridge takes no expiry of that time for one", k.Clock.UTC().Format(time.DateOnly))
 	}
 	return nil
 }
@@ -225,20 +208,20 @@ func (k *keysSeen) besides() (notes []string) {
 }
 
 // listKeys names the first of n keys.
-func listKeys(first []legacyValue, n int64, states bool) string {
+func listKeys(first []census.Row, n int64, states bool) string {
 	var parts []string
 	for _, v := range first {
-		text := quoted(v.key)
-		switch {
+		text := quoted(string(v.Key))
+		switch ends := v.Expires.Sub(v.Now); {
 		case !states:
-		case v.ttl >= 0:
-			text += fmt.Sprintf(" (goes in %s)", short(v.ttl))
-		case v.ends > 0:
-			text += fmt.Sprintf(" (held for another %s)", short(v.ends))
-		case v.ends < 0:
-			text += fmt.Sprintf(" (expired %s ago)", short(-v.ends))
-		default:
+		case v.TTL >= 0:
+			text += fmt.Sprintf(" (goes in %s)", short(time.Duration(v.TTL)*time.Millisecond))
+		case !v.HasExpiry || v.Format == census.TokenNoTTL:
 			text += " (no expiry)"
+		case ends > 0:
+			text += fmt.Sprintf(" (held for another %s)", short(ends))
+		default:
+			text += fmt.Sprintf(" (expired %s ago)", short(-ends))
 		}
 		parts = append(parts, text)
 	}

@@ -2,7 +2,6 @@ package profile
 
 import (
 	"cmp"
-	"fmt"
 	"time"
 )
 
@@ -19,13 +18,6 @@ func (f *Failovers) Every() time.Duration {
 		return 0
 	}
 	return time.Duration(f.Seconds / float64(f.Seen) * float64(time.Second))
-}
-
-func (f *Failovers) validate() error {
-	if f != nil && (bad(float64(f.Seen), f.Seconds) || f.Seconds > 1e10 || f.Seen > 0 && f.Seconds == 0) {
-		return fmt.Errorf("profile: failovers: %d in %v s", f.Seen, f.Seconds)
-	}
-	return nil
 }
 
 // Beside adds what masters of other keys remember.

@@ -6,17 +6,15 @@ import (
 	"slices"
 	"strings"
 	"time"
+
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// OldClients is what a namespace's record needs to know of the clients of the old scheme.
+// OldClients is what a namespace's record needs to know of the clients of the old scheme: a dialect, and figures. Where none was seen to wait for a key
+// Yield is 0.
 type OldClients struct {
-	Dialect      string
-	Shortest     time.Duration // lease
-	ClockLag     time.Duration // how far a clock is behind the server's
-	CommandDelay time.Duration // from a client's reading of an expiry to its next command
-	Yield        time.Duration // longer than the pause between two looks of a client; 0: none was seen to wait
-	Longest      time.Duration // silence: a lease, a hold, or a pause between two turns
-	Why          []string      // a line for each figure: who it comes from, and which margin it has
+	stages.Record
+	Why []string // a line for each figure: who it comes from, and which margin it has
 }
 
 // The margins. A window shows what happened in it, so what was measured is not the worst that can happen.
@@ -39,13 +37,8 @@ func (u Lease) Between() (low, high float64) {
 // OldClients reads these figures off a profile. The error names every figure that the profile does not show; what it does
 // show is returned beside it.
 func (p Profile) OldClients() (OldClients, error) {
-	var old []Client
+	old := slices.DeleteFunc(slices.Clone(p.Clients), func(c Client) bool { return c.Kind != "legacy" })
 	missing := slices.Clone(p.NotSeen)
-	for _, c := range p.Clients {
-		if c.Kind == "legacy" {
-			old = append(old, c)
-		}
-	}
 	if len(old) == 0 {
 		return OldClients{}, fmt.Errorf("the profile has no client of the old scheme: in %.0f s nobody sent SETNX with an expiry", p.Window.Seconds)
 	}

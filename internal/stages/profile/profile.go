@@ -3,11 +3,15 @@
 package profile
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
 	"math"
+	"reflect"
+	"slices"
+	"strings"
 	"time"
 )
 
@@ -163,79 +167,76 @@ func (p Profile) Validate() error {
 	if p.Version != Version {
 		return fmt.Errorf("profile: version %d, this program reads version %d; observe again", p.Version, Version)
 	}
-	if w := p.Window; w.Seconds > 1e9 || bad(w.Seconds, float64(w.Masters), float64(w.Commands), float64(w.LockCommands)) {
-		return fmt.Errorf("profile: its window: a number is negative, or none, or too large")
-	}
-	if err := p.Failovers.validate(); err != nil {
+	err := sound("profile", reflect.ValueOf(p))
+	switch {
+	case err != nil:
 		return err
+	case p.Window.Seconds > 1e9:
+		return fmt.Errorf("profile: window: %v s are too many", p.Window.Seconds)
+	case p.Failovers != nil && (p.Failovers.Seconds > 1e10 || p.Failovers.Seen > 0 && p.Failovers.Seconds == 0):
+		return fmt.Errorf("profile: failovers: %d in %v s", p.Failovers.Seen, p.Failovers.Seconds)
 	}
 	for i, c := range p.Clients {
-		if err := c.validate(); err != nil {
-			return fmt.Errorf("profile: client %d (%q): %w", i, c.Name, err)
+		if c.Connections < 1 || c.AtOnce < 1 || c.AtOnce > c.Connections {
+			return fmt.Errorf("profile: clients[%d] (%q): connections %d, at_once %d: at least one, and no more at once than there are", i, c.Name, c.Connections, c.AtOnce)
+		}
+		if !slices.IsSortedFunc(c.Clock, func(a, b Reading) int { return a.At.Compare(b.At) }) {
+			return fmt.Errorf("profile: clients[%d] (%q): the readings of its clock are not in order", i, c.Name)
 		}
 	}
 	for _, f := range p.Families {
-		if err := f.validate(len(p.Clients)); err != nil {
-			return fmt.Errorf("profile: family %q: %w", f.Name, err)
-		}
-	}
-	return nil
-}
-
-func (c Client) validate() error {
-	if bad(c.PollMS, c.SkewErrorMS) || math.IsInf(c.SkewMS, 0) || math.IsNaN(c.SkewMS) {
-		return errNumber
-	}
-	if c.Connections < 1 || c.AtOnce < 1 || c.AtOnce > c.Connections {
-		return fmt.Errorf("connections %d, at_once %d: at least one, and no more at once than there are", c.Connections, c.AtOnce)
-	}
-	for i, r := range c.Clock {
-		if bad(r.ErrorMS) || i > 0 && r.At.Before(c.Clock[i-1].At) {
-			return fmt.Errorf("the readings of its clock are not in order, or an error is negative")
-		}
-	}
-	spreads := []Spread{c.Poll, c.Pause}
-	for _, u := range c.Uses {
-		if bad(u.LeaseMS, u.LeaseLeastMS, u.LeaseMostMS, float64(u.Tries), float64(u.Acquired), float64(u.Crashed), float64(u.Left),
-			float64(u.Own.Keys), float64(u.Own.Acquired), float64(u.Own.Once)) {
-			return errNumber
-		}
-		spreads = append(spreads, u.Hold, u.Wait, u.Think)
-	}
-	for _, s := range spreads {
-		if err := s.validate(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-func (f Family) validate(clients int) error {
-	if bad(float64(f.Keys), float64(f.Beyond)) {
-		return errNumber
-	}
-	for i, g := range f.Groups {
-		if len(g.Clients) < 2 || len(g.Acquired) != len(g.Clients) || g.Keys < 1 || bad(g.Sharers) || g.Sharers > float64(len(g.Clients)) {
-			return fmt.Errorf("group %d: it wants two clients or more, a count for each, and a key", i)
-		}
-		for j, c := range g.Clients {
-			if c < 0 || c >= clients || j > 0 && c <= g.Clients[j-1] || g.Acquired[j] < 0 {
-				return fmt.Errorf("group %d: client %d is none, or out of order, or its count is negative", i, c)
+		for i, g := range f.Groups {
+			if len(g.Clients) < 2 || len(g.Acquired) != len(g.Clients) || g.Keys < 1 || g.Sharers > float64(len(g.Clients)) {
+				return fmt.Errorf("profile: family %q, group %d: it wants two clients or more, a count for each, and a key", f.Name, i)
+			}
+			for j, c := range g.Clients {
+				if c >= len(p.Clients) || j > 0 && c <= g.Clients[j-1] {
+					return fmt.Errorf("profile: family %q, group %d: client %d is none, or out of order", f.Name, i, c)
+				}
 			}
 		}
 	}
 	return nil
 }
 
-var errNumber = fmt.Errorf("a number is negative or none")
+// skews may be negative: clocks are behind. No other number of a profile is.
+const skews = "skew_ms"
 
-func bad(numbers ...float64) bool {
-	for _, n := range numbers {
-		if n < 0 || math.IsInf(n, 0) || math.IsNaN(n) {
-			return true
+// sound refuses numbers that are none, or negative, wherever they stand in a value of that name, and spreads that do not rise.
+func sound(name string, v reflect.Value) error {
+	wrong := false
+	switch v.Kind() {
+	case reflect.Float64:
+		wrong = math.IsNaN(v.Float()) || math.IsInf(v.Float(), 0) || v.Float() < 0 && name != skews
+	case reflect.Int, reflect.Int64:
+		wrong = v.Int() < 0
+	case reflect.Pointer:
+		if !v.IsNil() {
+			return sound(name, v.Elem())
+		}
+	case reflect.Slice:
+		for i := range v.Len() {
+			if err := sound(fmt.Sprintf("%s[%d]", name, i), v.Index(i)); err != nil {
+				return err
+			}
+		}
+	case reflect.Struct:
+		for i := range v.NumField() {
+			field := v.Type().Field(i)
+			if inner, _, _ := strings.Cut(field.Tag.Get("json"), ","); field.IsExported() {
+				if err := sound(cmp.Or(inner, field.Name), v.Field(i)); err != nil {
+					return fmt.Errorf("%s: %w", name, err)
+				}
+			}
+		}
+		if s, is := v.Interface().(Spread); is && !s.rises() {
+			return fmt.Errorf("%s: its quantiles do not rise", name)
 		}
 	}
-	return false
+	if wrong {
+		return fmt.Errorf("%s: %v is negative, or no number", name, v)
+	}
+	return nil
 }
 
 // Sum adds the counts of both. It changes neither.

@@ -1,7 +1,6 @@
 package profile
 
 import (
-	"fmt"
 	"slices"
 	"time"
 )
@@ -141,19 +140,14 @@ func Mixed(all ...Spread) (out Spread) {
 	return out
 }
 
-func (s Spread) validate() error {
-	if s.N < 0 {
-		return errNumber
-	}
+// rises tells that neither shares nor values fall.
+func (s Spread) rises() bool {
 	last := Quantile{}
 	for _, x := range s.Quantiles {
-		if bad(x.Share, x.MS) {
-			return errNumber
-		}
 		if x.Share < last.Share || x.Share > 1 || x.MS < last.MS {
-			return fmt.Errorf("quantiles do not rise")
+			return false
 		}
 		last = x
 	}
-	return nil
+	return true
 }
