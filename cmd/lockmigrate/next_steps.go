@@ -6,7 +6,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
@@ -76,7 +75,7 @@ func (s *standing) step() step {
 	case r.Stage == stages.Legacy:
 		on.is("step 3", fmt.Sprintf("lockmigrate stage advance --namespace %s --to bridge --wait --execute", s.namespace),
 			"check that each process of every Go service is a member, and move to bridge: the step does not wait for others")
-		on.Costs = append(s.waits(), whatToKnow(stages.Legacy, stages.Bridge)...)
+		on.Costs = append(s.waits(), whatToKnow[[2]stages.Stage{stages.Legacy, stages.Bridge}]...)
 	case s.keys.trusted() != nil: // what stands on the keys is not known: no step may rest on it
 		on.blocked("%s", s.keys.trusted())
 		on.is("step 0", "lockmigrate doctor"+matchFlags(r.Patterns), "%s", hintOf(s.keys.trusted()))
@@ -236,7 +235,7 @@ func (s *standing) toModern(on *step, show string, living int64) {
 		on.Costs = []string{verifyCosts}
 	case !certified:
 		do := "no old client holds a lock at this moment. "
-		if n := s.oldClients(); n > 0 {
+		if n := int64(len(s.profile.Old())); n > 0 { // they may have moved since
 			do += fmt.Sprintf("Move the %s that %s names (docs/runbook.md, step 4). Then prove", counted(n, "old client"), s.profileFile)
 		} else {
 			do += "Prove"
@@ -255,7 +254,7 @@ func (s *standing) toModern(on *step, show string, living int64) {
 	default:
 		on.is("steps 6 and 7", fmt.Sprintf("lockmigrate stage advance --namespace %s --to modern --certificate %s --wait --execute", s.namespace, shellWord(s.certificate)),
 			"shut the door with a fence, if the server has users (lockmigrate fence names them), and move to modern")
-		on.Costs = whatToKnow(stages.Bridge, stages.Modern)
+		on.Costs = whatToKnow[[2]stages.Stage{stages.Bridge, stages.Modern}]
 	}
 }
 
@@ -293,18 +292,6 @@ func (s *standing) named(on *step, source string, say func(verify.Client) string
 	}
 }
 
-// oldClients is how many the profile names. They may have moved since.
-func (s *standing) oldClients() (n int64) {
-	if s.profile != nil {
-		for _, c := range s.profile.Clients {
-			if c.Kind == observe.Legacy {
-				n++
-			}
-		}
-	}
-	return n
-}
-
 const verifyCosts = "--monitor runs MONITOR for the whole window; docs/operator.md says when you can do without"
 
 // verify is the command that proves it. How long an old client may be silent is the operator's statement: where the record does not have it, the
@@ -338,13 +325,7 @@ func whatToDoAbout(c verify.Client) string {
 
 // waits says what the old clients waited when the profile was measured.
 func (s *standing) waits() (lines []string) {
-	if s.profile == nil {
-		return nil
-	}
-	for _, c := range s.profile.Clients {
-		if c.Kind != observe.Legacy {
-			continue
-		}
+	for _, c := range s.profile.Old() {
 		for _, u := range c.Uses {
 			at := func(share float64) time.Duration { return time.Duration(u.Wait.At(share) * float64(time.Millisecond)) }
 			if at(0.9) >= 10*time.Millisecond {

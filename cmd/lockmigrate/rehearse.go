@@ -185,18 +185,19 @@ func (r *rehearsal) broken() (string, bool) {
 
 // notRehearsed are what no rehearsal of this kind shows.
 func notRehearsed(embedded, moves bool, speed float64) (all []string) {
-	all = []string{
-		"the network between hosts, other traffic on the server, and failovers: forecast --failovers plays failovers",
-		"the clients' own programs: old clients are the shipped machines of their dialect, each on a clock of its own",
-	}
-	if !moves {
-		all = append(all, "a move to another server: give it with --new")
-	}
-	if embedded {
-		all = append(all, "Redis: the server within this program is no evidence about it; give --redis for a real one, and for its time and memory")
-	}
-	if speed != 1 {
-		all = append(all, fmt.Sprintf("the fleet's own pace: times are divided by %g, those of machine and server are not", speed))
+	for _, one := range []struct {
+		lacks bool
+		what  string
+	}{
+		{true, "the network between hosts, other traffic on the server, and failovers: forecast --failovers plays failovers"},
+		{true, "the clients' own programs: old clients are the shipped machines of their dialect, each on a clock of its own"},
+		{!moves, "a move to another server: give it with --new"},
+		{embedded, "Redis: the server within this program is no evidence about it; give --redis for a real one, and for its time and memory"},
+		{speed != 1, fmt.Sprintf("the fleet's own pace: times are divided by %g, those of machine and server are not", speed)},
+	} {
+		if one.lacks {
+			all = append(all, one.what)
+		}
 	}
 	return all
 }
@@ -256,12 +257,8 @@ func (r *rehearsal) report(env *environment) *report {
 	steps := newTable("ACT", "WHAT", "COMMAND", "TURNS|right", "LONGEST WAIT|right", "MEMORY|right", "TOLD OF A LOSS|right")
 	var notes []string
 	for _, a := range r.Acts {
-		acts.Row(a.Name, a.Stage, fmt.Sprintf("%.1f", float64(a.Turns)/a.Seconds), env.ink().Count(int64(a.Overlaps)), a.expected(), written(a.Waits.P50), written(a.Waits.P95), a.handedOver(), a.server(), written(a.MoveMS))
-		memory := "-"
-		if a.MemoryBytes != nil {
-			memory = fmt.Sprintf("%.1f MiB", float64(*a.MemoryBytes)/(1<<20))
-		}
-		steps.Row(a.Name, a.What, a.Command, r.rate(a), written(a.Waits.Max), memory, fmt.Sprint(a.Lost))
+		acts.Row(a.Name, a.Stage, fmt.Sprintf("%.1f", float64(a.Turns)/a.Seconds), env.ink().Count(int64(a.Overlaps)), a.expected(), written(a.Waits.P50), written(a.Waits.P95), written(a.Handovers.P50), said("%.0f us", a.ServerUS), written(a.MoveMS))
+		steps.Row(a.Name, a.What, a.Command, r.rate(a), written(a.Waits.Max), said("%.1f MiB", float64(a.MemoryBytes)/(1<<20)), fmt.Sprint(a.Lost))
 		if a.WithMembers > 0 && a.Old > 0 && a.Stage != stages.Legacy.String() {
 			notes = append(notes, fmt.Sprintf("%s: %d times a member was one of the two: what old clients do to each other, by their clocks or blind deletes, frees a member's key too", a.Name, a.WithMembers))
 		}
@@ -289,22 +286,6 @@ func (a *rehearsedAct) expected() string {
 	return forecast.Number(a.Forecast.Mean) + " (" + forecast.Number(a.Forecast.Low) + " to " + forecast.Number(a.Forecast.High) + ")"
 }
 
-// handedOver is the middle hand-over, or that nobody waited.
-func (a *rehearsedAct) handedOver() string {
-	if a.Handovers.N == 0 {
-		return "-"
-	}
-	return written(a.Handovers.P50)
-}
-
-// server is the server's time for a turn.
-func (a *rehearsedAct) server() string {
-	if a.ServerUS == nil {
-		return "-"
-	}
-	return fmt.Sprintf("%.0f us", *a.ServerUS)
-}
-
 // rate is turns a second beside those of the first act, in per cent.
 func (r *rehearsal) rate(a rehearsedAct) string {
 	first := float64(r.Acts[0].Turns) / r.Acts[0].Seconds
@@ -314,9 +295,17 @@ func (r *rehearsal) rate(a rehearsedAct) string {
 	return fmt.Sprintf("%.0f %%", math.Round(100*float64(a.Turns)/a.Seconds/first))
 }
 
+// said writes a figure, or that nobody has said one.
+func said(format string, figure float64) string {
+	if figure == 0 {
+		return "-"
+	}
+	return fmt.Sprintf(format, figure)
+}
+
 func written(ms fleet.Millis) string {
 	if ms >= 100 {
 		return span(float64(ms))
 	}
-	return fmt.Sprintf("%.2g ms", float64(ms))
+	return said("%.2g ms", float64(ms))
 }

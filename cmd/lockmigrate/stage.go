@@ -284,11 +284,11 @@ func (at *place) move(ctx context.Context, step stages.Stage) error {
 		return err
 	}
 	what := fmt.Sprintf("move namespace %s from %v to %v, epoch %d to %d", store.Namespace, from, to, view.Record.Epoch, view.Record.Epoch+1)
-	p := plan{what: what, record: view.Record, know: whatToKnow(from, to), blockers: blockers, by: "waits", refused: refused}
+	p := plan{what: what, record: view.Record, know: whatToKnow[[2]stages.Stage{from, to}], blockers: blockers, by: "waits", refused: refused}
 	if !flags.given("to") && !flags.given("epoch") {
 		p.name = "--to " + to.String() + " "
 	}
-	return at.carryOut(p, func() error { return at.run(ctx, view.Record.Epoch, to, looked, cmp.Or(note, flags.forced())) })
+	return at.carryOut(p, func() error { return at.run(ctx, view.Record.Epoch, to, looked, note) })
 }
 
 // run moves the namespace when no member is in the way. Keys and rules were looked at before.
@@ -403,24 +403,18 @@ func (at *place) obstacles(ctx context.Context, view stages.View, to stages.Stag
 	return at.forceable(refused)
 }
 
-// whatToKnow are the consequences of a move that nobody can see from its name.
-func whatToKnow(from, to stages.Stage) []string {
-	switch {
-	case from == stages.Legacy && to == stages.Bridge:
-		return []string{bridgeCosts}
-	case from == stages.Modern && to == stages.Bridge:
-		return []string{"forward to modern again needs a new certificate: the old one speaks for an epoch that is over"}
-	case from == stages.Bridge && to == stages.Legacy:
-		return []string{"Go services send SETNX and GETSET again, and are as weak against moved clocks as the old clients"}
-	case to == stages.Both:
-		return []string{"each lock costs both halves until the next step; neighbours exclude each other, and rollback is open"}
-	case to == stages.New:
-		return []string{"from then on a process that locks by Old alone is kept out by nobody", "rollback to both, and to old, is open"}
-	case to == stages.Modern:
-		return []string{"from then on nobody takes over what a forgotten legacy client leaves; \"lockmigrate sweep\" removes it"}
-	}
-	return nil
+// whatToKnow are the consequences of a move, from one stage to another, that nobody can see from its name.
+var whatToKnow = map[[2]stages.Stage][]string{
+	{stages.Legacy, stages.Bridge}: {bridgeCosts},
+	{stages.Bridge, stages.Modern}: {"from then on nobody takes over what a forgotten legacy client leaves; \"lockmigrate sweep\" removes it"},
+	{stages.Modern, stages.Bridge}: {"forward to modern again needs a new certificate: the old one speaks for an epoch that is over"},
+	{stages.Bridge, stages.Legacy}: {"Go services send SETNX and GETSET again, and are as weak against moved clocks as the old clients"},
+	{stages.Old, stages.Both}:      {bothCost},
+	{stages.New, stages.Both}:      {bothCost},
+	{stages.Both, stages.New}:      {"from then on a process that locks by Old alone is kept out by nobody", "rollback to both, and to old, is open"},
 }
+
+const bothCost = "each lock costs both halves until the next step; neighbours exclude each other, and rollback is open"
 
 // bridgeCosts is what the old clients pay for the bridge; TestWhatTheBridgeCosts measured the figures of docs/runbook.md.
 const bridgeCosts = "on keys that Go and old clients both wait for, bridge holders leave gaps for the old ones: these keep about the turns and waits that they had (docs/runbook.md, step 3); they must look more often than --yield says"

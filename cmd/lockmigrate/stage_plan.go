@@ -83,18 +83,14 @@ const oldestCertificate = 24 * time.Hour
 // record as it stands now, and its evidence is judged again: neither its verdict nor its patterns are trusted.
 func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFlags) (string, error) {
 	hint := fmt.Sprintf(`"lockmigrate verify --namespace %s --longest-silence DURATION --out FILE" writes one; advance takes the newest one in the working folder, or --certificate FILE; or say why not with --force REASON`, record.Namespace)
-	switch {
-	case record.Handover != nil && to != stages.New:
-		return "", nil
-	case record.Handover != nil && strings.TrimSpace(flags.force) != "":
-		return fmt.Sprintf("stated of Old, %v: %s", record.Handover.Old, flags.force), nil
-	case record.Handover == nil && (to != stages.Modern || record.Stage != stages.Bridge):
-		return "", nil
-	case strings.TrimSpace(flags.force) != "":
-		return "forced: " + flags.force, nil
-	}
-	if record.Handover != nil {
+	none, forced := "modern wants a fresh certificate that no legacy client is left", flags.forced()
+	if to == stages.New {
 		hint = fmt.Sprintf(`"lockmigrate verify --only-members --namespace %s --old URL --longest-silence DURATION --for LONGER --out FILE" shows it where Old is on Redis; else say how you know it with --force "REASON"`, record.Namespace)
+		none = "at stage new nobody keeps out a process that locks by Old alone, and no certificate says that there is none"
+		forced = strings.Replace(forced, "forced", fmt.Sprintf("stated of Old, %v", record.Handover.Old), 1)
+	}
+	if to != stages.New && (to != stages.Modern || record.Stage != stages.Bridge) || forced != "" {
+		return forced, nil
 	}
 	file, c := newestCertificate(record)
 	switch {
@@ -104,10 +100,8 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 		if c, err = verify.Load(file); err != nil {
 			return "", failedError(hint, "%w", err)
 		}
-	case file == "" && record.Handover != nil:
-		return "", unsafeError(hint, "at stage new nobody keeps out a process that locks by Old alone, and no certificate says that there is none")
 	case file == "":
-		return "", unsafeError(hint, "modern wants a fresh certificate that no legacy client is left")
+		return "", unsafeError(hint, "%s", none)
 	}
 	note, err := shows(c, file, record, now)
 	if err != nil {

@@ -44,14 +44,20 @@ func (env *environment) view(b *strings.Builder, view stages.View, blockers []st
 		ink := env.ink()
 		t := newTable("MEMBER|wrap", "HOST|wrap spare", "EPOCH|right", "STAGE", "IN USE", "SEEN|wrap", "CLOCK|right", "BUILD|spare")
 		for _, m := range view.Members {
-			stage, last := memberStage(m), seen(m)
-			if m.Misfit != "" {
-				stage = ink.Bad(stage)
+			stage, epoch, last := m.Stage.String(), fmt.Sprint(m.Epoch), short(m.Seen)+" ago"
+			switch {
+			case m.Misfit != "":
+				stage = ink.Bad("UNFIT")
+			case !stages.Valid(m.Stage):
+				stage = "joining"
+			}
+			if m.Epoch < 0 {
+				epoch = "-"
 			}
 			if m.Left < 0 {
-				last = ink.Warn(last)
+				last = ink.Warn(last + ", SILENT")
 			}
-			t.Row(safe(m.ID), safe(m.Info.Host), memberEpoch(m), stage, inUse(m), last, fmt.Sprintf("%+d ms", m.Skew.Milliseconds()), safe(m.Info.Build.String()))
+			t.Row(safe(m.ID), safe(m.Info.Host), epoch, stage, inUse(m), last, fmt.Sprintf("%+d ms", m.Skew.Milliseconds()), safe(m.Info.Build.String()))
 		}
 		b.WriteString(t.Render(env.screen(), ink))
 	}
@@ -59,8 +65,6 @@ func (env *environment) view(b *strings.Builder, view stages.View, blockers []st
 		if m.Misfit != "" && m.Lives() {
 			fmt.Fprintf(b, "\n%s acquires nothing: %s\n", safe(m.ID), safe(m.Misfit))
 		}
-	}
-	for _, m := range view.Members {
 		if m.Info.Note != "" && m.Lives() {
 			fmt.Fprintf(b, "\n%s %s\n", safe(m.ID), safe(m.Info.Note))
 		}
@@ -78,35 +82,11 @@ func (env *environment) view(b *strings.Builder, view stages.View, blockers []st
 	}
 }
 
-func memberEpoch(m stages.Member) string {
-	if m.Epoch < 0 {
-		return "-"
-	}
-	return fmt.Sprint(m.Epoch)
-}
-
-func memberStage(m stages.Member) string {
-	switch {
-	case m.Misfit != "":
-		return "UNFIT"
-	case !stages.Valid(m.Stage):
-		return "joining"
-	}
-	return m.Stage.String()
-}
-
 func inUse(m stages.Member) string {
 	if m.Lowest == m.Highest {
 		return m.Lowest.String()
 	}
 	return m.Lowest.String() + ".." + m.Highest.String()
-}
-
-func seen(m stages.Member) string {
-	if m.Left < 0 {
-		return short(m.Seen) + " ago, SILENT"
-	}
-	return short(m.Seen) + " ago"
 }
 
 func newStageListCommand(env *environment, flags *stageFlags) *cobra.Command {

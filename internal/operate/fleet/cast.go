@@ -81,20 +81,20 @@ func (p *player) worker(ctx context.Context, c *Client, is role) (*Worker, error
 }
 
 // handOver makes a worker with a lock here a member of the handover: it also takes a token on the other server. It returns when it has joined.
-func (p *player) handOver(ctx context.Context, w *Worker, c *Client, here compat.Locker) error {
+func (p *player) handOver(ctx context.Context, w *Worker, c *Client, here compat.Locker) (err error) {
+	defer func() {
+		if err != nil {
+			w.Close()
+		}
+	}()
 	there, err := modern.New(p.other, modern.Options{TTL: c.Lease})
 	if err != nil {
-		w.Close()
 		return err
 	}
 	both, err := handover.New(p.other, handover.Options{Namespace: p.moved.Namespace, Member: c.Name, Lease: 3 * time.Second, Old: here, New: there})
 	if err != nil {
-		w.Close()
 		return errors.Join(err, there.Close())
 	}
 	w.Take, w.Close = Of(both.Acquire), func() { _, _, _ = both.Close(), there.Close(), here.Close() }
-	if err = both.Ready(ctx); err != nil {
-		w.Close()
-	}
-	return err
+	return both.Ready(ctx)
 }

@@ -72,9 +72,9 @@ type Act struct {
 	Lost        int    `json:"lost"`      // holders that were told that their lock is over
 	// Failures are what clients were told, with how often.
 	Failures map[string]int `json:"failures,omitempty"`
-	// ServerUS is the servers' time for each turn in microseconds, MemoryBytes what they hold at the act's end; nil: they do not say.
-	ServerUS    *float64 `json:"server_us_per_turn,omitempty"`
-	MemoryBytes *int64   `json:"memory_bytes,omitempty"`
+	// ServerUS is the servers' time for each turn in microseconds, MemoryBytes what they hold at the act's end; 0: they do not say.
+	ServerUS    float64 `json:"server_us_per_turn,omitempty"`
+	MemoryBytes int64   `json:"memory_bytes,omitempty"`
 }
 
 // act is one of the acts to play.
@@ -133,7 +133,7 @@ func newPlayer(o Options, name string) (p *player, err error) {
 	if p.pool, err = o.End.Locks(); err == nil && o.Other != nil {
 		p.other, err = o.Other.Locks()
 	}
-	p.store = &stages.Store{Pool: p.pool, Namespace: o.Record.Namespace, ReplyTimeout: time.Second}
+	p.store = &stages.Store{Pool: p.pool, Namespace: o.Record.Namespace, ReplyTimeout: replyTimeout}
 	return p, err
 }
 
@@ -283,9 +283,8 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 		}
 	}
 	out.Waits, out.Handovers, out.MemoryBytes = spread(s.Waits), spread(s.Handovers), memory
-	if cpu != nil && cpuThen != nil && s.Turns > 0 {
-		per := 1e6 * (*cpuThen - *cpu) / float64(s.Turns)
-		out.ServerUS = &per
+	if cpu > 0 && cpuThen > cpu && s.Turns > 0 {
+		out.ServerUS = 1e6 * (cpuThen - cpu) / float64(s.Turns)
 	}
 	return out, nil
 }
@@ -345,8 +344,8 @@ func (p *player) prepare(ctx context.Context) error {
 	if p.moved != nil {
 		return nil
 	}
-	p.moved = &stages.Store{Pool: p.other, Namespace: p.Record.Namespace + "-to-b", ReplyTimeout: time.Second}
-	halves, err := stages.Marked(ctx, p.moved.Namespace, time.Second, p.pool, p.other)
+	p.moved = &stages.Store{Pool: p.other, Namespace: p.Record.Namespace + "-to-b", ReplyTimeout: replyTimeout}
+	halves, err := stages.Marked(ctx, p.moved.Namespace, replyTimeout, p.pool, p.other)
 	if err != nil {
 		return err
 	}
@@ -363,23 +362,18 @@ func name(text string) string {
 	}, text)
 }
 
-// figures are the servers' processor time in seconds and their memory, together; nil where one does not say.
-func (p *player) figures(ctx context.Context) (cpu *float64, memory *int64) {
-	if len(p.conns) == 0 {
-		return nil, nil
-	}
-	var seconds float64
-	var bytes int64
+// figures are the servers' processor time in seconds and their memory, together; 0 where one does not say.
+func (p *player) figures(ctx context.Context) (cpu float64, memory int64) {
 	for _, conn := range p.conns {
 		said, err := endpoint.Info(ctx, conn)
 		used, errUsed := strconv.ParseInt(said["used_memory"], 10, 64)
 		busy := endpoint.MainCPU(said)
 		if err != nil || errUsed != nil || busy == 0 {
-			return nil, nil
+			return 0, 0
 		}
-		seconds, bytes = seconds+busy, bytes+used
+		cpu, memory = cpu+busy, memory+used
 	}
-	return &seconds, &bytes
+	return cpu, memory
 }
 
 // command is what an operator types to move the namespace, or the handover of its keys.
@@ -432,9 +426,6 @@ func (p *player) clean(ctx context.Context) (err error) {
 
 func (p *player) remove(ctx context.Context, s *stages.Store) error {
 	var left []string
-	if !p.story {
-		left = append(left, stages.ListKey)
-	}
 	if err := s.EachKey(ctx, "*"+p.id+"*", func(key string) { left = append(left, key) }); err != nil {
 		return err
 	}
@@ -447,9 +438,6 @@ func (p *player) remove(ctx context.Context, s *stages.Store) error {
 		if _, err := redis.DoContext(conn, ctx, "DEL", key); err != nil {
 			return err
 		}
-	}
-	if !p.story {
-		return nil
 	}
 	if _, err := s.Delete(ctx, 0, true); err != nil && !errors.Is(err, stages.ErrNoRecord) {
 		return err

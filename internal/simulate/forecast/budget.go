@@ -77,14 +77,12 @@ func (f *fleet) budgets() []Budget {
 
 // reach notes when a margin is used up by two clocks that come apart at some ppm.
 func (b *Budget) reach(left, ppm float64) {
-	hours := -1.0
-	switch {
-	case left <= 0:
-		hours = 0
-	case ppm > 0:
-		hours = left / (ppm / 1000) / 3600
-	default:
+	if left > 0 && ppm <= 0 {
 		return
+	}
+	hours := 0.0
+	if left > 0 {
+		hours = left / (ppm / 1000) / 3600
 	}
 	if b.Hours < 0 || hours < b.Hours {
 		b.Hours = hours

@@ -40,11 +40,8 @@ func (g *group) draw(r *rand.Rand, after time.Duration, lease float64) *drawn {
 		if a.crashed > 0 {
 			one.dies = gamma(float64(a.crashed), r) / float64(a.acquired)
 		}
-		switch {
-		case len(a.think.Quantiles) == 0:
+		if one.think = drawLaw(a.think, r); len(a.think.Quantiles) == 0 {
 			one.think = exponentially(max(1000/a.perSecond-a.turn, 1))
-		default:
-			one.think = drawLaw(a.think, r)
 		}
 		d.members = append(d.members, one)
 	}

@@ -93,14 +93,14 @@ type fleet struct {
 	incomplete bool // clients are left out, or a lease is a guess
 	leftOut    bool
 	whole      bool
+	network    sim.Network
 }
 
 // fleetOf reads a profile. What it does not say enough about is left out, and named. Clients come together who share keys; of many keys
 // that are alike one is taken. Whole: each family is one group, with all its clients and keys.
 func fleetOf(p profile.Profile, whole bool) (*fleet, error) {
-	f := &fleet{profile: p, masters: max(p.Window.Masters, 1), whole: whole}
-	seconds := p.Window.Seconds
-	if seconds <= 0 {
+	f := &fleet{profile: p, masters: max(p.Window.Masters, 1), whole: whole, network: networkOf(p)}
+	if p.Window.Seconds <= 0 {
 		return nil, fmt.Errorf("the profile has no window: nothing was observed")
 	}
 	for _, why := range p.NotSeen {
@@ -118,26 +118,21 @@ func fleetOf(p profile.Profile, whole bool) (*fleet, error) {
 			f.doubt("the clock of %s is not known, and is taken for the server's", p.Clients[i].Name)
 		}
 	}
-	network := networkOf(p)
 	for _, family := range p.Families {
 		if family.Beyond > 0 {
 			f.doubt("%d tries for %s were on keys beyond the most that observe remembers", family.Beyond, family.Name)
 		}
 		leases := f.leasesOf(family)
+		joint := together(family)
 		if whole {
-			made := f.group(family.Name, family.Groups, members, seconds, leases)
-			made.network = network
-			f.groups = append(f.groups, made)
-			continue
+			joint = [][]profile.Group{family.Groups}
 		}
-		for _, groups := range together(family) {
-			made := f.group(family.Name, groups, members, seconds, leases)
-			made.network = network
-			if len(made.actors) > maxActors {
-				return nil, fmt.Errorf("%d clients share keys of %s, more than %d: observe with --group host", len(made.actors), family.Name, maxActors)
-			}
-			if len(made.actors) > 1 {
+		for _, groups := range joint {
+			switch made := f.group(family.Name, groups, members, leases); {
+			case whole, len(made.actors) > 1 && len(made.actors) <= maxActors:
 				f.groups = append(f.groups, made)
+			case len(made.actors) > maxActors:
+				return nil, fmt.Errorf("%d clients share keys of %s, more than %d: observe with --group host", len(made.actors), family.Name, maxActors)
 			}
 		}
 		for _, g := range family.Groups {
@@ -195,8 +190,8 @@ func together(family profile.Family) (out [][]profile.Group) {
 }
 
 // group makes the clients of some groups of one family.
-func (f *fleet) group(family string, groups []profile.Group, members []*model.Member, seconds float64, leases leaseSpan) group {
-	made := group{family: family, times: 1, shortest: f.shortest(family)}
+func (f *fleet) group(family string, groups []profile.Group, members []*model.Member, leases leaseSpan) group {
+	made, seconds := group{family: family, times: 1, shortest: f.shortest(family), network: f.network}, f.profile.Window.Seconds
 	one := len(groups) == 1 && groups[0].Keys > mostJoint && !f.whole
 	prefix := fmt.Sprintf("%s.%d.", plainName(family), 1+slices.IndexFunc(f.profile.Families, func(o profile.Family) bool { return o.Name == family }))
 	if one {

@@ -34,10 +34,18 @@ func (u Lease) Between() (low, high float64) {
 	return cmp.Or(u.LeaseLeastMS, u.LeaseMS), max(u.LeaseMostMS, u.LeaseMS)
 }
 
+// Old are the clients of the old scheme; none where p is nil.
+func (p *Profile) Old() []Client {
+	if p == nil {
+		return nil
+	}
+	return slices.DeleteFunc(slices.Clone(p.Clients), func(c Client) bool { return c.Kind != "legacy" })
+}
+
 // OldClients reads these figures off a profile. The error names every figure that the profile does not show; what it does
 // show is returned beside it.
 func (p Profile) OldClients() (OldClients, error) {
-	old := slices.DeleteFunc(slices.Clone(p.Clients), func(c Client) bool { return c.Kind != "legacy" })
+	old := p.Old()
 	missing := slices.Clone(p.NotSeen)
 	if len(old) == 0 {
 		return OldClients{}, fmt.Errorf("the profile has no client of the old scheme: in %.0f s nobody sent SETNX with an expiry", p.Window.Seconds)
