@@ -2,8 +2,10 @@ package forecast
 
 import (
 	"cmp"
+	"fmt"
 	"math"
 	"slices"
+	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
@@ -87,4 +89,37 @@ func (b *Budget) reach(left, ppm float64) {
 	if b.Hours < 0 || hours < b.Hours {
 		b.Hours = hours
 	}
+}
+
+// Margin writes how far a clock may still move.
+func Margin(ms float64) string {
+	if ms <= 0 {
+		return fmt.Sprintf("used up (%v)", millis(ms).Round(time.Millisecond))
+	}
+	if ms < 10_000 {
+		return millis(ms).Round(time.Millisecond).String()
+	}
+	return millis(ms).Round(100 * time.Millisecond).String()
+}
+
+// Drift writes the drift of a clock and its error.
+func (b Budget) Drift() string {
+	switch {
+	case b.DriftKnown:
+		return fmt.Sprintf("%+.1f ppm ±%.1f", b.DriftPPM, b.DriftErrorPPM)
+	case b.DriftErrorPPM > 0:
+		return fmt.Sprintf("not known, within ±%.0f ppm", math.Abs(b.DriftPPM)+b.DriftErrorPPM)
+	}
+	return "not known"
+}
+
+// When writes when the first overlap comes.
+func (b Budget) When() string {
+	switch {
+	case b.Hours == 0:
+		return "now"
+	case b.Hours > 0:
+		return "in " + Hours(b.Hours)
+	}
+	return "not known"
 }

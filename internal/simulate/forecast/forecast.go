@@ -27,6 +27,7 @@ import (
 	"math"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/simulate/sim"
@@ -315,4 +316,38 @@ func count(mean, variance float64, r *rand.Rand) float64 {
 		n++
 	}
 	return n
+}
+
+// Number writes a number of double holds with two figures where it is small, and whole where it is large.
+func Number(x float64) string {
+	switch {
+	case x == 0:
+		return "0"
+	case x < 0.001:
+		return "< 0.001"
+	case x < 0.1:
+		return strconv.FormatFloat(x, 'g', 1, 64)
+	case x < 1:
+		return strconv.FormatFloat(x, 'g', 2, 64)
+	case x < 10 && x != math.Trunc(x):
+		return strconv.FormatFloat(x, 'f', 1, 64)
+	}
+	digits := strconv.FormatFloat(math.Round(x), 'f', 0, 64)
+	for i := len(digits) - 3; i > 0; i -= 3 {
+		digits = digits[:i] + "," + digits[i:]
+	}
+	return digits
+}
+
+// Hours writes a span: 90 minutes, 36 hours, 30 days.
+func Hours(h float64) string {
+	switch {
+	case h < 2:
+		return fmt.Sprintf("%.0f minutes", 60*h)
+	case h <= 72:
+		return fmt.Sprintf("%.0f hours", h)
+	case h < 3*365*24:
+		return fmt.Sprintf("%.0f days", h/24)
+	}
+	return fmt.Sprintf("%.0f years", h/24/365)
 }

@@ -142,13 +142,7 @@ func TestForecastBlame(t *testing.T) {
 	s = made(t, p, Options{Draws: 20, Commands: 1, Today: true}).Stages[0]
 	require.NotEmpty(t, s.Causes)
 	assert.Equal(t, "java-2", s.Clients[0].Name, "%+v", s.Clients)
-	var overrun float64
-	for _, c := range s.Causes {
-		if c.Name == "overrun" {
-			overrun = c.Mean
-		}
-	}
-	assert.Greater(t, overrun, 0.3*s.Count.Mean, "%+v", s.Causes)
+	assert.Greater(t, share(s.Causes, "overrun"), 0.3*s.Count.Mean, "%+v", s.Causes)
 	sum := 0.0
 	for _, c := range s.Clients {
 		sum += c.Mean

@@ -250,3 +250,46 @@ func Sum[K comparable](a, b map[K]int64) map[K]int64 {
 	}
 	return out
 }
+
+// Drift is how fast a client's clock runs beside the server's, in microseconds a second (ppm), with the largest error that
+// the readings allow. It is not known where there are fewer than two readings.
+//
+// The error of a reading is a bound and no deviation: what is common to all readings, such as a lease that was guessed, is
+// not in it. Of all pairs of readings, the one with the smallest errors beside the time between them speaks.
+func (c Client) Drift() (ppm, errPPM float64, known bool) {
+	for i, a := range c.Clock {
+		for _, b := range c.Clock[i+1:] {
+			dt := b.At.Sub(a.At).Seconds()
+			if dt <= 0 {
+				continue
+			}
+			if e := 1000 * (a.ErrorMS + b.ErrorMS) / dt; !known || e < errPPM {
+				ppm, errPPM, known = 1000*(b.SkewMS-a.SkewMS)/dt, e, true
+			}
+		}
+	}
+	return ppm, errPPM, known
+}
+
+// Failovers are what masters remember of how they came to be masters. A server knows that it has taken a master's place until it is started
+// again, or has had no replica for an hour. So there were at least so many.
+type Failovers struct {
+	Seen    int64   `json:"seen"`    // masters that have taken another's place
+	Seconds float64 `json:"seconds"` // since they were started, all masters together
+}
+
+// Every is the time between two failovers of one master, as far as the masters remember; 0 where they remember none.
+func (f *Failovers) Every() time.Duration {
+	if f == nil || f.Seen == 0 {
+		return 0
+	}
+	return time.Duration(f.Seconds / float64(f.Seen) * float64(time.Second))
+}
+
+// Beside adds what masters of other keys remember.
+func (f *Failovers) Beside(o *Failovers) *Failovers {
+	if f == nil || o == nil {
+		return cmp.Or(f, o)
+	}
+	return &Failovers{f.Seen + o.Seen, f.Seconds + o.Seconds}
+}
