@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"fmt"
-	"math"
 	"strings"
 	"time"
 
@@ -75,9 +74,6 @@ func shownPatterns(patterns []string) string {
 	return safe(strings.Join(stages.EscapeAll(patterns), " "))
 }
 
-// oldestCertificate is how long a certificate supports a step: traffic of the day before says little.
-const oldestCertificate = 24 * time.Hour
-
 // restsOn returns what a step rests on. Only the step to modern wants evidence: from then on nothing but the
 // form of its tokens stands between a forgotten legacy client and a lock. The certificate must be about the
 // record as it stands now, and its evidence is judged again: neither its verdict nor its patterns are trusted.
@@ -110,16 +106,9 @@ func restsOn(now time.Time, record stages.Record, to stages.Stage, flags stageFl
 	return note, nil
 }
 
-// shows says what a certificate shows of a record as it stands, or why it supports no step. What was shown at the last stage stays shown.
+// shows says what a certificate shows of a record as it stands, or why it supports no step.
 func shows(c verify.Certificate, file string, record stages.Record, now time.Time) (string, error) {
-	p := verify.Purpose{
-		Namespace: record.Namespace, Epoch: record.Epoch, Since: record.Since, Patterns: record.Patterns, Longest: record.Silence(),
-		Now: now, MaxAge: oldestCertificate, OnlyMembers: record.Handover != nil,
-	}
-	if record.Stage == stages.Modern {
-		p.MaxAge = math.MaxInt64
-	}
-	if err := c.Supports(p); err != nil {
+	if err := c.Supports(record, now); err != nil {
 		return "", fmt.Errorf("%s does not support the step: %w", file, err)
 	}
 	longest := time.Duration(c.Evidence.LongestSeconds * float64(time.Second))

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // Verdict is what the evidence comes to.
@@ -80,37 +81,28 @@ var (
 	ErrNamespace = errors.New("it is about another namespace, or another epoch of it")
 )
 
-// Purpose is the step that a certificate is to support: from the stage that a record is at to modern.
-type Purpose struct {
-	Namespace string
-	Epoch     int64
-	Since     time.Time     // of this epoch, on the server's clock
-	Patterns  []string      // of the record as it stands now
-	Longest   time.Duration // the least that the longest silence may be, as the record says
-	Now       time.Time     // this host's clock
-	MaxAge    time.Duration // of the certificate
+// oldest is how long a certificate supports a step: traffic of the day before says little.
+const oldest = 24 * time.Hour
 
-	OnlyMembers bool // the step is a handover's, from both to new
-}
-
-// Supports tells whether the certificate supports a step. It does not trust the verdict or the obligations in
-// the file: it judges the evidence again, with the patterns that the record has now.
-func (c Certificate) Supports(p Purpose) error {
+// Supports tells whether the certificate supports a step of a namespace whose record is r, by this host's clock: the one to modern, or a handover's, from
+// both to new. It does not trust the verdict or the obligations in the file: it judges the evidence again, with the patterns that the record has now.
+// At stage modern a certificate is not too old: what was shown stays shown.
+func (c Certificate) Supports(r stages.Record, now time.Time) error {
 	e := c.Evidence
 	n := e.Namespace
 	switch {
-	case n == nil || n.Name != p.Namespace || n.Epoch != p.Epoch:
+	case n == nil || n.Name != r.Namespace || n.Epoch != r.Epoch:
 		return ErrNamespace
-	case e.OnlyMembers != p.OnlyMembers:
+	case e.OnlyMembers != (r.Handover != nil):
 		return fmt.Errorf("%w: whether it asked for members only, or for old clients", ErrNamespace)
-	case !n.Since.Equal(p.Since):
+	case !n.Since.Equal(r.Since):
 		return fmt.Errorf("%w: a record of this name on another server", ErrNamespace)
-	case e.Ended.After(p.Now.Add(time.Minute)):
+	case e.Ended.After(now.Add(time.Minute)):
 		return ErrFuture
 	}
-	now := *n
-	now.Patterns = p.Patterns
-	e.Namespace = &now
+	today := *n
+	today.Patterns = r.Patterns
+	e.Namespace = &today
 	verdict, _, obligations := Judge(e)
 	if verdict != NoneSeen || c.Verdict != verdict {
 		for _, o := range obligations {
@@ -121,10 +113,10 @@ func (c Certificate) Supports(p Purpose) error {
 		return fmt.Errorf("%w: it is %q, and the evidence in it comes to %q", ErrVerdict, c.Verdict, verdict)
 	}
 	switch {
-	case p.Now.Sub(e.Ended) > p.MaxAge:
+	case now.Sub(e.Ended) > oldest && r.Stage != stages.Modern:
 		return ErrStale
-	case seconds(e.LongestSeconds) < p.Longest:
-		return fmt.Errorf("%w: the longest silence was said to be %v, less than the %v that the record knows of", ErrShort, seconds(e.LongestSeconds), p.Longest)
+	case seconds(e.LongestSeconds) < r.Silence():
+		return fmt.Errorf("%w: the longest silence was said to be %v, less than the %v that the record knows of", ErrShort, seconds(e.LongestSeconds), r.Silence())
 	}
 	return nil
 }

@@ -17,6 +17,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 var (
@@ -213,49 +214,47 @@ func TestJudgeOnlyMembers(t *testing.T) {
 	judged(t, "testdata/judge_members.txt", ofMembers, func(open, what string, e Evidence) {
 		assert.Equal(t, []string{open}, openOf(e), what)
 	})
-	p := Purpose{Namespace: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Now: ended, MaxAge: time.Hour, OnlyMembers: true}
-	assert.NoError(t, Certify(ofMembers()).Supports(p))
-	assert.ErrorIs(t, Certify(clean()).Supports(p), ErrNamespace, "that no old client was seen says nothing of other members")
-	p.OnlyMembers = false
-	assert.ErrorIs(t, Certify(ofMembers()).Supports(p), ErrNamespace)
+	r := stages.Record{Namespace: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Handover: &stages.Halves{}}
+	assert.NoError(t, Certify(ofMembers()).Supports(r, ended))
+	assert.ErrorIs(t, Certify(clean()).Supports(r, ended), ErrNamespace, "that no old client was seen says nothing of other members")
+	r.Handover = nil
+	assert.ErrorIs(t, Certify(ofMembers()).Supports(r, ended), ErrNamespace)
 }
 
 func TestSupports(t *testing.T) {
-	purpose := func() Purpose {
-		return Purpose{
-			Namespace: "orders", Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Longest: 30 * time.Second,
-			Now: ended.Add(time.Hour), MaxAge: 24 * time.Hour,
-		}
-	}
+	record := stages.Record{Namespace: "orders", Stage: stages.Bridge, Epoch: 3, Since: since, Patterns: []string{"lock.order.*"}, Longest: 30 * time.Second}
 	var text bytes.Buffer
 	require.NoError(t, Certify(clean()).Write(&text))
 	file := filepath.Join(t.TempDir(), "c.json")
 	require.NoError(t, os.WriteFile(file, text.Bytes(), 0o600))
 	c, err := Load(file)
 	require.NoError(t, err)
-	assert.NoError(t, c.Supports(purpose()), "through a file")
+	assert.NoError(t, c.Supports(record, ended.Add(time.Hour)), "through a file")
 
 	for _, x := range []struct {
 		what string
 		want error
-		but  func(c *Certificate, p *Purpose)
+		but  func(c *Certificate, r *stages.Record, now *time.Time)
 	}{
-		{"another namespace", ErrNamespace, func(c *Certificate, p *Purpose) { p.Namespace = "bills" }},
-		{"another epoch", ErrNamespace, func(c *Certificate, p *Purpose) { p.Epoch = 4 }},
-		{"another server", ErrNamespace, func(c *Certificate, p *Purpose) { p.Since = since.Add(time.Millisecond) }},
-		{"about no namespace", ErrNamespace, func(c *Certificate, p *Purpose) { c.Evidence.Namespace = nil }},
-		{"too old", ErrStale, func(c *Certificate, p *Purpose) { p.Now = ended.Add(25 * time.Hour) }},
-		{"from the future", ErrFuture, func(c *Certificate, p *Purpose) { p.Now = ended.Add(-2 * time.Minute) }},
-		{"a silence shorter than the shortest lease", ErrShort, func(c *Certificate, p *Purpose) { p.Longest = time.Hour }},
-		{"patterns that the record has now", ErrVerdict, func(c *Certificate, p *Purpose) { p.Patterns = []string{"lock.*"} }},
-		{"a verdict by hand", ErrVerdict, func(c *Certificate, p *Purpose) { c.Evidence.Finished = false }},
-		{"a verdict that the evidence is better than", ErrVerdict, func(c *Certificate, p *Purpose) { c.Verdict = Inconclusive }},
-		{"a client in the evidence", ErrVerdict, func(c *Certificate, p *Purpose) { c.Evidence.Seen = []Client{{}} }},
-		{"no evidence", ErrNamespace, func(c *Certificate, p *Purpose) { c.Evidence = Evidence{} }},
+		{"another namespace", ErrNamespace, func(c *Certificate, r *stages.Record, now *time.Time) { r.Namespace = "bills" }},
+		{"another epoch", ErrNamespace, func(c *Certificate, r *stages.Record, now *time.Time) { r.Epoch = 4 }},
+		{"another server", ErrNamespace, func(c *Certificate, r *stages.Record, now *time.Time) { r.Since = since.Add(time.Millisecond) }},
+		{"about no namespace", ErrNamespace, func(c *Certificate, r *stages.Record, now *time.Time) { c.Evidence.Namespace = nil }},
+		{"too old", ErrStale, func(c *Certificate, r *stages.Record, now *time.Time) { *now = ended.Add(25 * time.Hour) }},
+		{"too old, but shown before", nil, func(c *Certificate, r *stages.Record, now *time.Time) {
+			*now, r.Stage = ended.Add(25*time.Hour), stages.Modern
+		}},
+		{"from the future", ErrFuture, func(c *Certificate, r *stages.Record, now *time.Time) { *now = ended.Add(-2 * time.Minute) }},
+		{"a silence shorter than the shortest lease", ErrShort, func(c *Certificate, r *stages.Record, now *time.Time) { r.Longest = time.Hour }},
+		{"patterns that the record has now", ErrVerdict, func(c *Certificate, r *stages.Record, now *time.Time) { r.Patterns = []string{"lock.*"} }},
+		{"a verdict by hand", ErrVerdict, func(c *Certificate, r *stages.Record, now *time.Time) { c.Evidence.Finished = false }},
+		{"a verdict that the evidence is better than", ErrVerdict, func(c *Certificate, r *stages.Record, now *time.Time) { c.Verdict = Inconclusive }},
+		{"a client in the evidence", ErrVerdict, func(c *Certificate, r *stages.Record, now *time.Time) { c.Evidence.Seen = []Client{{}} }},
+		{"no evidence", ErrNamespace, func(c *Certificate, r *stages.Record, now *time.Time) { c.Evidence = Evidence{} }},
 	} {
-		c, p := Certify(clean()), purpose()
-		x.but(&c, &p)
-		assert.ErrorIs(t, c.Supports(p), x.want, x.what)
+		c, r, now := Certify(clean()), record, ended.Add(time.Hour)
+		x.but(&c, &r, &now)
+		assert.ErrorIs(t, c.Supports(r, now), x.want, x.what)
 	}
 	require.NoError(t, os.WriteFile(file, []byte(`{"verdict":"none-seen"}`), 0o600))
 	_, err = Load(file)
