@@ -224,7 +224,7 @@ func (flags *rehearseFlags) cast(f *sim.Fleet, old profile.OldClients) ([]fleet.
 		keys := sim.NewGenerator(rand.Uint64(), 0)
 		one := fleet.Client{
 			Go:     c.Scheme != model.Legacy,
-			Old:    fleet.Old{Dialect: c.Dialect, Release: c.Release, Lease: lease, Poll: max(scaled(c.Poll), time.Millisecond), Offset: scaled(c.Offset)},
+			Old:    fleet.Old{Dialect: c.Dialect, Lease: lease, Poll: max(scaled(c.Poll), time.Millisecond), Offset: scaled(c.Offset)},
 			Worker: fleet.Worker{Name: c.Name, Dies: func() bool { return rand.Float64() < float64(c.Dies)/1e6 }, Key: func() string { return c.DrawKey(&keys) }, Hold: draw(c.Hold), Think: draw(c.Think)},
 		}
 		if i >= len(f.Clients) {

@@ -343,8 +343,7 @@ func (at *place) follow(ctx context.Context, to stages.Stage) error {
 		status := at.env.status()
 		mover := &stages.Mover{Store: store, Look: 250 * time.Millisecond}
 		err := mover.Follow(ctx, to, func(view stages.View) {
-			text := changingOver(view)
-			status.Update("%s", text)
+			status.Update("%s", changingOver(view))
 		})
 		status.Clear()
 		var waited *stages.Waited

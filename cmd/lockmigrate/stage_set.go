@@ -134,48 +134,38 @@ func newStageDeleteCommand(env *environment, flags *stageFlags) *cobra.Command {
 	return cmd
 }
 
+// delete removes a record, or gives up the keys of a namespace without one, as an init leaves them that was stopped.
 func (at *place) delete(ctx context.Context) error {
 	view, err := at.store.Show(ctx)
-	if errors.Is(err, stages.ErrNoRecord) {
-		if lost := view.Lost(); lost != nil {
-			return failedError("wait for them, and run it again", "namespace %s: %w", at.store.Namespace, lost)
+	r, lost := view.Record, view.Lost()
+	p := plan{record: r, by: "in the way"}
+	switch {
+	case errors.Is(err, stages.ErrNoRecord) && lost != nil:
+		return failedError("wait for them, and run it again", "namespace %s: %w", at.store.Namespace, lost)
+	case errors.Is(err, stages.ErrNoRecord):
+		reserved, _, failed := at.store.Kept(ctx)
+		if failed != nil || len(reserved) == 0 {
+			return cmp.Or(failed, err)
 		}
-		return at.free(ctx, err)
-	}
-	if err != nil {
+		p.what = fmt.Sprintf("free the keys %s, which are reserved for namespace %s, and have no record", shownPatterns(reserved), at.store.Namespace)
+	case err != nil:
 		return err
+	default:
+		if err := at.wanted(r); err != nil {
+			return err
+		}
+		if p.blockers, err = at.store.Delete(ctx, r.Epoch, false); err != nil {
+			return err
+		}
+		p.refused = unlessAlone(p.blockers, nil)
+		p.what = fmt.Sprintf("delete namespace %s, stage %v, epoch %d: keys %s are free for another namespace, what stands on them stays", at.store.Namespace, r.Stage, r.Epoch, shownPatterns(r.Patterns))
 	}
-	r := view.Record
-	if err := at.wanted(r); err != nil {
-		return err
-	}
-	blockers, err := at.store.Delete(ctx, r.Epoch, false)
-	if err != nil {
-		return err
-	}
-	what := fmt.Sprintf("delete namespace %s, stage %v, epoch %d: keys %s are free for another namespace, what stands on them stays", at.store.Namespace, r.Stage, r.Epoch, shownPatterns(r.Patterns))
-	return at.carryOut(plan{what: what, record: r, blockers: blockers, by: "in the way", refused: unlessAlone(blockers, nil)}, func() error { return at.deleted(ctx, r.Epoch) })
-}
-
-// free gives up the keys of a namespace without a record, as an init leaves them that was stopped.
-func (at *place) free(ctx context.Context, noRecord error) error {
-	reserved, _, err := at.store.Kept(ctx)
-	if err != nil {
-		return err
-	}
-	if len(reserved) == 0 {
-		return noRecord
-	}
-	what := fmt.Sprintf("free the keys %s, which are reserved for namespace %s, and have no record", shownPatterns(reserved), at.store.Namespace)
-	return at.carryOut(plan{what: what}, func() error { return at.deleted(ctx, 0) })
-}
-
-// deleted deletes the record of an epoch, and says so.
-func (at *place) deleted(ctx context.Context, epoch int64) error {
-	if err := unlessAlone(at.store.Delete(ctx, epoch, true)); err != nil {
-		return err
-	}
-	return at.env.print(map[string]any{"namespace": at.store.Namespace, "deleted": true}, func(b *strings.Builder) {
-		fmt.Fprintf(b, "namespace %s is deleted\n", at.store.Namespace)
+	return at.carryOut(p, func() error {
+		if err := unlessAlone(at.store.Delete(ctx, r.Epoch, true)); err != nil {
+			return err
+		}
+		return at.env.print(map[string]any{"namespace": at.store.Namespace, "deleted": true}, func(b *strings.Builder) {
+			fmt.Fprintf(b, "namespace %s is deleted\n", at.store.Namespace)
+		})
 	})
 }

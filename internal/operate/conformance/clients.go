@@ -164,7 +164,7 @@ func (p *play) open(ctx context.Context, a *actor, args map[string]string) (stri
 		}, func(context.Context) error { return errors.Join(locker.Close(), pool.Close()) }}
 		return word(locker.Ready(ctx)), nil
 	case strings.HasPrefix(a.name, "old"):
-		old := &fleet.Old{Pool: pool, Dialect: p.dialect(), Release: p.dialect().Release, Lease: r.Shortest, Poll: 20 * time.Millisecond, Offset: offset}
+		old := &fleet.Old{Pool: pool, Dialect: p.dialect(), Lease: r.Shortest, Poll: 20 * time.Millisecond, Offset: offset}
 		a.client = client{func(ctx context.Context, key string, wait time.Duration) (fleet.Held, error) {
 			waits, cancel := context.WithTimeout(ctx, max(wait, 10*old.Poll))
 			defer cancel()

@@ -90,7 +90,7 @@ func Demo(ctx context.Context, o Options) error {
 	o.Record = stages.Record{Dialect: dialect.String(), Shortest: lease, ClockLag: 100 * time.Millisecond, CommandDelay: 200 * time.Millisecond}
 	o.Clients = nil
 	for i := range javaMembers + goMembers {
-		c := Client{Old: Old{Dialect: dialect, Release: dialect.Release, Lease: lease, Poll: dialect.Poll}, Worker: Worker{
+		c := Client{Old: Old{Dialect: dialect, Lease: lease, Poll: dialect.Poll}, Worker: Worker{
 			Name: fmt.Sprintf("java-%d", i+1), Key: func() string { return "orders" },
 			Hold:  func() time.Duration { return work/4 + mathrand.N(work*3/4) },
 			Think: func() time.Duration { return time.Millisecond + mathrand.N(rest) },

@@ -17,7 +17,6 @@ import (
 type Old struct {
 	Pool    lockmigrate.Pool
 	Dialect *protocol.Dialect
-	Release protocol.Release
 	Lease   time.Duration
 	Poll    time.Duration
 	Offset  time.Duration // by how much its clock is ahead
@@ -70,7 +69,7 @@ func (l *oldLock) Context() context.Context { return context.Background() }
 
 func (l *oldLock) Release(ctx context.Context) error {
 	_, err := l.drive(ctx, &protocol.LegacyRelease{
-		Dialect: l.Dialect, Key: l.took.Key, Policy: l.Old.Release, Value: l.took.Value(), Expiry: l.took.Expiry(), Faithful: true,
+		Dialect: l.Dialect, Key: l.took.Key, Policy: l.Dialect.Release, Value: l.took.Value(), Expiry: l.took.Expiry(), Faithful: true,
 	})
 	return err
 }

@@ -69,12 +69,8 @@ func (p *Profile) own(client int, family string, n int64) {
 
 // Use is a client's use of a family; the zero value where it has none.
 func (c Client) Use(family string) Use {
-	for _, u := range c.Uses {
-		if u.Family == family {
-			return u
-		}
-	}
-	return Use{Family: family}
+	c.Uses = slices.Clip(c.Uses) // one that is made for it is nobody's
+	return *c.use(family)
 }
 
 // use returns a client's use of a family, and makes it.
@@ -118,12 +114,8 @@ func (f *Family) bound() {
 func together(all []Group) Group {
 	by, sharing, out := map[int]int64{}, 0.0, Group{}
 	for _, g := range all {
-		each := g.Sharers
-		if each == 0 {
-			each = float64(len(g.Clients))
-		}
 		out.Keys += g.Keys
-		sharing += each * float64(g.Keys)
+		sharing += cmp.Or(g.Sharers, float64(len(g.Clients))) * float64(g.Keys)
 		for i, c := range g.Clients {
 			by[c] += g.Acquired[i]
 		}

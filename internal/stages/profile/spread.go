@@ -74,14 +74,11 @@ func (s Spread) Most() float64 {
 }
 
 // Mean is the mean in milliseconds, 0 for none.
-func (s Spread) Mean() float64 {
-	q, mean := s.Quantiles, 0.0
-	for i := range q {
-		if i == 0 {
-			mean = q[0].Share * q[0].MS
-			continue
-		}
-		mean += (q[i].Share - q[i-1].Share) * (q[i].MS + q[i-1].MS) / 2
+func (s Spread) Mean() (mean float64) {
+	last := Quantile{MS: s.At(0)}
+	for _, x := range s.Quantiles {
+		mean += (x.Share - last.Share) * (x.MS + last.MS) / 2
+		last = x
 	}
 	return mean
 }

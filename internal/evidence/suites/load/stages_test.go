@@ -136,7 +136,7 @@ func (h habits) run(t *testing.T, stage string, runFor time.Duration) (got count
 			l := b.member(name)
 			w.Take, w.Close = work.Of(l.Acquire), func() { assert.NoError(t, l.Close()) }
 		} else { // one connection each
-			old := &work.Old{Pool: b.s.Pool(), Dialect: protocol.JedisMS, Release: protocol.JedisMS.Release, Lease: lease, Poll: 100 * time.Millisecond}
+			old := &work.Old{Pool: b.s.Pool(), Dialect: protocol.JedisMS, Lease: lease, Poll: 100 * time.Millisecond}
 			w.Take = old.Acquire
 		}
 		w.Start(t.Context(), referee, 0)

@@ -118,7 +118,7 @@ func fleet(ctx context.Context, t *testing.T, s *redistest.Server, run func(args
 	}
 	for i, ahead := range []time.Duration{0, 2300 * time.Millisecond, -40 * time.Millisecond} {
 		name := fmt.Sprintf("billing-%d", i+1)
-		old := &work.Old{Pool: pool(name), Dialect: protocol.JedisMS, Release: protocol.JedisMS.Release, Lease: 30 * time.Second, Poll: 35 * time.Millisecond, Offset: ahead}
+		old := &work.Old{Pool: pool(name), Dialect: protocol.JedisMS, Lease: 30 * time.Second, Poll: 35 * time.Millisecond, Offset: ahead}
 		takesTurns(name, 35*time.Millisecond, old.Acquire)
 	}
 	for i := range 2 {

@@ -243,7 +243,7 @@ func (m mix) play(t *testing.T, stage stages.Stage, during time.Duration, enough
 	for _, addr := range addrs {
 		pool := &redis.Pool{MaxIdle: 1, DialContext: redistest.Dialer(addr)}
 		t.Cleanup(func() { _ = pool.Close() })
-		old := &work.Old{Pool: pool, Dialect: protocol.JedisMS, Release: protocol.JedisMS.Release, Lease: s.lease, Poll: m.poll}
+		old := &work.Old{Pool: pool, Dialect: protocol.JedisMS, Lease: s.lease, Poll: m.poll}
 		takes = append(takes, old.Acquire)
 	}
 	for range m.golang {
