@@ -47,13 +47,10 @@ func (s *standing) step() step {
 	for _, b := range s.blockers {
 		on.blocked("%s", b)
 	}
-	var living, unfit int64
-	for _, m := range members {
-		if m.Lives() {
-			living++
-			if m.Misfit != "" {
-				unfit++
-			}
+	living, unfit := int64(len(s.view.Living())), int64(0)
+	for _, m := range s.view.Living() {
+		if m.Misfit != "" {
+			unfit++
 		}
 	}
 	show := "lockmigrate stage --namespace " + s.namespace

@@ -288,9 +288,8 @@ func unfenced(ctx context.Context, end *endpoint.Endpoint, view stages.View) (un
 
 // membersUsers returns the users that the living members are, and how many of them could not tell.
 func membersUsers(view stages.View) (users []string, unnamed int) {
-	for _, m := range view.Members {
+	for _, m := range view.Living() {
 		switch {
-		case !m.Lives():
 		case m.Info.User == "":
 			unnamed++
 		case !slices.Contains(users, m.Info.User):

@@ -61,11 +61,11 @@ func (env *environment) view(b *strings.Builder, view stages.View, blockers []st
 		}
 		b.WriteString(t.Render(env.screen(), ink))
 	}
-	for _, m := range view.Members {
-		if m.Misfit != "" && m.Lives() {
+	for _, m := range view.Living() {
+		if m.Misfit != "" {
 			fmt.Fprintf(b, "\n%s acquires nothing: %s\n", safe(m.ID), safe(m.Misfit))
 		}
-		if m.Info.Note != "" && m.Lives() {
+		if m.Info.Note != "" {
 			fmt.Fprintf(b, "\n%s %s\n", safe(m.ID), safe(m.Info.Note))
 		}
 	}
@@ -120,12 +120,7 @@ func (at *place) list(ctx context.Context) error {
 			row.Stage = "unreadable"
 		}
 		if one.Unknown == nil {
-			row.Stage, row.Epoch, row.Dialect, row.Patterns = r.Stage.String(), r.Epoch, r.Dialect, stages.EscapeAll(r.Patterns)
-			for _, m := range one.View.Members {
-				if m.Lives() {
-					row.Members++
-				}
-			}
+			row.Stage, row.Epoch, row.Members, row.Dialect, row.Patterns = r.Stage.String(), r.Epoch, len(one.View.Living()), r.Dialect, stages.EscapeAll(r.Patterns)
 		}
 		rows = append(rows, row)
 	}

@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"slices"
 	"sort"
 	"strconv"
 	"strings"
@@ -112,12 +113,17 @@ type View struct {
 	Now     time.Time // on the server's clock
 }
 
+// Living are the members whose leases last.
+func (v View) Living() []Member {
+	return slices.DeleteFunc(slices.Clone(v.Members), func(m Member) bool { return !m.Lives() })
+}
+
 // ChangingOver returns the members that live and do not run the record as it stands yet, and for how long at
 // most a command of any member may still act in the stage before: until the last of their leases is over. A
 // member that cannot run the record is not among the first: it acquires nothing.
 func (v View) ChangingOver() (members []Member, atMost time.Duration) {
-	for _, m := range v.Members {
-		if m.Lives() && !m.Follows(v.Record) && m.Misfit == "" {
+	for _, m := range v.Living() {
+		if !m.Follows(v.Record) && m.Misfit == "" {
 			members = append(members, m)
 			atMost = max(atMost, m.Left)
 		}

@@ -291,21 +291,19 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 
 // cast makes each client what the act wants it to be. Who changes ends its turn first.
 func (p *player) cast(ctx context.Context, a act) error {
-	var changes []int
-	for i := range p.Clients {
-		w, is := p.workers[p.Clients[i].Name], p.role(&p.Clients[i], a.cast)
-		if w == nil && is == absent || w != nil && w.role == is {
-			continue
-		}
-		if w != nil {
+	for i := range p.Clients { // their last turns end at the same time
+		c := &p.Clients[i]
+		if w := p.workers[c.Name]; w != nil && w.role != p.role(c, a.cast) {
 			w.Stop()
 		}
-		changes = append(changes, i)
 	}
-	for _, i := range changes {
+	for i := range p.Clients {
 		c := &p.Clients[i]
 		is := p.role(c, a.cast)
 		if w := p.workers[c.Name]; w != nil {
+			if w.role == is {
+				continue
+			}
 			if err := w.Wait(ctx); err != nil {
 				return err
 			}

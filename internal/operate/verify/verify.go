@@ -360,11 +360,8 @@ func (q *inquiry) lastNamespace(ctx context.Context) {
 // members notes those that run stage legacy, and how many still report.
 func (q *inquiry) members(view stages.View) {
 	legacy := 0
-	q.facts.Namespace.Living = 0
+	q.facts.Namespace.Living = len(view.Living())
 	for _, m := range view.Members {
-		if m.Lives() {
-			q.facts.Namespace.Living++
-		}
 		if view.Record.Handover == nil && (m.Lowest == stages.Legacy || m.Stage == stages.Legacy) {
 			legacy++
 			sees(&q.facts.Seen, Client{Addr: m.Info.Host, Name: m.ID, Evidence: "a member of the namespace that runs stage legacy, or holds a lock of it"})
