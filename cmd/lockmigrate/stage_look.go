@@ -59,10 +59,7 @@ func (at *place) look(ctx context.Context, patterns []string) (*keysSeen, error)
 	defer status.Clear()
 	count := census.New(census.Options{
 		Match: patterns, GhostAfter: time.Minute,
-		Emit: func(row *census.Row) error {
-			seen.add(row)
-			return nil
-		},
+		Emit: seen.add,
 		Progress: func(p census.Progress) {
 			status.Update("%s", scanProgress("looking at the keys", p))
 		},
@@ -74,9 +71,9 @@ func (at *place) look(ctx context.Context, patterns []string) (*keysSeen, error)
 	return seen, nil
 }
 
-func (k *keysSeen) add(row *census.Row) {
+func (k *keysSeen) add(row *census.Row) error {
 	if row.Beside {
-		return // a part of another lock
+		return nil // a part of another lock
 	}
 	k.keys++
 	if row.Type == "string" && row.TTL == census.NoTTL && !row.Format.Legacy() && row.Format != census.Bridge {
@@ -86,11 +83,11 @@ func (k *keysSeen) add(row *census.Row) {
 	case census.Bridge, census.Token, census.TokenNoTTL, census.Redisson, census.HashUID:
 		if row.Format != census.TokenNoTTL || len(row.Dialects) == 0 {
 			k.tokens++
-			return
+			return nil
 		} // else a legacy client's value without an expiry
 	case census.UnknownFormat:
 		k.others++
-		return
+		return nil
 	}
 	form := cmp.Or(strings.Join(row.Dialects, " or "), string(row.Format)) // of those that carry an expiry, whatever their number
 	held := row.State == census.Held
@@ -100,6 +97,7 @@ func (k *keysSeen) add(row *census.Row) {
 		k.legacy = append(k.legacy, legacyKind{form: form, dialects: row.Dialects, held: held})
 	}
 	k.legacy[i].add(row)
+	return nil
 }
 
 // these are the legacy values of some kinds: how many, of which forms, and the first of them.

@@ -11,7 +11,6 @@ import (
 
 // drawn is a group whose figures have been drawn from the values that the observation allows.
 type drawn struct {
-	group   *group
 	members []drawnActor
 	network sim.Network
 }
@@ -27,7 +26,7 @@ type drawnActor struct {
 // draw draws the figures of a group as they are after some time with their drifts. Lease says where in its bounds the lease lies, from 0
 // to 1: all keys of a family have one. Clock and lease are drawn together, since their sum is seen.
 func (g *group) draw(r *rand.Rand, after time.Duration, lease float64) *drawn {
-	d := &drawn{group: g, network: g.network}
+	d := &drawn{network: g.network}
 	var holds []law
 	for _, s := range g.holds {
 		holds = append(holds, drawLaw(s, r))

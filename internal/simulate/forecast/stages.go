@@ -43,13 +43,12 @@ func (s stage) of(f *fleet, worst []Share) []group {
 			}
 		}
 	}
-	blamed := func(c int) float64 {
-		if i := slices.IndexFunc(worst, func(w Share) bool { return w.Name == f.profile.Clients[c].Name }); i >= 0 {
-			return worst[i].Mean
-		}
-		return 0
+	blamed := map[string]float64{}
+	for _, w := range worst {
+		blamed[w.Name] = w.Mean
 	}
-	slices.SortStableFunc(old, func(a, b int) int { return cmp.Or(cmp.Compare(blamed(b), blamed(a)), a-b) })
+	by := func(c int) float64 { return blamed[f.profile.Clients[c].Name] }
+	slices.SortStableFunc(old, func(a, b int) int { return cmp.Or(cmp.Compare(by(b), by(a)), a-b) })
 	changed := old[:int(float64(len(old))*s.share+0.5)]
 	var groups []group
 	for _, g := range f.groups {
