@@ -60,7 +60,9 @@ func newStageCommand(env *environment) *cobra.Command {
 		newStageInitCommand(env, &flags),
 		newStageMoveCommand(env, &flags, "advance", +1, "Move a namespace to the next stage, when no member is in the way"),
 		newStageMoveCommand(env, &flags, "rollback", -1, "Move a namespace back to the stage before"),
-		newStageListCommand(env, &flags), newStageHistoryCommand(env, &flags), newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
+		&cobra.Command{Use: "list", Short: "List the namespaces of a server or cluster", RunE: onStore(env, &flags, (*place).list)},
+		&cobra.Command{Use: "history [flags]", Short: "Show who changed a namespace, when, from where and why", RunE: onStore(env, &flags, (*place).history)},
+		newStageSetCommand(env, &flags), newStageDeleteCommand(env, &flags))
 	return cmd
 }
 

@@ -73,12 +73,3 @@ func (at *place) initHandover(ctx context.Context) error {
 		return made(at.show(ctx))
 	})
 }
-
-// ofOldClients refuses a namespace of another kind in commands about old clients.
-func ofOldClients(r stages.Record, command string) error {
-	if r.Handover == nil {
-		return nil
-	}
-	return usageError(fmt.Sprintf(`"lockmigrate next --namespace %s" leads it on`, r.Namespace),
-		"namespace %s is a handover from one lock to another: %s is about old clients", r.Namespace, command)
-}

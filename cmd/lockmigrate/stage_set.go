@@ -30,10 +30,11 @@ func (at *place) set(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := ofOldClients(view.Record, "stage set"); err != nil {
-		return err
-	}
 	from, to := view.Record, view.Record
+	if from.Handover != nil {
+		return usageError(fmt.Sprintf(`"lockmigrate next --namespace %s" leads it on`, from.Namespace),
+			"namespace %s is a handover from one lock to another: stage set is about old clients", from.Namespace)
+	}
 	if err := at.wanted(from); err != nil {
 		return err
 	}

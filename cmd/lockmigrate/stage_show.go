@@ -9,8 +9,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/spf13/cobra"
-
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -89,14 +87,6 @@ func inUse(m stages.Member) string {
 	return m.Lowest.String() + ".." + m.Highest.String()
 }
 
-func newStageListCommand(env *environment, flags *stageFlags) *cobra.Command {
-	return &cobra.Command{
-		Use:   "list",
-		Short: "List the namespaces of a server or cluster",
-		RunE:  onStore(env, flags, (*place).list),
-	}
-}
-
 // listedJSON is one row of `stage list --json`.
 type listedJSON struct {
 	Namespace string   `json:"namespace"`
@@ -137,24 +127,18 @@ func (at *place) list(ctx context.Context) error {
 	})
 }
 
-func newStageHistoryCommand(env *environment, flags *stageFlags) *cobra.Command {
-	return &cobra.Command{
-		Use:   "history [flags]",
-		Short: "Show who changed a namespace, when, from where and why",
-		RunE: onStore(env, flags, func(at *place, ctx context.Context) error {
-			view, err := at.store.Show(ctx)
-			if err != nil {
-				return err
-			}
-			doc := map[string]any{"namespace": at.store.Namespace, "history": append([]stages.Change{}, view.Record.History...)}
-			return env.print(doc, func(b *strings.Builder) {
-				for _, c := range view.Record.History {
-					fmt.Fprintf(b, "%s  epoch %-3d  %s  %s\n", c.At.Format(time.RFC3339), c.Epoch, safe(c.By), safe(c.What))
-					if c.Note != "" {
-						fmt.Fprintf(b, "    %s\n", safe(c.Note))
-					}
-				}
-			})
-		}),
+func (at *place) history(ctx context.Context) error {
+	view, err := at.store.Show(ctx)
+	if err != nil {
+		return err
 	}
+	doc := map[string]any{"namespace": at.store.Namespace, "history": append([]stages.Change{}, view.Record.History...)}
+	return at.env.print(doc, func(b *strings.Builder) {
+		for _, c := range view.Record.History {
+			fmt.Fprintf(b, "%s  epoch %-3d  %s  %s\n", c.At.Format(time.RFC3339), c.Epoch, safe(c.By), safe(c.What))
+			if c.Note != "" {
+				fmt.Fprintf(b, "    %s\n", safe(c.Note))
+			}
+		}
+	})
 }
