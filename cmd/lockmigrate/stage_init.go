@@ -170,8 +170,9 @@ func (f *stageFlags) measured() (why []string, err error) {
 	if f.dialect != "" && old.Dialect != "" && f.dialect != old.Dialect {
 		return nil, unsafeError("leave --dialect out, or find out who is right", "--dialect %s, but %s measured %s", f.dialect, f.profile, old.Dialect)
 	}
+	measured := stages.Record{Shortest: old.Shortest, ClockLag: old.ClockLag, CommandDelay: old.CommandDelay, Yield: old.Yield, Longest: old.Longest}
 	for _, figure := range stages.Figures {
-		given, known := *figure.Of(&f.figures), *figure.Of(&old.Record)
+		given, known := *figure.Of(&f.figures), *figure.Of(&measured)
 		if err == nil && f.given(figure.Flag()) && figure.Bolder(given, known) {
 			return nil, unsafeError("leave --"+figure.Flag()+" out", "--%s %v is %s than %v, which %s measured", figure.Flag(), given, figure.How, known, f.profile)
 		}
@@ -180,9 +181,9 @@ func (f *stageFlags) measured() (why []string, err error) {
 		f.match = stages.UnescapeAll(p.Match)
 	}
 	f.dialect = cmp.Or(f.dialect, old.Dialect)
-	old.Longest = 0 // a job that runs more rarely was not seen
+	measured.Longest = 0 // a job that runs more rarely was not seen
 	for _, figure := range stages.Figures {
-		*figure.Of(&f.figures) = cmp.Or(*figure.Of(&f.figures), *figure.Of(&old.Record))
+		*figure.Of(&f.figures) = cmp.Or(*figure.Of(&f.figures), *figure.Of(&measured))
 	}
 	return old.Why, nil
 }

@@ -6,15 +6,17 @@ import (
 	"slices"
 	"strings"
 	"time"
-
-	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
-// OldClients is what a namespace's record needs to know of the clients of the old scheme: a dialect, and figures. Where none was seen to wait for a key
-// Yield is 0.
+// OldClients is what a namespace's record needs to know of the clients of the old scheme.
 type OldClients struct {
-	stages.Record
-	Why []string // a line for each figure: who it comes from, and which margin it has
+	Dialect      string
+	Shortest     time.Duration // lease
+	ClockLag     time.Duration // how far a clock is behind the server's
+	CommandDelay time.Duration // from a client's reading of an expiry to its next command
+	Yield        time.Duration // longer than the pause between two looks of a client; 0: none was seen to wait
+	Longest      time.Duration // silence: a lease, a hold, or a pause between two turns
+	Why          []string      // a line for each figure: who it comes from, and which margin it has
 }
 
 // The margins. A window shows what happened in it, so what was measured is not the worst that can happen.
