@@ -20,11 +20,6 @@ import (
 
 const root = "../../../.."
 
-func TestMain(m *testing.M) { redistest.Main(m) }
-
-// golang is the Go driver.
-func golang(t *testing.T) string { return redistest.Built(t, "testdata/conformance/go") }
-
 // try runs the kit.
 func try(t *testing.T, o conformance.Options) *conformance.Report {
 	t.Helper()
@@ -60,7 +55,7 @@ func passes(t *testing.T, r *conformance.Report, levels ...int) {
 func TestGoPassesAllLevels(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	t.Parallel()
-	passes(t, try(t, conformance.Options{Command: []string{golang(t)}}), 1, 2, 3, 4)
+	passes(t, try(t, conformance.Options{Command: golang("")}), 1, 2, 3, 4)
 }
 
 // Node claims what a first port has: levels 1 and 2, without queue, tokens and stage legacy.
@@ -106,42 +101,22 @@ func TestLibrariesPass(t *testing.T) {
 func TestWrongImplementationsFailAtTheirCase(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	t.Parallel()
-	driver := golang(t)
 	var running sync.WaitGroup
 	free := make(chan bool, 8) // most of their time they wait for leases: go test would play as many at a time as there are processors
-	for _, c := range []struct{ wrong, at, seen string }{
-		{"release-without-compare", "release-foreign", "ok"},
-		{"no-deadline", "cut-off", "nothing"},
-		{"near-value", "bridge-value", "no: "},
-		{"near-value", "old-ahead", "ok"},
-		{"no-settle", "takeover-loser", "ok"},
-		{"no-withdrawal", "takeover-loser", "ok"},
-		{"renewal-without-guard", "renewed", "absent"},
-		{"renewal-unconditional", "displaced", "nothing"},
-		{"no-renewal", "renewed", "absent"},
-		{"ttl-missing", "ttl", "-1"},
-		{"no-grace", "old-behind", "ok"},
-		{"takes-foreign", "foreign-value", "ok"},
-		{"lost-reply-is-refused", "lost-acquire", "refused"},
-		{"no-place-in-queue", "queue-order", "0"},
-		{"fence-falls", "fence-rises", "9"},
-		{"never-reports", "listed", "not listed"},
-		{"ignores-moves", "stopped-member", "legacy"},
-		{"no-bound", "late-command", "2"},
-		{"own-clock", "clock-behind", "32"},
-		{"loads-scripts-once", "scripts-flushed", "failed: "},
-	} {
-		free <- true
-		running.Go(func() {
-			defer func() { <-free }()
-			r, err := conformance.Run(context.Background(), conformance.Options{Command: []string{driver, "--wrong", c.wrong}, Server: "redis-server", Cases: []string{c.at}})
-			if !assert.NoError(t, err, c.wrong) || !assert.Len(t, r.Cases, 1, c.wrong) {
-				return
-			}
-			is := r.Cases[0]
-			assert.Equal(t, conformance.Fail, is.Result, "%s at %s", c.wrong, c.at)
-			assert.True(t, strings.HasPrefix(is.Seen, c.seen), "%s at %s: %s: saw %q, not %q", c.wrong, c.at, is.Step, is.Seen, c.seen)
-		})
+	for name, w := range wrongs {
+		for at, seen := range w.fails {
+			free <- true
+			running.Go(func() {
+				defer func() { <-free }()
+				r, err := conformance.Run(context.Background(), conformance.Options{Command: golang(name), Server: "redis-server", Cases: []string{at}})
+				if !assert.NoError(t, err, name) || !assert.Len(t, r.Cases, 1, name) {
+					return
+				}
+				is := r.Cases[0]
+				assert.Equal(t, conformance.Fail, is.Result, "%s at %s", name, at)
+				assert.True(t, strings.HasPrefix(is.Seen, seen), "%s at %s: %s: saw %q, not %q", name, at, is.Step, is.Seen, seen)
+			})
+		}
 	}
 	running.Wait()
 }
@@ -151,7 +126,7 @@ func TestWhatCannotBeTriedIsNotPassed(t *testing.T) {
 	redistest.Need(t, redistest.Redis)
 	server := filepath.Join(t.TempDir(), "server")
 	require.NoError(t, os.WriteFile(server, []byte("#!/bin/sh\n[ $1 = --version ] && echo a server\n"), 0o700))
-	r, err := conformance.Run(context.Background(), conformance.Options{Command: []string{golang(t)}, Server: server, Cases: []string{"3"}})
+	r, err := conformance.Run(context.Background(), conformance.Options{Command: golang(""), Server: server, Cases: []string{"3"}})
 	require.NoError(t, err)
 	for _, c := range r.Cases {
 		assert.Equal(t, conformance.NotTried, c.Result, c.ID)

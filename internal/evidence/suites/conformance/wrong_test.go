@@ -1,4 +1,4 @@
-package main
+package conformance
 
 import (
 	"fmt"
@@ -13,6 +13,7 @@ import (
 
 // wrong is one thing done wrong: by other scripts, by other words of a command, or in what the holder is told.
 type wrong struct {
+	fails       map[string]string // the cases at which it must, and how what is seen there begins
 	tellsNobody bool
 	scripts     map[string]string                                     // Lua that runs in a script's place, see inPlaceOf
 	words       func(s *scripts.Script, words []string) (to []string) // of each script
@@ -22,34 +23,34 @@ func (w *wrong) deaf() bool { return w != nil && w.tellsNobody }
 
 // wrongs are the implementations that the kit must find.
 var wrongs = map[string]*wrong{
-	"release-without-compare": {scripts: map[string]string{"bridge_release": "redis.call('DEL', key, guard) return 1"}},
-	"no-deadline":             {tellsNobody: true},
-	"near-value": {scripts: map[string]string{ // its true expiry, 3 s ahead when it is first seen
+	"release-without-compare": {fails: map[string]string{"release-foreign": "ok"}, scripts: map[string]string{"bridge_release": "redis.call('DEL', key, guard) return 1"}},
+	"no-deadline":             {fails: map[string]string{"cut-off": "nothing"}, tellsNobody: true},
+	"near-value": {fails: map[string]string{"bridge-value": "no: ", "old-ahead": "ok"}, scripts: map[string]string{ // its true expiry, 3 s ahead when it is first seen
 		"bridge_acquire": nearValue, "bridge_settle": nearValue, "bridge_renew": nearValue, "bridge_release": nearValue,
 	}},
-	"no-settle": {scripts: map[string]string{"bridge_settle": "return {1, 0, 0, ''}"}},
-	"no-withdrawal": {scripts: map[string]string{"bridge_settle": `local reply = script()
+	"no-settle": {fails: map[string]string{"takeover-loser": "ok"}, scripts: map[string]string{"bridge_settle": "return {1, 0, 0, ''}"}},
+	"no-withdrawal": {fails: map[string]string{"takeover-loser": "ok"}, scripts: map[string]string{"bridge_settle": `local reply = script()
 		if reply[1] ~= -1 then return reply end ` + takes + ` return {1, 0, 0, ''}`}},
-	"renewal-without-guard": {scripts: map[string]string{"bridge_renew": "redis.call('PEXPIRE', key, ttl) return {1}"}},
-	"renewal-unconditional": {scripts: map[string]string{"bridge_renew": takes + " return {1}"}},
-	"no-renewal":            {scripts: map[string]string{"bridge_renew": "return {1}"}},
-	"ttl-missing":           {scripts: map[string]string{"bridge_acquire": "local reply = script() redis.call('PERSIST', key) return reply"}},
-	"no-grace":              {scripts: map[string]string{"bridge_acquire": "ARGV[at.rules] = string.gsub(rules, '^%d+', '0') return script()"}},
-	"takes-foreign": {scripts: map[string]string{"bridge_acquire": `local reply = script()
+	"renewal-without-guard": {fails: map[string]string{"renewed": "absent"}, scripts: map[string]string{"bridge_renew": "redis.call('PEXPIRE', key, ttl) return {1}"}},
+	"renewal-unconditional": {fails: map[string]string{"displaced": "nothing"}, scripts: map[string]string{"bridge_renew": takes + " return {1}"}},
+	"no-renewal":            {fails: map[string]string{"renewed": "absent"}, scripts: map[string]string{"bridge_renew": "return {1}"}},
+	"ttl-missing":           {fails: map[string]string{"ttl": "-1"}, scripts: map[string]string{"bridge_acquire": "local reply = script() redis.call('PERSIST', key) return reply"}},
+	"no-grace":              {fails: map[string]string{"old-behind": "ok"}, scripts: map[string]string{"bridge_acquire": "ARGV[at.rules] = string.gsub(rules, '^%d+', '0') return script()"}},
+	"takes-foreign": {fails: map[string]string{"foreign-value": "ok"}, scripts: map[string]string{"bridge_acquire": `local reply = script()
 		if reply[1] ~= -1 then return reply end
 		redis.call('DEL', key)
 		return script()`}},
-	"lost-reply-is-refused": {words: once("bridge_acquire", "value", "EVAL", "return {0, 0, 1000, '5', 0}", "0")},
-	"no-place-in-queue": {scripts: map[string]string{"bridge_acquire": `for i = #ARGV, at.entry, -1 do ARGV[i] = nil end
+	"lost-reply-is-refused": {fails: map[string]string{"lost-acquire": "refused"}, words: once("bridge_acquire", "value", "EVAL", "return {0, 0, 1000, '5', 0}", "0")},
+	"no-place-in-queue": {fails: map[string]string{"queue-order": "0"}, scripts: map[string]string{"bridge_acquire": `for i = #ARGV, at.entry, -1 do ARGV[i] = nil end
 		return script()`}},
-	"fence-falls": {scripts: map[string]string{"bridge_acquire": `local reply = script()
+	"fence-falls": {fails: map[string]string{"fence-rises": "9"}, scripts: map[string]string{"bridge_acquire": `local reply = script()
 		if reply[1] > 0 then reply[2] = 1e15 - now end
 		return reply`}},
-	"never-reports": {words: unbound, scripts: map[string]string{"stage_join": `ARGV[at.not_after] = '0'
+	"never-reports": {fails: map[string]string{"listed": "not listed"}, words: unbound, scripts: map[string]string{"stage_join": `ARGV[at.not_after] = '0'
 		local reply = script() -- it asks for the record, acts by it, and tells nobody
 		if not_after ~= '0' and #reply > 2 then reply[1], reply[3] = 1, reply[2] + 2000 end
 		return reply`}},
-	"ignores-moves": {words: unbound, scripts: map[string]string{"stage_join": `local kept = redis.call('GET', 'kept')
+	"ignores-moves": {fails: map[string]string{"stopped-member": "legacy"}, words: unbound, scripts: map[string]string{"stage_join": `local kept = redis.call('GET', 'kept')
 		if kept then -- it reports once, and acts by what it was told then
 			local reply = cmsgpack.unpack(kept)
 			reply[2], reply[3] = now, now + 2000
@@ -58,14 +59,14 @@ var wrongs = map[string]*wrong{
 		local reply = script()
 		if reply[1] == 1 then redis.call('SET', 'kept', cmsgpack.pack(reply)) end
 		return reply`}},
-	"no-bound": {words: unbound},
-	"own-clock": {words: func(s *scripts.Script, words []string) []string {
+	"no-bound": {fails: map[string]string{"late-command": "2"}, words: unbound},
+	"own-clock": {fails: map[string]string{"clock-behind": "32"}, words: func(s *scripts.Script, words []string) []string {
 		if i := place(s, words, "not_after"); i >= 0 && words[i] != "0" {
 			words[i] = strconv.FormatInt(time.Now().Add(2*time.Second).UnixMilli(), 10)
 		}
 		return words
 	}},
-	"loads-scripts-once": {words: func(s *scripts.Script, words []string) []string {
+	"loads-scripts-once": {fails: map[string]string{"scripts-flushed": "failed: "}, words: func(s *scripts.Script, words []string) []string {
 		if words[0] == "EVAL" {
 			return loadsOnce(s, words)
 		}

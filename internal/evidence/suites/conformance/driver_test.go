@@ -1,25 +1,37 @@
-// Command go is the driver of the Go library for `lockmigrate conformance`. docs/conformance.md has its line protocol. With --wrong NAME it is an
-// implementation that does one thing wrong, see wrong.go: the kit must find it.
-package main
+package conformance
 
 import (
 	"bufio"
 	"context"
 	"encoding/json"
 	"errors"
-	"flag"
+	"log"
 	"os"
 	"strings"
 	"sync"
+	"testing"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/conformance"
 	"github.com/lockmigrate/lockmigrate/internal/operate/link"
 )
+
+// TestMain is the tests, or the driver that they start: see driver.
+func TestMain(m *testing.M) {
+	if wrong, is := os.LookupEnv("LOCKMIGRATE_DRIVER"); is {
+		drive(wrongs[wrong])
+		return
+	}
+	redistest.Main(m)
+}
+
+// golang is the command of the Go library's driver: this program. With the name of something that it does wrong it is another implementation.
+func golang(wrong string) []string { return []string{"env", "LOCKMIGRATE_DRIVER=" + wrong, os.Args[0]} }
 
 // request is what the kit asks.
 type request struct {
@@ -40,25 +52,16 @@ type request struct {
 
 type answer map[string]any
 
-// driver has everything that the kit has opened.
+// driver is the Go library behind the line protocol of docs/conformance.md. It has everything that the kit has opened.
 type driver struct {
-	wrong *wrong // nil: right
-
-	mu      sync.Mutex
-	out     *json.Encoder
-	lockers map[string]compat.Locker
-	locks   map[string]lockmigrate.Lock
+	wrong          *wrong      // nil: right
+	out            *log.Logger // whole lines, from any goroutine
+	lockers, locks sync.Map    // by the kit's name: compat.Locker, lockmigrate.Lock
 }
 
-func main() {
-	name := flag.String("wrong", "", "do one thing wrong")
-	flag.Parse()
-	d := &driver{out: json.NewEncoder(os.Stdout), lockers: map[string]compat.Locker{}, locks: map[string]lockmigrate.Lock{}}
-	if *name != "" {
-		if d.wrong = wrongs[*name]; d.wrong == nil {
-			os.Exit(2)
-		}
-	}
+// drive answers the kit until it has no more to ask.
+func drive(w *wrong) {
+	d := &driver{wrong: w, out: log.New(os.Stdout, "", 0)}
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
 		var r request
 		if err := json.Unmarshal(in.Bytes(), &r); err != nil {
@@ -80,9 +83,8 @@ func main() {
 }
 
 func (d *driver) say(a answer) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	_ = d.out.Encode(a)
+	text, _ := json.Marshal(a)
+	d.out.Print(string(text))
 }
 
 var errUnknown = errors.New("no such locker or lock")
@@ -91,9 +93,10 @@ func ms(n int64) time.Duration { return time.Duration(n) * time.Millisecond }
 
 func (d *driver) do(r request) (answer, error) {
 	ctx := context.Background()
-	d.mu.Lock()
-	locker, lock := d.lockers[r.Locker], d.locks[r.Lock]
-	d.mu.Unlock()
+	opened, _ := d.lockers.Load(r.Locker)
+	taken, _ := d.locks.Load(r.Lock)
+	locker, _ := opened.(compat.Locker)
+	lock, _ := taken.(lockmigrate.Lock)
 	switch r.Do {
 	case "hello":
 		return answer{"name": "lockmigrate", "version": "0.1.0", "language": "go", "levels": []int{1, 2, 3, 4}, "can": []string{"legacy", "queue", "fence"}}, nil
@@ -106,9 +109,7 @@ func (d *driver) do(r request) (answer, error) {
 		if err != nil {
 			return nil, err
 		}
-		d.mu.Lock()
-		d.locks[r.Lock] = lock
-		d.mu.Unlock()
+		d.locks.Store(r.Lock, lock)
 		context.AfterFunc(lock.Context(), func() {
 			if cause := context.Cause(lock.Context()); errors.Is(cause, lockmigrate.ErrLost) && !d.wrong.deaf() {
 				d.say(answer{"event": "lost", "lock": r.Lock, "reason": cause.Error()})
@@ -142,9 +143,7 @@ func (d *driver) open(ctx context.Context, r request) error {
 	if err != nil {
 		return err
 	}
-	d.mu.Lock()
-	d.lockers[r.Locker] = locker
-	d.mu.Unlock()
+	d.lockers.Store(r.Locker, locker)
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
 	defer cancel()
 	return locker.Ready(ctx)
