@@ -11,6 +11,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
+	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
 )
 
 // Event is one line of a timeline.
@@ -38,6 +39,7 @@ const (
 	goMembers   = 3
 	// longestAct bounds the wait for an act's event, and for its first turn: the member that is to die inside may have to wait until it gets in.
 	longestAct = 20 * time.Second
+	keptOut    = 10 // failures of an act without a turn
 )
 
 // story is the demo: a legacy fleet, Go joins it, and the fleet moves: legacy, bridge, modern, back, forward. Then old services come
@@ -136,10 +138,13 @@ func (p *player) nobody(a act) error {
 	return fmt.Errorf("nobody got the lock in the act %q", a.name)
 }
 
-// first waits for the first turn of an act: one who has just retired may have left a place in the queue.
+// first waits for the first turn of an act: one who has just retired may have left a place in the queue, and a busy server does not always answer in
+// time. Where the members fail again and again they are kept out.
 func (p *player) first(ctx context.Context, s Sheet) Sheet {
-	for began := time.Now(); s.Turns == 0 && len(s.Failures) == 0 && time.Since(began) < longestAct && lifetime.Sleep(ctx, 10*time.Millisecond) == nil; {
+	for began := time.Now(); s.Turns == 0 && s.failed() < keptOut && time.Since(began) < longestAct && lifetime.Sleep(ctx, 10*time.Millisecond) == nil; {
+		before := s.Failures
 		s = p.referee.Since()
+		s.Failures = profile.Sum(before, s.Failures)
 	}
 	return s
 }

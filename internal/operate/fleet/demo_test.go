@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/gomodule/redigo/redis"
@@ -13,6 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 	"go.uber.org/goleak"
 
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 )
 
@@ -67,6 +69,30 @@ type open struct{}
 
 func (open) Context() context.Context      { return context.Background() }
 func (open) Release(context.Context) error { return nil }
+
+// TestWhoRetiresGivesBack: a worker that alone is told to stop gives its lock back, also on a server that takes a second to answer: an old client's
+// value, left behind, would keep everybody out at stage modern.
+func TestWhoRetiresGivesBack(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		given := make(slow, 1)
+		w := &Worker{Key: func() string { return "k" }, Hold: func() time.Duration { return 0 }, Think: func() time.Duration { return time.Hour },
+			Take: func(context.Context, string) (Held, error) { return given, nil }}
+		w.Start(t.Context(), NewReferee(), 0)
+		synctest.Wait() // it gives back
+		w.Stop()
+		require.NoError(t, w.Wait(t.Context()))
+		assert.NoError(t, <-given)
+	})
+}
+
+// slow is a lock that is given back in a second.
+type slow chan error
+
+func (slow) Context() context.Context { return context.Background() }
+func (s slow) Release(ctx context.Context) error {
+	s <- lifetime.Sleep(ctx, time.Second)
+	return nil
+}
 
 // TestStoryThatNobodyCanPlay: what keeps the members out is the error.
 func TestStoryThatNobodyCanPlay(t *testing.T) {

@@ -29,7 +29,14 @@ type Sheet struct {
 	Turns, Overlaps, Lost int
 	WithMembers           int // overlaps of which one was a member
 	Waits, Handovers      []time.Duration
-	Failures              map[string]int
+	Failures              map[string]int64
+}
+
+func (s *Sheet) failed() (n int64) {
+	for _, times := range s.Failures {
+		n += times
+	}
+	return n
 }
 
 // NewReferee returns a referee who has seen nobody.
@@ -87,7 +94,7 @@ func (r *Referee) failed(err error) {
 	default:
 		r.last = err
 		if r.sheet.Failures == nil {
-			r.sheet.Failures = map[string]int{}
+			r.sheet.Failures = map[string]int64{}
 		}
 		r.sheet.Failures[err.Error()]++
 	}

@@ -71,7 +71,7 @@ type Act struct {
 	Handovers   Spread `json:"hand_over"` // from a holder's end of work to the next one's entrance, where somebody waited
 	Lost        int    `json:"lost"`      // holders that were told that their lock is over
 	// Failures are what clients were told, with how often.
-	Failures map[string]int `json:"failures,omitempty"`
+	Failures map[string]int64 `json:"failures,omitempty"`
 	// ServerUS is the servers' time for each turn in microseconds, MemoryBytes what they hold at the act's end; 0: they do not say.
 	ServerUS    float64 `json:"server_us_per_turn,omitempty"`
 	MemoryBytes int64   `json:"memory_bytes,omitempty"`

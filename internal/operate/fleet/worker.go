@@ -48,11 +48,12 @@ type Worker struct {
 
 const (
 	replyTimeout = 5 * time.Second
-	lastRelease  = 500 * time.Millisecond // of a worker that is told to stop
+	lastRelease  = 500 * time.Millisecond // of a worker whose fleet ends; one that alone is told to stop gives back what it holds
 )
 
 // Start lets a worker work until Stop, or until ctx ends; its first turn begins after a moment.
 func (w *Worker) Start(ctx context.Context, r *Referee, moment time.Duration) {
+	fleet := ctx
 	ctx, w.stop = context.WithCancel(ctx)
 	w.ended = make(chan struct{})
 	go func() {
@@ -63,7 +64,7 @@ func (w *Worker) Start(ctx context.Context, r *Referee, moment time.Duration) {
 		}
 		_ = lifetime.Sleep(ctx, moment)
 		for ctx.Err() == nil {
-			if died := w.turn(ctx, r); !died { // who died is back at once
+			if died := w.turn(ctx, fleet, r); !died { // who died is back at once
 				_ = lifetime.Sleep(ctx, w.Think())
 			}
 		}
@@ -83,7 +84,7 @@ func (w *Worker) Wait(ctx context.Context) error {
 	}
 }
 
-func (w *Worker) turn(ctx context.Context, r *Referee) (died bool) {
+func (w *Worker) turn(ctx, fleet context.Context, r *Referee) (died bool) {
 	key, began := w.Key(), time.Now()
 	r.waits(key, 1)
 	lock, err := w.Take(ctx, key)
@@ -103,7 +104,7 @@ func (w *Worker) turn(ctx context.Context, r *Referee) (died bool) {
 	}
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), replyTimeout)
 	defer cancel()
-	defer context.AfterFunc(ctx, func() { time.AfterFunc(lastRelease, cancel) })()
+	defer context.AfterFunc(fleet, func() { time.AfterFunc(lastRelease, cancel) })()
 	r.failed(lock.Release(bounded))
 	return false
 }
