@@ -222,9 +222,9 @@ func (m *process) begin() {
 			case e.Event == "done" && !m.ours():
 				h.Send("quit")
 			case e.Event == "busy":
-				h.Send("acquire %s", e.Key)
+				m.answer(h, "acquire "+e.Key)
 			case e.Event == "acquired":
-				h.Send("release %s", e.Key)
+				m.answer(h, "release "+e.Key)
 			}
 			m.r.heard(m.name, id, e)
 		}
@@ -237,6 +237,15 @@ func (m *process) begin() {
 }
 
 func (m *process) ours() bool { return m.kind.Name == "" }
+
+// answer gives a holder a command, unless it is one that was told to quit, or killed.
+func (m *process) answer(h *holders.Holder, command string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.ended[h] {
+		h.Send("%s", command)
+	}
+}
 
 func (m *process) send(command string) {
 	m.mu.Lock()
@@ -357,7 +366,10 @@ func (r *soaking) finish() {
 	r.cancel()
 	for _, m := range r.processes {
 		if m.ours() {
-			m.send("quit")
+			m.mu.Lock()
+			m.holder.Send("quit")
+			m.ended[m.holder] = true
+			m.mu.Unlock()
 		}
 	}
 	r.working.Wait()
