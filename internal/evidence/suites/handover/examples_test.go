@@ -2,6 +2,7 @@ package handover
 
 import (
 	"context"
+	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -127,7 +128,8 @@ func (e example) try(t *testing.T) {
 	for ; ; _ = second.Release(ctx) {
 		held, err = one.Acquire(ctx, key)
 		require.NoError(t, err)
-		_, err = two.TryAcquire(ctx, key)
+		// Once more where rueidislock's own deadline for one try ends before a busy server has answered; here, and below.
+		redistest.Await(t, "an attempt", time.Minute, func() bool { _, err = two.TryAcquire(ctx, key); return !errors.Is(err, context.DeadlineExceeded) })
 		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired, "TryAcquire of what another holds")
 		next := waits()
 		time.Sleep(e.ttl + e.ttl/2)
@@ -146,7 +148,7 @@ func (e example) try(t *testing.T) {
 	require.NoError(t, second.Release(ctx))
 	assert.ErrorIs(t, context.Cause(second.Context()), lockmigrate.ErrReleased)
 
-	held, err = one.TryAcquire(ctx, key)
+	redistest.Await(t, "an attempt", time.Minute, func() bool { held, err = one.TryAcquire(ctx, key); return !errors.Is(err, context.DeadlineExceeded) })
 	require.NoError(t, err)
 	takeAway()
 	lostTo(held)
