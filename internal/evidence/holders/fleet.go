@@ -162,13 +162,13 @@ func (f Fleet) Run() Report {
 			}
 			if due(f.Kills, victims, s.by) && c.Catch(f.Server, s.by) {
 				member := victims[0]
-				s.by.Kill()
-				// Its name still in the book proves that it died inside. Otherwise it had left when it was stopped, and
-				// its successor is the next victim.
+				// Its name still in the book proves that it dies inside. Otherwise it had left when it was stopped, and its successor is the next
+				// victim. The name goes first: on a busy machine a process takes longer than a lease to end, and others come in by then.
 				if f.Server.Do("HDEL", c.Referee(), s.by.ID) == int64(1) {
 					victims = victims[1:]
 					kills++
 				}
+				s.by.Kill()
 				enlist(member)
 			} else if due(f.Stops, sleepers, s.by) && c.Catch(f.Server, s.by) {
 				stopped[s.by] = true
