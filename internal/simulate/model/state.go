@@ -2,7 +2,9 @@ package model
 
 import (
 	"encoding/binary"
+	"fmt"
 	"reflect"
+	"slices"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -31,9 +33,11 @@ func (s *Session) AppendState(b []byte) []byte {
 	if s.asks {
 		b = append(append(b, s.held.Value...), 0)
 	}
+	if s.machine == nil {
+		return append(b, 0)
+	}
+	b = append(b, numberOf(s.machine))
 	switch m := s.machine.(type) {
-	case nil:
-		return b
 	case *protocol.BridgeAcquire:
 		a := *m
 		a.Patience = min(a.Patience, time.Minute) // more is as good as no end, and a waiter that is woken often would count it down
@@ -41,8 +45,23 @@ func (s *Session) AppendState(b []byte) []byte {
 	case *protocol.ModernAcquire:
 		b = binary.AppendVarint(b, int64(s.patience))
 	}
-	machine := reflect.ValueOf(s.machine).Elem()
-	return appendFields(append(b, byte(machine.NumField())), machine) // the phase and their number tell which machine it is
+	return appendFields(b, reflect.ValueOf(s.machine).Elem())
+}
+
+// machines are those that a session runs.
+var machines = []reflect.Type{
+	reflect.TypeFor[*keeper](), reflect.TypeFor[*protocol.LegacyAcquire](), reflect.TypeFor[*protocol.LegacyRenew](), reflect.TypeFor[*protocol.LegacyRelease](),
+	reflect.TypeFor[*protocol.BridgeAcquire](), reflect.TypeFor[*protocol.BridgeRenew](), reflect.TypeFor[*protocol.BridgeRelease](),
+	reflect.TypeFor[*protocol.ModernAcquire](), reflect.TypeFor[*protocol.ModernQueue](), reflect.TypeFor[*protocol.ModernRenew](), reflect.TypeFor[*protocol.ModernRelease](),
+}
+
+// numberOf tells a machine from the others, from 1: the fields of two may look alike.
+func numberOf(m protocol.Machine) byte {
+	i := slices.Index(machines, reflect.TypeOf(m))
+	if i < 0 {
+		panic(fmt.Sprintf("model: %T is in no list of machines: a search would take it for another one", m))
+	}
+	return byte(i + 1)
 }
 
 // appendFields writes the fields of a machine, so that none is forgotten: a search would take two different states for one.
