@@ -118,7 +118,7 @@ func TestFleets(t *testing.T) {
 	eager := "poll=20" // for kinds that wait by default for a second between two tries
 	busy := []string{"poll=5", "wait=60000"}
 	setNX, pySetNX := of(holders.SetNXPX, busy...), of(holders.PySetNXPX, busy...)
-	redisson := of(holders.Redisson, "lease=10000") // it does not renew: a JVM that stands still for longer inside is not alone any more
+	redisson := of(holders.Redisson, "lease=3000")
 	for _, c := range []struct {
 		name    string
 		turns   int
