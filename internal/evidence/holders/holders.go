@@ -94,7 +94,7 @@ type Event struct {
 	Errors   int     `json:"errors"`
 	OffsetMS int64   `json:"offset_ms"`
 
-	// Of a turn of a Go lock that knows its deadline, in microseconds since 1970 on the host's clock: when the lock was acquired, until when it was
+	// Of a turn of a lock that says its deadline, in microseconds since 1970 on the host's clock: when the lock was acquired, until when it was
 	// certain at most, when the work was over, when its holder knew that the context had ended (0: it had not), when that was due by its process's
 	// clock (before a time in which it did not run), and when the release was over.
 	Began int64  `json:"began"`

@@ -63,8 +63,7 @@ func (r *record) report(t testing.TB, report *Report) {
 	}
 }
 
-// Turns is what holders said of their turns. Holders of other languages do not count in the book: all their
-// stays are number 1, and they say no deadline.
+// Turns is what holders said of their turns. Of those in other languages only Redisson with a lease says a deadline.
 type Turns map[turnOf]Event
 
 type turnOf struct {

@@ -144,15 +144,22 @@ func TestFleets(t *testing.T) {
 			t.Parallel()
 			server := redistest.Real(t)
 			fleet := holders.Fleet{T: t, Server: server, Key: "lock.fleet", Turns: c.turns, Each: c.each, Kills: c.kills, Hold: 2 * time.Millisecond, Limit: 4 * time.Minute, Meanwhile: holders.Noise(server)}
-			fleet.Record = !strings.HasPrefix(c.name, "modern") // nobody sends GETSET there
+			outstays := strings.HasSuffix(c.name, "Redisson") // its lease, which it does not renew, where it does not run for longer: one is stopped here
+			if outstays {
+				fleet.Stops, fleet.StopFor = []int{1}, lease+2*time.Second
+			}
+			fleet.Record = outstays || !strings.HasPrefix(c.name, "modern") // nobody sends GETSET in the others, and all renew
 			for _, m := range c.members {
 				fleet.Members = append(fleet.Members, m.at(t, server.URL()))
 			}
 			report := fleet.Run()
 			t.Log(report)
 			assert.GreaterOrEqual(t, report.Turns, c.turns)
-			assert.Equal(t, 1, report.Inside, redistest.Violated)
-			assert.Zero(t, report.Overlaps)
+			assert.Zero(t, report.Overlaps, redistest.Violated)
+			if len(report.Told) == 0 {
+				assert.Equal(t, 1, report.Inside, redistest.Violated)
+				assert.False(t, outstays)
+			}
 			assert.Equal(t, len(c.kills), report.Kills, "each killed while it held, each survived by the others")
 			for i, n := range report.ByMember {
 				assert.GreaterOrEqual(t, n, c.each, "member %d", i)

@@ -29,6 +29,14 @@ public interface Holder {
         throw new Unsupported("renew");
     }
 
+    /**
+     * For how long a key that was just acquired stays this holder's without a renewal, in ms; FOREVER where that is
+     * not known. `turns` asks, and tells of a lease that had ended before the release.
+     */
+    default long remaining(String key) throws Exception {
+        return FOREVER;
+    }
+
     /** How many times this holder's thread holds a reentrant lock. */
     default int count(String key) throws Exception {
         throw new Unsupported("count");

@@ -3,8 +3,8 @@ package lockmigrate.holders;
 
 /** A hash with one field for each holder that is inside; more than one field at a time is an overlap. */
 public interface Referee {
-    /** HSET referee id 1. */
-    void enter(String referee, String id);
+    /** HSET referee id n. */
+    void enter(String referee, String id, long n);
 
     /** HLEN referee. */
     long inside(String referee);

@@ -34,13 +34,14 @@ final class Turns {
             }
             long waited = Millis.since(start);
             done++;
+            Lease lease = new Lease(key);
             long inside = inside(counter, done, holdMs);
             if (inside > 1) {
                 overlaps++;
             }
-            release(key);
-            new Event("turn").with("key", key).with("n", done).with("inside", inside).with("waited_ms", waited)
-                    .print();
+            release(key, lease);
+            lease.in(new Event("turn").with("key", key).with("n", done).with("inside", inside)
+                    .with("waited_ms", waited)).print();
         }
         new Event("done").with("turns", done).with("overlaps", overlaps).with("errors", errors).with("busy", busy)
                 .print();
@@ -68,7 +69,7 @@ final class Turns {
     private long inside(String counter, long n, long holdMs) throws InterruptedException {
         long inside = 0;
         try {
-            referee.enter(counter, id);
+            referee.enter(counter, id, n);
             new Event("entered").with("n", n).print();
             inside = referee.inside(counter);
         } catch (RuntimeException e) {
@@ -87,17 +88,52 @@ final class Turns {
         return inside;
     }
 
-    private void release(String key) throws InterruptedException {
+    private void release(String key, Lease lease) throws InterruptedException {
         try {
             holder.release(key);
         } catch (Exception e) {
-            failed("release", key, e);
+            lease.lost = true;
+            lease.in(failure("release", key, e)).print();
             Thread.sleep(holder.pollMs());
         }
     }
 
     private void failed(String op, String key, Exception e) {
+        failure(op, key, e).print();
+    }
+
+    private Event failure(String op, String key, Exception e) {
         errors++;
-        Event.error(op, e).with("key", key).print();
+        return Event.error(op, e).with("key", key);
+    }
+
+    /** From when and until when the lock was this holder's, in microseconds of the host's clock. */
+    private final class Lease {
+        private final long began = now();
+        private final long until;
+        private boolean lost;
+
+        private Lease(String key) {
+            long remaining = Holder.FOREVER;
+            try {
+                remaining = holder.remaining(key);
+            } catch (Exception e) {
+                failed("remaining", key, e);
+            }
+            until = remaining == Holder.FOREVER ? Long.MAX_VALUE : began + remaining * 1000;
+        }
+
+        private Event in(Event event) {
+            if (until == Long.MAX_VALUE) {
+                return event;
+            }
+            long ended = now();
+            return event.with("began", began).with("until", until).with("ended", ended).with("lost", lost)
+                    .with("late", ended > until);
+        }
+
+        private long now() {
+            return System.currentTimeMillis() * 1000;
+        }
     }
 }

@@ -14,8 +14,8 @@ final class CurrentReferee implements Referee {
     }
 
     @Override
-    public void enter(String referee, String id) {
-        redis().hset(referee, id, "1");
+    public void enter(String referee, String id, long n) {
+        redis().hset(referee, id, Long.toString(n));
     }
 
     @Override

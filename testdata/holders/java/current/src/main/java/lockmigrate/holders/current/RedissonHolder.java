@@ -61,6 +61,12 @@ final class RedissonHolder implements Holder {
         return null;
     }
 
+    /** Redisson renews no lease that was given to it. */
+    @Override
+    public long remaining(String key) {
+        return leaseMs > 0 ? Math.max(0, redisson.getLock(key).remainTimeToLive()) : FOREVER;
+    }
+
     @Override
     public int count(String key) {
         return redisson.getLock(key).getHoldCount();

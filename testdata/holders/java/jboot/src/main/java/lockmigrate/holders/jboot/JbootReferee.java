@@ -15,8 +15,8 @@ final class JbootReferee implements Referee {
     }
 
     @Override
-    public void enter(String referee, String id) {
-        use(j -> j.hset(referee, id, "1"));
+    public void enter(String referee, String id, long n) {
+        use(j -> j.hset(referee, id, Long.toString(n)));
     }
 
     @Override

@@ -13,8 +13,8 @@ final class OldReferee implements Referee {
     }
 
     @Override
-    public void enter(String referee, String id) {
-        use(jedis -> jedis.hset(referee, id, "1"));
+    public void enter(String referee, String id, long n) {
+        use(jedis -> jedis.hset(referee, id, Long.toString(n)));
     }
 
     @Override
