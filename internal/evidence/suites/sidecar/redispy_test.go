@@ -82,7 +82,7 @@ func pytest(t *testing.T, addr, protocol string, tests []string) outcomes {
 	work := t.TempDir()
 	ini, report := filepath.Join(work, "pytest.ini"), filepath.Join(work, "report.xml")
 	require.NoError(t, os.WriteFile(ini, []byte(config), 0o600))
-	args := append([]string{"-m", "pytest", "-q", "-c", ini, "--rootdir", ".", "-p", "no:cacheprovider", "--timeout", "30", "--junitxml", report, "--deselect", hangs,
+	args := append([]string{"-m", "pytest", "-q", "-c", ini, "--rootdir", ".", "-p", "no:cacheprovider", "--tb", "no", "--assert", "plain", "--timeout", "30", "--junitxml", report, "--deselect", hangs,
 		"--redis-url", "redis://" + addr + "/9", "--protocol", protocol, "-m", "not onlycluster and not redismod and not ssl"}, tests...)
 	command := exec.Command(python, args...)
 	command.Dir = filepath.Join(dir, "source")
