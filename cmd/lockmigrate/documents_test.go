@@ -186,7 +186,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	if !slices.Contains([]string{"simulate", "forecast", "explore", "completion", "scripts", "--version"}, words[0]) {
 		words = append(words, "--redis", s.URL())
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	ctx, cancel := context.WithTimeout(t.Context(), hung)
 	defer cancel()
 	began := time.Now()
 	code, stdout, stderr := lockmigrateIn(ctx, false, words...)
@@ -214,7 +214,7 @@ func runProxy(t *testing.T, s *redistest.Server, place string, words []string) {
 		}
 	}
 	_ = os.Remove("orders.profile.json") // observe writes it when its window is over
-	ctx, stop := context.WithTimeout(t.Context(), time.Minute)
+	ctx, stop := context.WithTimeout(t.Context(), hung)
 	defer stop()
 	ended := make(chan struct{})
 	var code int

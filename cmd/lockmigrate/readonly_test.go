@@ -58,7 +58,7 @@ func TestNothingIsWrittenWithoutExecute(t *testing.T) {
 		for i, word := range args {
 			args[i] = strings.Replace(word, "DIR", dir, 1)
 		}
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		ctx, cancel := context.WithTimeout(t.Context(), hung)
 		if args[0] == "serve" {
 			time.AfterFunc(time.Second, cancel) // it serves until it is interrupted
 		}

@@ -40,6 +40,10 @@ func (b *buffer) String() string {
 	return b.b.String()
 }
 
+// hung is for how long a command line runs in a test before it counts as one that never ends: a machine under load takes a minute for a forecast of
+// five seconds.
+const hung = 10 * time.Minute
+
 // lockmigrateIn runs a command line within the test.
 func lockmigrateIn(ctx context.Context, terminal bool, args ...string) (code int, stdout, stderr string) {
 	var out, diagnostics buffer

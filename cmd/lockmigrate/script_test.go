@@ -113,7 +113,7 @@ func exits(ts *testscript.TestScript, neg bool, args []string) {
 		}
 		return
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), 10*time.Minute) // one that hangs; a busy machine takes a minute for what takes five seconds
+	ctx, cancel := context.WithTimeout(context.Background(), hung)
 	defer cancel()
 	var stdout, stderr buffer
 	env := surroundings(&stdout, &stderr, false)
