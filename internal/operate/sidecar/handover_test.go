@@ -59,7 +59,7 @@ func (h *houses) move(to ...stages.Stage) {
 // sidecar starts one of a service whose other keys are on Old, or on New.
 func (h *houses) sidecar(name string, dataOld bool, change ...func(*sidecar.Options)) *started {
 	h.t.Helper()
-	opts := sidecar.Options{Pool: h.new.Pool(), Old: h.old.Pool(), DataOld: dataOld, Namespace: "to-b", Name: name, MemberLease: time.Second, Lease: 2 * time.Second, ReplyTimeout: time.Second}
+	opts := sidecar.Options{Pool: h.new.Pool(), Old: h.old.Pool(), DataOld: dataOld, Namespace: "to-b", Name: name, MemberLease: 3 * time.Second, Lease: 2 * time.Second, ReplyTimeout: time.Second}
 	for _, f := range change {
 		f(&opts)
 	}
@@ -230,7 +230,7 @@ func TestHandoverClears(t *testing.T) {
 func TestHandoverTextWithoutATime(t *testing.T) {
 	h := newHouses(t)
 	way := redistest.NewLink(t, h.old.Addr)
-	one := h.client(h.sidecar("one", false, func(o *sidecar.Options) { o.Old, o.MemberLease = poolOf(t, way.Addr), 3*time.Second }))
+	one := h.client(h.sidecar("one", false, func(o *sidecar.Options) { o.Old = poolOf(t, way.Addr) }))
 	h.move(stages.Both)
 	says(t, one, "1", "SETNX", "lock:a", "x y")
 	h.move(stages.New)
@@ -352,7 +352,7 @@ func TestHandoverLease(t *testing.T) {
 	h := newHouses(t)
 	way := redistest.NewLink(t, h.new.Addr)
 	pool := poolOf(t, way.Addr)
-	s := h.sidecar("one", true, func(o *sidecar.Options) { o.Pool = pool })
+	s := h.sidecar("one", true, memberFor(time.Second), func(o *sidecar.Options) { o.Pool = pool })
 	conn := h.client(s)
 	h.old.Do("CLIENT", "PAUSE", "1500")
 	_, err := conn.Do("SETNX", "lock:a", ends(time.Minute))

@@ -23,11 +23,11 @@ import (
 func TestManyLocksOverASlowNetwork(t *testing.T) {
 	b := newBed(t, stages.Modern, "jedis-ms")
 	link := redistest.NewLink(t, b.redis.Addr)
-	link.Slow(2*time.Millisecond, 0)
+	link.Slow(5*time.Millisecond, 0)
 	pool := poolOf(t, link.Addr)
-	s := b.sidecar("one", sidecar.DialectNone, func(o *sidecar.Options) { o.Pool, o.Lease = pool, 3*time.Second })
+	s := b.sidecar("one", sidecar.DialectNone, func(o *sidecar.Options) { o.Pool, o.Lease = pool, 8*time.Second })
 	c := b.client(s)
-	const locks = 2000 // 4 ms each are 8 s
+	const locks = 2000 // 10 ms each are 20 s
 	for i := range locks {
 		require.NoError(t, c.Send("SETNX", fmt.Sprint("lock:", i), "held"))
 	}
@@ -37,7 +37,7 @@ func TestManyLocksOverASlowNetwork(t *testing.T) {
 		require.NoError(t, err)
 		require.Equal(t, 1, taken)
 	}
-	for until := time.Now().Add(8 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
+	for until := time.Now().Add(10 * time.Second); time.Now().Before(until); time.Sleep(100 * time.Millisecond) {
 		held := len(b.redis.Do("KEYS", "lock:*").([]any))
 		require.Equal(t, locks, held, "locks have ended under their holder")
 	}

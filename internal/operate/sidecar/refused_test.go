@@ -45,7 +45,7 @@ func TestKeysWithoutTheRight(t *testing.T) {
 	b.redis.Do("ACL", "SETUSER", "side", "on", "nopass", "+@all", "~lock:yes", "~{lock:yes}:*", "~lockmigrate:*", "&*")
 	pool := poolOf(t, b.redis.Addr, redis.DialUsername("side"), redis.DialPassword("x"))
 	log := &written{}
-	s := b.sidecar("one", "none", func(o *sidecar.Options) { o.Pool, o.Log = pool, slog.New(slog.NewTextHandler(log, nil)) })
+	s := b.sidecar("one", "none", memberFor(2*time.Second), func(o *sidecar.Options) { o.Pool, o.Log = pool, slog.New(slog.NewTextHandler(log, nil)) })
 	c := b.client(s)
 	const dark = 60
 	for i := range dark {

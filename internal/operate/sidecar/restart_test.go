@@ -140,7 +140,7 @@ func TestTheServerEndsConnections(t *testing.T) {
 func TestALongLockOverAStage(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, stages.Legacy, "jedis-ms")
-	s := b.sidecar("one", sidecar.DialectNone)
+	s := b.sidecar("one", sidecar.DialectNone, memberFor(6*time.Second))
 	c := b.client(s)
 	says(t, c, "1", "SETNX", "lock:l", "some uuid")
 	time.Sleep(7 * time.Second) // three leases are 6 s
@@ -170,8 +170,8 @@ func TestASidecarFollowsWhenItsCommandsDo(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, stages.Bridge, "jedis-ms")
 	const lease = 6 * time.Second
-	s := b.sidecar("one", "", func(o *sidecar.Options) { o.MemberLease = lease })
-	idle := b.sidecar("two", "", func(o *sidecar.Options) { o.MemberLease = lease })
+	s := b.sidecar("one", "", memberFor(lease))
+	idle := b.sidecar("two", "", memberFor(lease))
 	view, err := b.store.Show(t.Context())
 	require.NoError(t, err)
 	sent := time.Now()

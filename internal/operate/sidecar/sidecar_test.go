@@ -54,11 +54,16 @@ func (s *started) counted(what string) (n int64) {
 
 func (b *bed) sidecar(name, dialect string, change ...func(*sidecar.Options)) *started {
 	b.t.Helper()
-	opts := sidecar.Options{Pool: b.redis.Pool(), Namespace: "orders", Name: name, MemberLease: 2 * time.Second, Lease: 2 * time.Second}
+	opts := sidecar.Options{Pool: b.redis.Pool(), Namespace: "orders", Name: name, MemberLease: 20 * time.Second, Lease: 2 * time.Second}
 	for _, f := range change {
 		f(&opts)
 	}
 	return b.start(opts, b.redis.Addr, dialect)
+}
+
+// memberFor is a lease of its membership, for what waits for its end or for its reports. Elsewhere nothing may depend on it.
+func memberFor(lease time.Duration) func(*sidecar.Options) {
+	return func(o *sidecar.Options) { o.MemberLease = lease }
 }
 
 // start starts a sidecar of a service whose other keys are on the server at an address.
@@ -207,7 +212,7 @@ func TestEachAttemptWaits(t *testing.T) {
 // What was taken in one stage is given back in another, and never more than that.
 func TestStageChanges(t *testing.T) {
 	b := newBed(t, stages.Legacy, "jedis-ms")
-	s := b.sidecar("one", "")
+	s := b.sidecar("one", "", memberFor(6*time.Second))
 	c := b.client(s)
 	text := ends(30 * time.Second)
 	says(t, c, "1", "SETNX", "lock:s", text)
@@ -237,7 +242,7 @@ func TestStageChanges(t *testing.T) {
 // Attempts after the end of the member's lease are refused without an error, until it is a member again.
 func TestLate(t *testing.T) {
 	b := newBed(t, stages.Bridge, "jedis-ms")
-	s := b.sidecar("one", "")
+	s := b.sidecar("one", "", memberFor(2*time.Second))
 	c := b.client(s)
 	says(t, c, "1", "SETNX", "lock:l", ends(20*time.Second))
 	b.redis.Do("RENAME", stages.RecordKey("orders"), "away")
