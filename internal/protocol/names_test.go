@@ -3,6 +3,7 @@ package protocol
 import (
 	"fmt"
 	"math/rand/v2"
+	"strings"
 	"testing"
 	"time"
 
@@ -80,4 +81,22 @@ func braced() (keys []string) {
 		keys = append(keys, string(key))
 	}
 	return keys
+}
+
+// FuzzReadMessage: whatever is published on a waiter's channel, nothing but a well-formed grant is one.
+func FuzzReadMessage(f *testing.F) {
+	for _, seed := range []string{"1 2 token", "head token", "token", "", "1 2 ", "1 2 a token", "x 2 token", "9223372036854775808 1 token"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		token, said, ok := ReadMessage(text)
+		switch {
+		case !ok:
+		case said.Kind == Woke:
+			assert.Equal(t, text, "head "+token)
+		default:
+			assert.Equal(t, Granted, said.Kind)
+			assert.True(t, strings.HasSuffix(text, " "+token))
+		}
+	})
 }
