@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"time"
 
 	"github.com/redis/rueidis/rueidislock"
@@ -49,7 +50,8 @@ func Rueidislock(name string, locker rueidislock.Locker, prefix string, validity
 		Acquire: func(ctx context.Context, key string) (*lock, error) {
 			for {
 				l, err := try(ctx, key)
-				if !errors.Is(err, lockmigrate.ErrNotAcquired) && (ctx.Err() != nil || !errors.Is(err, context.DeadlineExceeded)) {
+				var late net.Error // also when it had to dial
+				if !errors.Is(err, lockmigrate.ErrNotAcquired) && (ctx.Err() != nil || !errors.As(err, &late) || !late.Timeout()) {
 					return l, err // a deadline that is not ctx's is rueidislock's own for one try
 				}
 				select {
