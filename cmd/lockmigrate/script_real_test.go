@@ -124,7 +124,7 @@ var onReal = map[string]func(on *realStage, args []string){
 	"works": func(on *realStage, args []string) {
 		on.busy(service(on.t, on.pool(), func(o *compat.Options) { o.Namespace = args[0] }), args[1])
 	},
-	"busy":     func(on *realStage, args []string) { on.busy(on.members[args[0]], args[1]) },
+	"busy":     func(on *realStage, args []string) { on.rest = append(on.rest, on.busy(on.members[args[0]], args[1])) },
 	"leaves":   func(on *realStage, args []string) { on.Check(on.members[args[0]].Close()) },
 	"reported": func(on *realStage, args []string) { on.reported(on.number(args[0])) },
 	"cluster": func(on *realStage, args []string) {
@@ -269,11 +269,12 @@ var onReal = map[string]func(on *realStage, args []string){
 	},
 }
 
-// busy has a member lock a key again and again until the script's end.
-func (on *realStage) busy(member lockmigrate.Locker, key string) {
+// busy has a member lock a key again and again, until rest or the script's end.
+func (on *realStage) busy(member lockmigrate.Locker, key string) (rest func()) {
 	ctx, stop := context.WithCancel(context.Background())
 	ended := make(chan struct{})
-	on.t.Cleanup(func() { stop(); <-ended })
+	rest = func() { stop(); <-ended }
+	on.t.Cleanup(rest)
 	go func() {
 		defer close(ended)
 		for ctx.Err() == nil {
@@ -281,6 +282,7 @@ func (on *realStage) busy(member lockmigrate.Locker, key string) {
 			_ = lifetime.Sleep(ctx, 20*time.Millisecond)
 		}
 	}()
+	return rest
 }
 
 func (on *realStage) number(text string) int {
