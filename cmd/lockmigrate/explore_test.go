@@ -12,6 +12,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 )
 
@@ -68,6 +69,7 @@ func TestExploreSummary(t *testing.T) {
 // TestWhatAMachineReadsHasNoWidth: in a pipe the width of the terminal changes nothing and nothing is coloured; on a
 // terminal no line is wider than it, and NO_COLOR is honoured.
 func TestWhatAMachineReadsHasNoWidth(t *testing.T) {
+	redistest.Unraced(t)
 	render := func(columns int, variables map[string]string) string {
 		env, out := screenEnvironment(columns, variables)
 		require.NoError(t, env.show(explored(env, foundAsKnown(), true, time.Second)))

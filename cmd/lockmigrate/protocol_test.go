@@ -11,6 +11,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/explore"
 )
 
@@ -20,6 +21,7 @@ var claimCells = regexp.MustCompile("\\| `([A-Za-z0-9-]+)` \\|(?: [^|`][^|]* \\|
 // TestTheProtocolsPageSaysWhatTheClaimsSay: each claim that docs/protocol.md names exists, stands in the tool with that verdict, and is
 // printed with it by the command that the page gives. TestClaims shows that the verdicts are true.
 func TestTheProtocolsPageSaysWhatTheClaimsSay(t *testing.T) {
+	redistest.Unraced(t)
 	t.Parallel()
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "protocol.md"))
 	require.NoError(t, err)

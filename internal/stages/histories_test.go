@@ -21,6 +21,7 @@ import (
 // Then a lock does not count whose holder has not reported since, and has no lease any more: it ends with its TTL, as every lock
 // that the server forgets.
 func TestNoHistoryReachesLegacyBesideModern(t *testing.T) {
+	redistest.Unraced(t)
 	s := redistest.Mini(t)
 	rng := rand.New(rand.NewPCG(11, 12))
 	moves, apart := map[Stage]int{}, 0

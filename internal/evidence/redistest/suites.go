@@ -52,11 +52,11 @@ func Wanted(component string) bool {
 // takes ten times as long, does not watch. scripts/test makes such a run too.
 func Thorough() bool { return Wanted(Proofs) && !Raced }
 
-// Unraced leaves the test out where the race detector watches: what the test measures changes, or it takes minutes or gigabytes.
+// Unraced leaves the test out where the race detector watches: what the test measures changes, or it computes for long in one goroutine.
 func Unraced(t testing.TB) {
 	t.Helper()
 	if Raced {
-		t.Skip("left out: the race detector changes what is measured, or makes it last for minutes; scripts/test runs it without")
+		t.Skip("left out: the race detector changes what is measured, or makes it last ten times as long; scripts/test runs it without")
 	}
 }
 

@@ -28,6 +28,7 @@ func TestAgreesWithRealServer(t *testing.T) {
 }
 
 func TestAgreesWithMiniredis(t *testing.T) {
+	redistest.Unraced(t)
 	s := redistest.Mini(t)
 	s.Mini.SetTime(time.Now()) // its clock stands: no millisecond ends
 	agree(t, s.Addr, sequences(t, redistest.Rounds(500, 3000)), true, withoutSecondWatch)
