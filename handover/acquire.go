@@ -34,7 +34,7 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 		return nil, err
 	}
 	if !l.background.Begin() {
-		return nil, &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
+		return nil, closed(key)
 	}
 	defer l.background.End()
 	if patient && l.opts.Wait > 0 {
@@ -92,21 +92,32 @@ func (k *lock) take(ctx context.Context, by take) (err error) {
 	if k.fence, err = k.fences(attempt); err != nil {
 		return k.failed(attempt, err)
 	}
-	if err := l.gate.Stay(&k.permit); errors.Is(err, stages.ErrChanged) {
+	switch err := l.gate.Stay(&k.permit); {
+	case errors.Is(err, stages.ErrChanged):
 		return err
-	} else if err != nil {
+	case errors.Is(err, lifetime.ErrClosed):
+		return closed(k.key)
+	case err != nil:
 		return &lockmigrate.Error{Op: "acquire", Key: k.key, Kind: lockmigrate.ErrStage, Cause: err, Note: "it was acquired after this member's lease, and was given back"}
 	}
 	taken = true
 	return nil
 }
 
-// failed is ErrChanged where the stage ended the attempt.
+// failed says where the stage, or Close, ended the attempt.
 func (k *lock) failed(attempt context.Context, err error) error {
-	if errors.Is(context.Cause(attempt), stages.ErrChanged) {
+	switch context.Cause(attempt) {
+	case stages.ErrChanged:
 		return stages.ErrChanged
+	case lifetime.ErrClosed:
+		return closed(k.key)
 	}
 	return err
+}
+
+// closed is what callers of a closed Locker are told.
+func closed(key string) error {
+	return &lockmigrate.Error{Op: "acquire", Key: key, Cause: lifetime.ErrClosed}
 }
 
 // fences is the fencing token: at stage both it is larger than what either half has drawn, and New's counter goes on from there.

@@ -15,6 +15,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -413,5 +414,35 @@ func TestAClosedHalf(t *testing.T) {
 		held, _ := town.a.Value(key)
 		assert.Empty(t, held, "Old was given back")
 		town.move(lockmigrate.StageNew)
+	})
+}
+
+// TestCloseBesideCallers: one who waits is told that the Locker is closed, one who releases is told of no loss, and Close waits for nobody else.
+func TestCloseBesideCallers(t *testing.T) {
+	inTown(t, 16, func(town *town) {
+		m, other := town.joins("m"), town.joins("n")
+		town.reach(lockmigrate.StageBoth)
+		held, err := m.TryAcquire(context.Background(), "lock.mine")
+		require.NoError(t, err)
+		_, err = other.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		waited, released := make(chan error, 1), make(chan error, 1)
+		go func() {
+			_, err := m.Acquire(context.Background(), key)
+			waited <- err
+		}()
+		time.Sleep(time.Second)
+		m.toB.HalfOpen()
+		go func() { released <- held.Release(context.Background()) }()
+		time.AfterFunc(100*time.Millisecond, m.toB.Heal)
+		time.Sleep(time.Millisecond)
+		began := time.Now()
+		assert.NoError(t, m.Close())
+		assert.Less(t, time.Since(began), time.Second)
+		assert.NoError(t, <-released)
+		assert.ErrorIs(t, context.Cause(held.Context()), lockmigrate.ErrReleased)
+		err = <-waited
+		assert.ErrorIs(t, err, lifetime.ErrClosed)
+		assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	})
 }

@@ -173,6 +173,9 @@ func (k *lock) Renew(ctx context.Context) error {
 
 // Release gives New back, then Old. A half that cannot be given back now is tried again by its own Locker.
 func (k *lock) Release(ctx context.Context) error {
+	if k.locker.background.Begin() { // Close waits for it
+		defer k.locker.background.End()
+	}
 	err := k.releaseHalves(ctx)
 	if err == nil && k.end(k.released()) {
 		k.locker.seen(lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release", Key: k.key, Held: time.Since(k.since)})

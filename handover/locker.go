@@ -132,6 +132,7 @@ func (l *locker) misfit(ctx context.Context, o stages.Order) error {
 func (l *locker) Close() error {
 	l.stop()
 	l.gate.Close()
+	l.background.Close() // before what is held: a lock whose release is under way is not lost
 	l.mu.Lock()
 	held := slices.Collect(maps.Keys(l.held))
 	l.mu.Unlock()

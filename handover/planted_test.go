@@ -19,7 +19,7 @@ var plants = []struct {
 		"k.lose(lockmigrate.ReasonDeadline, errors.New(", "_ = error(errors.New(",
 	}}}, "TestTheLeaseEndsTheHolder"},
 	{redistest.Plant{Name: "b a lock is handed out after the lease", Files: map[string][]string{"handover/acquire.go": {
-		"	} else if err != nil {\n		return &lockmigrate.Error{Op: \"acquire\", Key: k.key, Kind: lockmigrate.ErrStage", "	} else if false {\n		return &lockmigrate.Error{Op: \"acquire\", Key: k.key, Kind: lockmigrate.ErrStage",
+		"	case err != nil:\n		return &lockmigrate.Error{Op: \"acquire\", Key: k.key, Kind: lockmigrate.ErrStage", "	case false:\n		return &lockmigrate.Error{Op: \"acquire\", Key: k.key, Kind: lockmigrate.ErrStage",
 	}}}, "TestNothingAfterTheLease"},
 	{redistest.Plant{Name: "c New before Old in one member", Files: map[string][]string{"handover/acquire.go": {
 		"	if k.permit.Stage != stages.New {\n", "	if l.opts.Member == \"b\" && k.permit.Stage == stages.Both {\n		if k.new, err = by(l.opts.New, attempt, k.newKey); err != nil {\n			return k.failed(attempt, err)\n		}\n	}\n	if k.permit.Stage != stages.New {\n",
@@ -38,7 +38,7 @@ var plants = []struct {
 	}}}, "TestOtherHalvesAreUnfit"},
 	{redistest.Plant{Name: "g a waiter keeps Old while the stage moves to new, and is handed New as well", Files: map[string][]string{"handover/acquire.go": {
 		"	attempt, end := l.gate.During(ctx, &k.permit)\n", "	attempt, end := ctx, func() {}\n",
-		"errors.Is(err, stages.ErrChanged) {\n		return err\n	} else", "errors.Is(err, stages.ErrChanged) {\n		taken = true\n		return nil\n	} else",
+		"	case errors.Is(err, stages.ErrChanged):\n		return err\n", "	case errors.Is(err, stages.ErrChanged):\n		taken = true\n		return nil\n",
 	}}}, "TestWaitersFollowTheStage"},
 	{redistest.Plant{Name: "h a lost half only ends its own context", Files: map[string][]string{"handover/lock.go": {
 		"func() { k.halfEnded(context.Cause(half.Context())) }", "func() {}",

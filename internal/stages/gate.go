@@ -178,7 +178,8 @@ func (g *Gate[T]) Stay(p *Permit[T]) error {
 	return nil
 }
 
-// During returns a context that ends, with ErrChanged, when the permit's order is replaced by another. Call end when the attempt is over.
+// During returns a context that ends, with ErrChanged, when the permit's order is replaced by another, and when the gate is closed for good. Call end
+// when the attempt is over.
 func (g *Gate[T]) During(ctx context.Context, p *Permit[T]) (attempt context.Context, end func()) {
 	attempt, cancel := context.WithCancelCause(ctx)
 	g.mu.Lock()
@@ -193,10 +194,13 @@ func (g *Gate[T]) During(ctx context.Context, p *Permit[T]) (attempt context.Con
 	}
 }
 
-// endOutdated ends an attempt of another order than the one that stands. Where the gate is closed, the order that opens it again decides. The caller
-// holds mu.
+// endOutdated ends an attempt of another order than the one that stands. Where the gate is closed, the order that opens it again decides, and after
+// Close none does. The caller holds mu.
 func (g *Gate[T]) endOutdated(p *Permit[T], cancel context.CancelCauseFunc) {
-	if (p.epoch != g.following.Epoch || p.Stage != g.following.Stage) && g.closed() == nil {
+	switch {
+	case g.over:
+		cancel(g.closedBy)
+	case (p.epoch != g.following.Epoch || p.Stage != g.following.Stage) && g.closed() == nil:
 		cancel(ErrChanged)
 	}
 }
