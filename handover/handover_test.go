@@ -359,7 +359,9 @@ func TestBadInput(t *testing.T) {
 
 		held, err := m.TryAcquire(context.Background(), key)
 		require.NoError(t, err)
-		assert.ErrorContains(t, m.Close(), "locks held: 1")
+		for range 2 {
+			assert.ErrorContains(t, m.Close(), "locks held: 1")
+		}
 		assert.ErrorIs(t, context.Cause(held.Context()), lockmigrate.ErrLost)
 		_, err = m.Acquire(context.Background(), key)
 		assert.ErrorContains(t, err, "closed")

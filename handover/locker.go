@@ -42,6 +42,8 @@ type locker struct {
 	background driver.Background
 	life       context.Context
 	stop       context.CancelFunc
+	closing    sync.Once
+	left       error          // what Close says
 	known      *stages.Halves // that this process has, once they have been read; of the goroutine that reports
 
 	mu   sync.Mutex
@@ -130,18 +132,21 @@ func (l *locker) misfit(ctx context.Context, o stages.Order) error {
 
 // Close implements lockmigrate.Locker: what is held is lost to its holders, and given back.
 func (l *locker) Close() error {
-	l.stop()
-	l.gate.Close()
-	l.background.Close() // before what is held: a lock whose release is under way is not lost
-	l.mu.Lock()
-	held := slices.Collect(maps.Keys(l.held))
-	l.mu.Unlock()
-	for _, k := range held {
-		k.lose(lockmigrate.ReasonClosed, lifetime.ErrClosed)
-	}
-	l.background.Close()
-	l.member.Leave()
-	return lockers.StillHeld("handover", len(held))
+	l.closing.Do(func() {
+		l.stop()
+		l.gate.Close()
+		l.background.Close() // before what is held: a lock whose release is under way is not lost
+		l.mu.Lock()
+		held := slices.Collect(maps.Keys(l.held))
+		l.mu.Unlock()
+		for _, k := range held {
+			k.lose(lockmigrate.ReasonClosed, lifetime.ErrClosed)
+		}
+		l.background.Close()
+		l.member.Leave()
+		l.left = lockers.StillHeld("handover", len(held))
+	})
+	return l.left
 }
 
 // Ready implements Locker.
