@@ -338,7 +338,7 @@ func (s *Sidecar) kept(key string, o *order, asked time.Time, reply protocol.Rep
 		if w.attempt.Before(asked) && asked.After(latest(w.acts, time.Time{})) && !old {
 			s.keys.forget(s, key, w)
 		}
-		if !old {
+		if !old && w.attempt.Add(s.every(o)).Before(asked) { // a later one may have been on its way
 			w.next = latest(w.acts, w.next)
 		}
 	}

@@ -73,12 +73,15 @@ func (k *keys) wait(s *Sidecar, o *order, rules *protocol.Sidecar, c *proxy.Clie
 	return false, false
 }
 
-// entry is that of a key, which goes on the list if it is not there. The caller has k.mu.
+// entry is that of a key, which goes on the list if it is not there, and is looked at by then: where nothing was found, the next look was to come when
+// no command could act any more. The caller has k.mu.
 func (k *keys) entry(key string, look time.Time) *watched {
 	w := k.all[key]
 	if w == nil {
 		w = &watched{next: look}
 		k.all[key] = w
+	} else if !look.IsZero() && look.Before(w.next) {
+		w.next = look
 	}
 	return w
 }

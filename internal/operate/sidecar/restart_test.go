@@ -150,6 +150,19 @@ func TestALongLockOverAStage(t *testing.T) {
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:l"))
 }
 
+// A key on which nothing was found, and which is taken again, is looked after again, however long the member's lease is.
+func TestAKeyIsTakenAgain(t *testing.T) {
+	t.Parallel()
+	b := newBed(t, stages.Modern, "jedis-ms")
+	c := b.client(b.sidecar("one", sidecar.DialectNone))
+	says(t, c, "1", "SETNX", "lock:a", "uuid 1")
+	says(t, c, "1", "DEL", "lock:a")
+	time.Sleep(1500 * time.Millisecond) // two thirds of a lease: a look has come and gone
+	says(t, c, "1", "SETNX", "lock:a", "uuid 2")
+	time.Sleep(3 * time.Second) // more than a lease
+	says(t, c, "uuid 2", "GET", "lock:a")
+}
+
 // What is told to a sidecar does not reach one of the same name in another namespace.
 func TestNamespacesHaveTheirOwnSidecars(t *testing.T) {
 	t.Parallel()
