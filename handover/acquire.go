@@ -51,9 +51,16 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 		err := k.take(ctx, by)
 		if err == nil {
 			k.begin(ctx)
+			handed := false
+			defer func() {
+				if !handed { // its observer panicked
+					k.giveBack()
+				}
+			}()
 			if l.opts.Observer != nil {
 				l.seen(lockmigrate.Event{Kind: lockmigrate.EventAcquired, Op: "acquire", Key: key, Fence: k.fence, Took: time.Since(began), Note: "stage " + k.permit.Stage.String()})
 			}
+			handed = true
 			return k, nil
 		}
 		if errors.Is(err, stages.ErrChanged) && ctx.Err() == nil && patient {
@@ -137,5 +144,9 @@ func (k *lock) giveBack() {
 		k.permit.Leave()
 		return
 	}
-	k.locker.background.Fork(func() { _ = k.releaseHalves(context.Background()) })
+	k.locker.background.Fork(func() {
+		if k.releaseHalves(context.Background()) == nil {
+			k.tellReleased()
+		}
+	})
 }

@@ -24,6 +24,7 @@ type lock struct {
 	since  time.Time
 
 	giving chan struct{} // has room for the one who releases
+	unsure atomic.Bool   // Release has said that it is not known to be released
 
 	mu     sync.Mutex
 	lease  *time.Timer
@@ -173,12 +174,21 @@ func (k *lock) Renew(ctx context.Context) error {
 
 // Release gives New back, then Old. A half that cannot be given back now is tried again by its own Locker.
 func (k *lock) Release(ctx context.Context) error {
+	if ctx == nil {
+		return &lockmigrate.Error{Op: "release", Key: k.key, Cause: lifetime.ErrNoContext}
+	}
 	if k.locker.background.Begin() { // Close waits for it
 		defer k.locker.background.End()
 	}
+	returned := false
+	defer func() {
+		if !returned { // a half's observer panicked
+			k.giveBack()
+		}
+	}()
 	err := k.releaseHalves(ctx)
-	if err == nil && k.end(k.released()) {
-		k.locker.seen(lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release", Key: k.key, Held: time.Since(k.since)})
+	returned = true
+	if unsure := k.unsure.Swap(false); err == nil && (k.tellReleased() || unsure && errors.Is(k.over(), lockmigrate.ErrReleased)) {
 		return nil
 	}
 	var lost *lockmigrate.Error
@@ -192,7 +202,17 @@ func (k *lock) Release(ctx context.Context) error {
 	if errors.Is(err, lockmigrate.ErrLost) {
 		k.halfEnded(err)
 	}
+	k.unsure.Store(true)
 	return err
+}
+
+// tellReleased ends the holder's context with that, once.
+func (k *lock) tellReleased() bool {
+	if !k.end(k.released()) {
+		return false
+	}
+	k.locker.seen(lockmigrate.Event{Kind: lockmigrate.EventReleased, Op: "release", Key: k.key, Held: time.Since(k.since)})
+	return true
 }
 
 func (k *lock) released() error {
@@ -217,7 +237,7 @@ func (k *lock) releaseHalves(ctx context.Context) error {
 		if left.Add(-1) == 0 {
 			k.gone()
 			if late {
-				k.end(k.released())
+				k.tellReleased()
 			}
 		}
 	}
@@ -234,11 +254,7 @@ func (k *lock) releaseHalves(ctx context.Context) error {
 			errs = append(errs, err)
 			late = true
 			left.Add(1)
-			if w, ok := half.(interface{ whenOver(func()) }); ok {
-				w.whenOver(over) // its library may never say until when it lasts
-			} else {
-				time.AfterFunc(time.Until(half.Expiry()), over)
-			}
+			context.AfterFunc(half.Context(), over) // its Locker tries again, and its lease ends
 		}
 	}
 	k.given = !late

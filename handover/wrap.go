@@ -184,9 +184,6 @@ func (k *wrappedLock[H]) Stage() lockmigrate.Stage { return lockmigrate.StageMod
 // foreign is a wrappedLock as its holder sees it.
 type foreign struct{ lockmigrate.Lock }
 
-// whenOver calls f when nothing of the lock is held any more.
-func (k foreign) whenOver(f func()) { context.AfterFunc(k.Context(), f) }
-
 // hear tells the holder of a loss that the library tells.
 func (k *wrappedLock[H]) hear() {
 	select {

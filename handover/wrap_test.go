@@ -77,6 +77,7 @@ func TestAReleaseIsNoLoss(t *testing.T) {
 		town.move(lockmigrate.StageBoth)
 		town.move(lockmigrate.StageNew)
 		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
+		assert.NoError(t, lock.Release(context.Background()), "the first call after it was given back")
 		assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrReleased)
 		assert.Zero(t, losses.Load())
 	})

@@ -124,7 +124,7 @@ func carelessTurn(t *testing.T, s *redistest.Server, k kind, n int64, fails func
 }
 
 // inNamespace are the kinds that are members, with their namespaces.
-var inNamespace = map[string]lockmigrate.Stage{"compat at stage legacy": lockmigrate.StageLegacy, "compat at stage modern": lockmigrate.StageModern}
+var inNamespace = map[string]lockmigrate.Stage{"compat at stage legacy": lockmigrate.StageLegacy, "compat at stage modern": lockmigrate.StageModern, "handover at stage both": lockmigrate.StageBoth}
 
 // onPool is one of the pools of a careless caller.
 type onPool struct {

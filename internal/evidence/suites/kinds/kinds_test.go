@@ -5,6 +5,7 @@ package kinds
 import (
 	"cmp"
 	"context"
+	"errors"
 	"flag"
 	"sync"
 	"testing"
@@ -16,7 +17,9 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/handover"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/quorum"
@@ -65,6 +68,7 @@ var kinds = []kind{
 	{"redisson", false, openRedisson},
 	{"modern, an owner's", false, openOwned},
 	{"quorum", false, openQuorum},
+	{"handover at stage both", false, openHandover},
 }
 
 func openLegacy(release legacy.ReleasePolicy) func(*testing.T, []lockmigrate.Pool, terms) lockmigrate.Locker {
@@ -144,6 +148,39 @@ func (o owned) Do(ctx context.Context, key string, work func(context.Context) er
 	})
 	return inside
 }
+
+func openHandover(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
+	h, ctx := halves{}, context.Background()
+	store := &stages.Store{Pool: c.server.Pool(), Namespace: lockmigrate.StageBoth.String(), ReplyTimeout: 5 * time.Second}
+	var marks [2]stages.Half
+	for i := range h.of {
+		of := c.modern()
+		of.Wait = 0
+		var err error
+		h.of[i], err = modern.New(pools[i], of)
+		require.NoError(t, err)
+		marks[i].Mark, err = stages.WriteMark(ctx, pools[i], store.Namespace, store.ReplyTimeout)
+		require.NoError(t, err)
+	}
+	if view, err := store.Show(ctx); err != nil || view.Record.Epoch == 0 {
+		require.NoError(t, store.Init(ctx, stages.Record{Patterns: []string{"lock.*", "another", "order*", "0", "1", "2", "3"}, Handover: &stages.Halves{Old: marks[0], New: marks[1]}}))
+		_, err := store.Move(ctx, 1, lockmigrate.StageBoth, true)
+		require.NoError(t, err)
+	}
+	var err error
+	h.Locker, err = handover.New(pools[0], handover.Options{Namespace: store.Namespace, Old: h.of[0], New: h.of[1], Wait: c.wait, ReplyTimeout: cmp.Or(c.reply, ttl/2), Observer: c.told})
+	require.NoError(t, err)
+	require.NoError(t, h.Ready(ctx))
+	return h
+}
+
+// halves are those of a handover, which end with it.
+type halves struct {
+	handover.Locker
+	of [2]lockmigrate.Locker
+}
+
+func (h halves) Close() error { return errors.Join(h.Locker.Close(), h.of[0].Close(), h.of[1].Close()) }
 
 func openQuorum(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
 	q, err := quorum.New(pools, c.modern())
@@ -262,10 +299,10 @@ func (s *scene) hold() lockmigrate.Lock {
 // free tells whether nothing is on the key.
 func (s *scene) free() bool { return s.left() == 0 }
 
-// given tells whether a release has run: for a quorum, on most servers. On the last one it may have to wait for the acquisition's
-// own reply.
+// given tells whether a release has run: for a quorum, on most servers, and for a handover, on New's. On the last one it may have to wait for the
+// acquisition's own reply, and Old's comes behind New's.
 func (s *scene) given() bool {
-	if s.kind.name == "quorum" {
+	if s.kind.name == "quorum" || s.kind.name == "handover at stage both" {
 		return s.left() <= 1
 	}
 	return s.free()

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"math/rand/v2"
+	"regexp"
 	"slices"
 	"strconv"
 	"strings"
@@ -229,7 +230,7 @@ func TestCloseEndsWaits(t *testing.T) {
 			}()
 		}
 		time.Sleep(time.Second) // they wait
-		assert.Equal(s, strings.HasPrefix(s.kind.name, "compat at stage ") && !s.kind.old || slices.Contains([]string{"modern", "modern, fenced", "modern, an owner's"}, s.kind.name),
+		assert.Equal(s, strings.HasPrefix(s.kind.name, "compat at stage ") && !s.kind.old || slices.Contains([]string{"modern", "modern, fenced", "modern, an owner's", "handover at stage both"}, s.kind.name),
 			s.server.Do("EXISTS", protocol.QueueKey(key)) == int64(1), "one stands in the queue")
 		_ = waits.Close()
 		for range cap(ended) {
@@ -272,7 +273,7 @@ func TestCloseWaitsForReleases(t *testing.T) {
 // TestWaitersOutliveARestart: the server dies under those who wait, stays away for many of their attempts, and comes back without a
 // memory, but for a namespace's record. Each gets the lock.
 func TestWaitersOutliveARestart(t *testing.T) {
-	waits := func(k kind) bool { return !strings.HasPrefix(k.name, "legacy") } // which says at once that it reaches nobody
+	waits := func(k kind) bool { return !regexp.MustCompile("^(legacy|handover)").MatchString(k.name) } // which say that they reach nobody, or no record
 	virtually(t, waits, terms{ttl: time.Minute, reply: time.Second}, func(s *scene) {
 		s.hold()
 		waits := s.again()
