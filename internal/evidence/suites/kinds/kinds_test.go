@@ -159,8 +159,10 @@ func openHandover(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.L
 		var err error
 		h.of[i], err = modern.New(pools[i], of)
 		require.NoError(t, err)
-		marks[i].Mark, err = stages.WriteMark(ctx, pools[i], store.Namespace, store.ReplyTimeout)
-		require.NoError(t, err)
+		redistest.Await(t, "a connection", late, func() bool { // some are from before a restart
+			marks[i].Mark, err = stages.WriteMark(ctx, pools[i], store.Namespace, store.ReplyTimeout)
+			return err == nil
+		})
 	}
 	if view, err := store.Show(ctx); err != nil || view.Record.Epoch == 0 {
 		require.NoError(t, store.Init(ctx, stages.Record{Patterns: []string{"lock.*", "another", "order*", "0", "1", "2", "3"}, Handover: &stages.Halves{Old: marks[0], New: marks[1]}}))
