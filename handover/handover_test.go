@@ -448,3 +448,19 @@ func TestCloseBesideCallers(t *testing.T) {
 		assert.NotErrorIs(t, err, lockmigrate.ErrNotAcquired)
 	})
 }
+
+// TestAReleaseOutlivesItsContext, also one that had ended before.
+func TestAReleaseOutlivesItsContext(t *testing.T) {
+	inTown(t, 17, func(town *town) {
+		m := town.joins("m")
+		ended, cancel := context.WithCancel(context.Background())
+		cancel()
+		for range 20 {
+			held, err := m.TryAcquire(context.Background(), key)
+			require.NoError(t, err)
+			_ = held.Release(ended)
+			time.Sleep(100 * time.Millisecond)
+			require.ErrorIs(t, context.Cause(held.Context()), lockmigrate.ErrReleased)
+		}
+	})
+}

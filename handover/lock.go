@@ -222,11 +222,15 @@ func (k *lock) released() error {
 // releaseHalves gives back what is held, New first, and leaves the permit when nothing of it may be left.
 func (k *lock) releaseHalves(ctx context.Context) error {
 	select {
-	case k.giving <- struct{}{}:
-		defer func() { <-k.giving }()
-	case <-ctx.Done():
-		return &lockmigrate.Error{Op: "release", Key: k.key, Cause: context.Cause(ctx), Note: "another release of it is under way"}
+	case k.giving <- struct{}{}: // also where ctx has ended: the halves go on in the background
+	default:
+		select {
+		case k.giving <- struct{}{}:
+		case <-ctx.Done():
+			return &lockmigrate.Error{Op: "release", Key: k.key, Cause: context.Cause(ctx), Note: "another release of it is under way"}
+		}
 	}
+	defer func() { <-k.giving }()
 	if k.given {
 		return nil
 	}
