@@ -203,6 +203,8 @@ func TestReplicas(t *testing.T) {
 		return strings.Contains(string(replica.Do("INFO", "replication").([]byte)), "master_link_status:up")
 	}, 20*time.Second, 10*time.Millisecond)
 	require.Eventually(t, func() bool { return master.Do("WAIT", 1, 100) == int64(1) }, 20*time.Second, 10*time.Millisecond) // it answers the master too
+	opts.TTL = 30 * time.Second                                                                                              // for an eighth of it, a replica of a busy machine is waited for
+	locker = newLocker(t, master.Pool(), opts)
 	lock, err := locker.Acquire(t.Context(), key)
 	require.NoError(t, err)
 	assert.Equal(t, lock.Token(), replica.Value(key), "it is there already")
