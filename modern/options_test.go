@@ -203,7 +203,8 @@ func TestReplicas(t *testing.T) {
 		return strings.Contains(string(replica.Do("INFO", "replication").([]byte)), "master_link_status:up")
 	}, 20*time.Second, 10*time.Millisecond)
 	require.Eventually(t, func() bool { return master.Do("WAIT", 1, 100) == int64(1) }, 20*time.Second, 10*time.Millisecond) // it answers the master too
-	opts.TTL = 30 * time.Second                                                                                              // for an eighth of it, a replica of a busy machine is waited for
+	// For an eighth of the TTL a replica is waited for, and the machine may be busy.
+	opts.TTL = 30 * time.Second
 	locker = newLocker(t, master.Pool(), opts)
 	lock, err := locker.Acquire(t.Context(), key)
 	require.NoError(t, err)

@@ -3,6 +3,7 @@ package observe
 import (
 	"context"
 	"fmt"
+	"os"
 	"strings"
 	"sync"
 	"testing"
@@ -10,7 +11,9 @@ import (
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
+	"go.uber.org/goleak"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
@@ -101,4 +104,16 @@ func TestTheLatestEventsAreKept(t *testing.T) {
 	require.GreaterOrEqual(t, len(events), maxEvents)
 	require.Less(t, len(events), 2*maxEvents)
 	assert.Equal(t, protocol.Instant(3*maxEvents).Time(), events[len(events)-1].At)
+}
+
+func TestMain(m *testing.M) {
+	holders.ServeIfAsked(nil)
+	code := m.Run()
+	if code == 0 {
+		if err := goleak.Find(); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			code = 1
+		}
+	}
+	os.Exit(code)
 }
