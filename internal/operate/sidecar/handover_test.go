@@ -137,9 +137,9 @@ func TestHandoverCommands(t *testing.T) {
 				says(t, conn, "OK", "SET", "data", stage.String())
 			}
 			// A text that is over is taken over once.
-			past := ends(30 * time.Millisecond)
+			past := ends(time.Second)
 			says(t, one, "1", "SETNX", k, past)
-			time.Sleep(40 * time.Millisecond)
+			time.Sleep(1010 * time.Millisecond)
 			if stage != stages.New {
 				says(t, two, past, "GET", k)
 				mine := ends(30 * time.Second)
