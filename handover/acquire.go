@@ -53,7 +53,7 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 			k.begin(ctx)
 			handed := false
 			defer func() {
-				if !handed { // its observer panicked
+				if !handed { // the Observer panicked: nobody has the lock that is held
 					k.giveBack()
 				}
 			}()

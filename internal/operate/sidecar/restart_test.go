@@ -140,7 +140,7 @@ func TestTheServerEndsConnections(t *testing.T) {
 func TestALongLockOverAStage(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, stages.Legacy, "jedis-ms")
-	s := b.sidecar("one", sidecar.DialectNone, memberFor(6*time.Second))
+	s := b.sidecar("one", sidecar.DialectNone, memberFor(2*time.Second))
 	c := b.client(s)
 	says(t, c, "1", "SETNX", "lock:l", "some uuid")
 	time.Sleep(7 * time.Second) // three leases are 6 s
@@ -157,7 +157,7 @@ func TestAKeyIsTakenAgain(t *testing.T) {
 	c := b.client(b.sidecar("one", sidecar.DialectNone))
 	says(t, c, "1", "SETNX", "lock:a", "uuid 1")
 	says(t, c, "1", "DEL", "lock:a")
-	time.Sleep(1500 * time.Millisecond) // two thirds of a lease: a look has come and gone
+	time.Sleep(1500 * time.Millisecond) // a look has come, a third of a lease after the first attempt, and found nothing
 	says(t, c, "1", "SETNX", "lock:a", "uuid 2")
 	time.Sleep(3 * time.Second) // more than a lease
 	says(t, c, "uuid 2", "GET", "lock:a")
