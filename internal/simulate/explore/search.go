@@ -338,44 +338,50 @@ func (s *search) visit(n node, from origin) {
 	}
 }
 
-// set is a hash set of nodes: a table of their indices. The nodes themselves lie in one slice, in the
-// order of their discovery, which is the queue of the search as well.
+// set is a hash set of nodes: a table of their hashes and their indices. The nodes themselves lie in one slice, in the
+// order of their discovery, which is the queue of the search as well: far away for the processor, so one is looked at only where the hash is its own.
 type set struct {
-	slots []uint32 // index + 1; 0 is free
+	slots []slot
 	count int
 }
 
+// slot is a hash and an index + 1; 0 is free.
+type slot struct{ hash, node uint32 }
+
 func (s *set) add(nodes []node, n *node) bool {
 	if 4*s.count >= 3*len(s.slots) {
-		s.grow(nodes)
+		s.grow()
 	}
-	mask := uint64(len(s.slots) - 1)
-	for at := n.hash() & mask; ; at = (at + 1) & mask {
-		switch slot := s.slots[at]; {
-		case slot == 0:
+	mask, hash := uint32(len(s.slots)-1), n.hash()
+	for at := hash & mask; ; at = (at + 1) & mask {
+		switch slot := &s.slots[at]; {
+		case slot.node == 0:
 			s.count++
-			s.slots[at] = uint32(s.count)
+			slot.hash, slot.node = hash, uint32(s.count)
 			return true
-		case nodes[slot-1] == *n:
+		case slot.hash == hash && nodes[slot.node-1] == *n:
 			return false
 		}
 	}
 }
 
-func (s *set) grow(nodes []node) {
-	size := max(1<<10, 2*len(s.slots))
-	s.slots = make([]uint32, size)
-	mask := uint64(size - 1)
-	for i := range nodes {
-		at := nodes[i].hash() & mask
-		for s.slots[at] != 0 {
+func (s *set) grow() {
+	before := s.slots
+	s.slots = make([]slot, max(1<<10, 2*len(before)))
+	mask := uint32(len(s.slots) - 1)
+	for _, old := range before {
+		if old.node == 0 {
+			continue
+		}
+		at := old.hash & mask
+		for s.slots[at].node != 0 {
 			at = (at + 1) & mask
 		}
-		s.slots[at] = uint32(i + 1)
+		s.slots[at] = old
 	}
 }
 
-func (n *node) hash() uint64 {
+func (n *node) hash() uint32 {
 	const prime = 0x9e3779b97f4a7c15
 	h := uint64(n.server)<<32 | uint64(n.tick)<<24 | uint64(n.over)<<16 | uint64(n.spent)<<8
 	h ^= uint64(n.fence)<<40 ^ uint64(n.idle)<<56
@@ -384,5 +390,5 @@ func (n *node) hash() uint64 {
 	h = (h ^ h>>29) * prime
 	h ^= uint64(n.actors[2])<<32 | uint64(n.actors[3])
 	h = (h ^ h>>32) * prime
-	return h ^ h>>29
+	return uint32(h ^ h>>29)
 }

@@ -69,17 +69,17 @@ type facts struct {
 	gone    int16   // ... it acts, and holds a lock, until this tick at most
 }
 
+// The keys of the maps have no gaps between their fields: Go hashes one with a gap field by field.
 type move struct {
 	actor, reply uint32
 	client, act  uint8
-	tick         uint8
+	tick         uint16
 }
 
 type cause struct {
 	server, command uint32
 	writer          uint32
-	tick            uint8
-	heard           uint8
+	tick, heard     uint16
 }
 
 type outcome struct {
@@ -87,10 +87,7 @@ type outcome struct {
 	mailing       uint32 // what was published, by its number; 0: the server did not even ask who listens
 }
 
-type age struct {
-	server uint32
-	tick   uint8
-}
+type age struct{ server, tick uint32 }
 
 func newTables(m *Model) *tables {
 	return &tables{
@@ -181,7 +178,7 @@ func (s *server) fork() server {
 
 // aged is the server after its clock has moved to a tick.
 func (t *tables) aged(id uint32, tick Ticks) uint32 {
-	key := age{id, uint8(tick)}
+	key := age{id, uint32(tick)}
 	if next, ok := t.ages[key]; ok {
 		return next
 	}
@@ -193,7 +190,7 @@ func (t *tables) aged(id uint32, tick Ticks) uint32 {
 // executed is the server after a command of a client, and the reply.
 // heard has a bit for each client that listens to messages.
 func (t *tables) executed(id, command uint32, client int, turn uint32, heard uint8, tick Ticks) outcome {
-	key := cause{id, command, uint32(client)<<8 | turn, uint8(tick), heard}
+	key := cause{id, command, uint32(client)<<8 | turn, uint16(tick), uint16(heard)}
 	if o, ok := t.effect[key]; ok {
 		return o
 	}
@@ -217,7 +214,7 @@ func (t *tables) executed(id, command uint32, client int, turn uint32, heard uin
 
 // moved is a client after a step of its own, or after hearing a reply.
 func (t *tables) moved(client int, id uint32, what act, reply uint32, tick Ticks) uint32 {
-	key := move{id, reply, uint8(client), uint8(what), uint8(tick)}
+	key := move{id, reply, uint8(client), uint8(what), uint16(tick)}
 	if next, ok := t.moves[key]; ok {
 		return next
 	}
