@@ -16,7 +16,7 @@ func (l *locker) TryAcquire(ctx context.Context, key string) (lockmigrate.Lock, 
 	return l.acquire(ctx, key, lockmigrate.Locker.TryAcquire, false)
 }
 
-// Acquire implements lockmigrate.Locker. A stage that moves meanwhile has it give back what it has and begin anew.
+// Acquire implements lockmigrate.Locker. A stage that moves meanwhile, and a member's lease that ends, have it give back what it has and begin anew.
 func (l *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, error) {
 	return l.acquire(ctx, key, lockmigrate.Locker.Acquire, true)
 }
@@ -63,7 +63,7 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 			handed = true
 			return k, nil
 		}
-		if errors.Is(err, stages.ErrChanged) && ctx.Err() == nil && patient {
+		if (k.late || errors.Is(err, stages.ErrChanged)) && ctx.Err() == nil && patient {
 			continue
 		}
 		if errors.Is(err, stages.ErrChanged) {
@@ -105,6 +105,7 @@ func (k *lock) take(ctx context.Context, by take) (err error) {
 	case errors.Is(err, lifetime.ErrClosed):
 		return closed(k.key)
 	case err != nil:
+		k.late = true
 		return &lockmigrate.Error{Op: "acquire", Key: k.key, Kind: lockmigrate.ErrStage, Cause: err, Note: "it was acquired after this member's lease, and was given back"}
 	}
 	taken = true

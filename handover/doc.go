@@ -19,7 +19,8 @@
 //  1. A holder at stage old, or at stage new, and a holder at stage both exclude each other, because they have one lock in common. Stages old and new are
 //     never in use together: the record's moves wait for every member (TestStagesForthAndBack).
 //  2. All members take Old first and give New back first, so no two of them wait for each other (TestOneOrder).
-//  3. A lock reaches its caller only while the member's lease lasts. What was acquired later is given back, with ErrStage (TestNothingAfterTheLease).
+//  3. A lock reaches its caller only while the member's lease lasts. What was acquired later is given back: TryAcquire returns
+//     ErrStage, Acquire begins anew when the member has reported (TestNothingAfterTheLease).
 //  4. A holder's context ends when either half is lost, and at the latest at the end of the member's lease (TestEitherHalfIsTold,
 //     TestTheLeaseEndsTheHolder).
 //  5. Members whose halves are not those of the record acquire nothing, and `lockmigrate stage` shows them as UNFIT (TestOtherHalvesAreUnfit).

@@ -194,29 +194,34 @@ func TestTheLeaseEndsTheHolder(t *testing.T) {
 	})
 }
 
-// TestNothingAfterTheLease: a half that comes after the member's lease is given back, and the caller gets ErrStage.
+// TestNothingAfterTheLease: a half that comes after the member's lease is given back. TryAcquire gets ErrStage; Acquire waits for the next lease.
 func TestNothingAfterTheLease(t *testing.T) {
 	inTown(t, 5, func(town *town) {
 		gate := make(chan struct{})
 		var given atomic.Int32
+		take := func(context.Context, string) (int, error) { <-gate; return 1, nil }
 		m := town.theirs(true, handover.Funcs[int]{
-			Acquire: func(context.Context, string) (int, error) { <-gate; return 1, nil },
-			Release: func(context.Context, int) error { given.Add(1); return nil },
-			TTL:     time.Hour,
+			Acquire:    take,
+			TryAcquire: take,
+			Release:    func(context.Context, int) error { given.Add(1); return nil },
+			TTL:        time.Hour,
 		})
 		failed := make(chan error)
 		go func() {
-			_, err := m.Acquire(context.Background(), key)
+			_, err := m.TryAcquire(context.Background(), key)
 			failed <- err
 		}()
+		waits := redistest.BeginTurn(context.Background(), m.Acquire, key)
 		time.Sleep(time.Second)
 		m.toClerk.Partition()
 		time.Sleep(2 * lease)
 		close(gate)
 		assert.ErrorIs(t, <-failed, lockmigrate.ErrStage)
 		time.Sleep(time.Second)
-		assert.EqualValues(t, 1, given.Load())
+		assert.EqualValues(t, 2, given.Load())
+		assert.Empty(t, waits)
 		m.toClerk.Heal()
+		assert.NoError(t, <-waits)
 	})
 }
 
@@ -288,8 +293,26 @@ func TestOtherHalvesAreUnfit(t *testing.T) {
 		require.NoError(t, err)
 		require.Len(t, view.Members, 1)
 		assert.Contains(t, view.Members[0].Misfit, "two minds")
-		_, err = stages.WriteMark(context.Background(), elsewhere.Pool(), "to-b", time.Second)
-		require.NoError(t, err)
+		corrected := func() {
+			elsewhere.Do("DEL", stages.MarkKey("to-b"))
+			mark, err := stages.WriteMark(context.Background(), elsewhere.Pool(), "to-b", time.Second)
+			require.NoError(t, err)
+			view, err := town.store.Show(context.Background())
+			require.NoError(t, err)
+			to := view.Record
+			to.Handover = &stages.Halves{Old: stages.Half{Mark: mark}, New: view.Record.Handover.New}
+			_, err = town.store.Set(context.Background(), view.Record.Epoch, view.Record, to, true)
+			require.NoError(t, err)
+		}
+		corrected()
+		time.Sleep(lease)
+		ready(town, m)
+		corrected() // as after a restart without a memory: the member reads the mark anew before it says anything
+		for range lease / time.Millisecond {
+			_, _, err := m.Stage()
+			require.NoError(t, err)
+			time.Sleep(time.Millisecond)
+		}
 	})
 }
 
@@ -348,7 +371,7 @@ func TestBadInput(t *testing.T) {
 		_, err = m.TryAcquire(context.Background(), "other.key")
 		assert.ErrorIs(t, err, lockmigrate.ErrStage)
 
-		other := &stages.Store{Pool: town.b.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+		other := &stages.Store{Pool: town.b.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
 		require.NoError(t, other.Init(context.Background(), stages.Record{Patterns: []string{"order.*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second}))
 		wrong := town.member("wrong", func(o *handover.Options) { o.Namespace = "orders" })
 		assert.ErrorContains(t, wrong.Ready(context.Background()), "package compat follows it")

@@ -100,7 +100,8 @@ func (l *locker) misfit(ctx context.Context, o stages.Order) error {
 	if o.Handover == nil {
 		return fmt.Errorf("namespace %s moves from legacy to modern: package compat follows it; a handover's record is made by `lockmigrate stage init --handover`", o.Namespace)
 	}
-	if l.known == nil {
+	fresh := l.known == nil
+	if fresh {
 		ours := &stages.Halves{}
 		for _, half := range []struct {
 			locker lockmigrate.Locker
@@ -125,6 +126,9 @@ func (l *locker) misfit(ctx context.Context, o stages.Order) error {
 	}
 	if err := o.Handover.Differs(*l.known); err != nil {
 		l.known = nil // the mark may be put right
+		if !fresh {   // it was: the server came back without a memory, and has another mark. Waiters need not hear of it
+			return l.misfit(ctx, o)
+		}
 		return err
 	}
 	return nil
