@@ -58,24 +58,23 @@ func legacyLock(g *rand.Rand) variant {
 	}}
 }
 
-// compatLock is at a stage: as a member of a namespace, or without one, which is the bridge.
-func compatLock(stage stages.Stage) func(g *rand.Rand) variant {
-	return func(g *rand.Rand) variant {
-		v := variant{namespace: stage != stages.Bridge || g.IntN(3) == 0, stage: stage, renews: true, guarded: true}
-		v.old, v.excludes, v.fair = stage == stages.Legacy, stage != stages.Legacy, stage != stages.Legacy
-		v.options = fmt.Sprint("member ", v.namespace)
-		v.open = func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
-			o := compat.Options{
-				TTL: t.ttl, Lease: t.ttl, ShortestLease: t.ttl, ClockLag: 10 * time.Millisecond, CommandDelay: 20 * time.Millisecond,
-				Yield: 30 * time.Millisecond, FenceTTL: 3 * t.ttl, ReplyTimeout: t.reply, Observer: t.observer,
-			}
-			if v.namespace {
-				o.Namespace = t.name
-			}
-			return compat.New(pools[0], o)
+// compatLock is at any stage: as a member of a namespace, or without one, which is the bridge.
+func compatLock(g *rand.Rand) variant {
+	stage := []stages.Stage{stages.Legacy, stages.Bridge, stages.Modern}[g.IntN(3)]
+	v := variant{namespace: stage != stages.Bridge || g.IntN(3) == 0, stage: stage, renews: true, guarded: true}
+	v.old, v.excludes, v.fair = stage == stages.Legacy, stage != stages.Legacy, stage != stages.Legacy
+	v.options = fmt.Sprint("stage ", stage, ", member ", v.namespace)
+	v.open = func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
+		o := compat.Options{
+			TTL: t.ttl, Lease: t.ttl, ShortestLease: t.ttl, ClockLag: 10 * time.Millisecond, CommandDelay: 20 * time.Millisecond,
+			Yield: 30 * time.Millisecond, FenceTTL: 3 * t.ttl, ReplyTimeout: t.reply, Observer: t.observer,
 		}
-		return v
+		if v.namespace {
+			o.Namespace = t.name
+		}
+		return compat.New(pools[0], o)
 	}
+	return v
 }
 
 // modernLock has each option that changes what is sent, or who waits, now and then.
@@ -123,9 +122,7 @@ func (t terms) modern() modern.Options {
 // kinds are all of them.
 var kinds = []kind{
 	{"legacy", legacyLock},
-	{"compat-legacy", compatLock(stages.Legacy)},
-	{"compat-bridge", compatLock(stages.Bridge)},
-	{"compat-modern", compatLock(stages.Modern)},
+	{"compat", compatLock},
 	{"modern", modernLock},
 	{"redisson", redissonLock},
 	{"quorum", quorumLock},

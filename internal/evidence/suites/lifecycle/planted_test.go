@@ -67,7 +67,7 @@ var plants = []plant{
 			Files: map[string][]string{"internal/client/lifetime/section.go": {
 				"\t\tswitch {\n\t\tcase err == nil:", "\t\tswitch {\n\t\tcase err != nil:\n\t\t\treturn\n\t\tcase err == nil:",
 			}}},
-		kinds: "modern,compat-bridge", finds: `Do hides the loss of the lock: .*`,
+		kinds: "modern,compat", finds: `Do hides the loss of the lock: .*`,
 	},
 	{
 		Plant: redistest.Plant{Name: "an attempt to listen that fails while nobody waits is the last one, and who does not listen is passed over",
@@ -84,7 +84,7 @@ var plants = []plant{
 			Files: map[string][]string{
 				"internal/client/lockers/old.go": {"o.text, o.expiry, o.pending, o.pendingExpiry = m.Value, m.ValueExpiry, m.Pending, m.PendingExpiry", "o.text, o.expiry = m.Value, m.ValueExpiry"},
 			}},
-		kinds: "legacy,compat-legacy", finds: `says that the lock is lost, and there is nobody else`,
+		kinds: "legacy,compat", finds: `says that the lock is lost, and there is nobody else`,
 	},
 	{
 		Plant: redistest.Plant{Name: "a fenced acquisition fails after its SET",
@@ -109,13 +109,13 @@ var plants = []plant{
 			Files: map[string][]string{"internal/scripts/bridge_renew.lua": {
 				"  redis.call('PEXPIRE', key, ttl)\n  redis.call('PEXPIRE', guard, ttl)\n", "  redis.call('SET', key, value, 'PX', ttl)\n  redis.call('PEXPIRE', guard, ttl)\n",
 			}}},
-		kinds: "compat-bridge,compat-modern", finds: `a renew was refused: .*OOM.*`,
+		kinds: "compat", finds: `a renew was refused: .*OOM.*`,
 	},
 	{
 		Plant: redistest.Plant{Name: "a bridge lock's release writes before it deletes",
 			Files: map[string][]string{"internal/scripts/bridge_release.lua": {
 				"if others == unwanted and not breathes then\n", "if others == unwanted and not breathes then\n  redis.call('SET', KEYS[3], '0 0', 'PX', 1000)\n",
 			}}},
-		kinds: "compat-bridge", finds: `a release was refused: .*OOM.*`,
+		kinds: "compat", finds: `a release was refused: .*OOM.*`,
 	},
 }
