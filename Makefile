@@ -9,7 +9,8 @@ SUITES ?= $(or $(shell ./scripts/suites),all)
 
 .PHONY: test quick setup check fuzz bench bench-smoke soak lifecycle twin faults pairs pictures playground image
 
-test: setup check ## everything, on real servers and with the real holders
+test: ## everything, on real servers and with the real holders
+	$(MAKE) --no-print-directory -j2 --output-sync=target setup check
 	LOCKMIGRATE_SUITES=$(SUITES) ./scripts/test
 
 quick: ## the quick loop: the root module, with nothing but Go; the suites are a module of their own
