@@ -119,7 +119,7 @@ func (r *soaking) muster(withRedisson bool) {
 	pool, err := r.site.pool()
 	require.NoError(r.t, err)
 	r.closers = append(r.closers, func() { _ = pool.Close() })
-	r.store = &stages.Store{Pool: pool, Namespace: r.namespace(), ReplyTimeout: time.Second}
+	r.store = &stages.Store{Pool: pool, Namespace: r.namespace(), ReplyTimeout: 5 * time.Second}
 	require.NoError(r.t, r.store.Init(r.t.Context(), stages.Record{
 		Namespace: r.namespace(), Stage: stages.Bridge, Patterns: r.set.keys, Dialect: dialectOf(r.fleet).Name, Shortest: lease,
 	}))
@@ -169,7 +169,7 @@ func (r *soaking) process(name, kind string, set *keyset, url string, options ..
 	}, append(r.site.knowing(), options...)...)
 	r.enlist(&process{name: name, sim: schemeOf(name), set: set, start: func(id string) *holders.Holder {
 		h := holders.StartGo(r.t, kind, url, append(all, holders.Arg("id", id))...)
-		h.Send("turns %s %s %d %d", strings.Join(set.keys, ","), "book:*", 1_000_000, 3)
+		h.Send("turns %s %s %d %d", strings.Join(set.keys, ","), "book:*", 1_000_000, 12)
 		return h
 	}})
 }
@@ -192,7 +192,7 @@ func (r *soaking) foreignAt(url, name string, kind holders.Kind, judged string, 
 			holders.Arg("id", id), holders.Arg("lease", lease), holders.Arg("wait", 10*time.Second), holders.Arg("book", r.site.book.Addr),
 		}, options...)
 		h := holders.Start(r.t, kind, url, all...)
-		h.Send("turns %s %s %d %d", set.keys[i], "book:"+set.keys[i], 1_000_000, 3)
+		h.Send("turns %s %s %d %d", set.keys[i], "book:"+set.keys[i], 1_000_000, 12)
 		return h
 	}})
 }
