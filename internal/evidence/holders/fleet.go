@@ -26,7 +26,7 @@ type Fleet struct {
 	Kills   []int         // members to kill -9 while they are inside, in this order, spread over the run
 	Stops   []int         // members to stop (SIGSTOP) for StopFor while they are inside, in this order, spread like the kills
 	StopFor time.Duration
-	Limit   time.Duration // for the whole run
+	Limit   time.Duration // between two turns, and for what is left when all Turns are taken: not for the run, which takes as long as the machine does
 	// Beside, if set, runs beside the fleet, which is at work until it returns. It may wait until all have taken so many turns.
 	Beside func(after func(turns int))
 	// Record writes down with MONITOR who is in the book and when, and tells overlaps of a holder that had been told apart from the
@@ -136,7 +136,8 @@ func (f Fleet) Run() Report {
 	}
 	// A holder that was stopped is not stopped once more in the same turn: it may say that it entered only after it was woken.
 	stopped, woken, wake := map[*Holder]bool{}, map[*Holder]bool{}, make(chan *Holder, len(f.Stops))
-	deadline := time.After(f.Limit)
+	limit := time.NewTimer(f.Limit)
+	defer limit.Stop()
 	for len(stopped) > len(woken) || !finished() || !besideOver.Load() {
 		var s said
 		select {
@@ -144,8 +145,8 @@ func (f Fleet) Run() Report {
 		case h := <-wake:
 			h.Signal(syscall.SIGCONT)
 			woken[h] = true
-		case <-deadline:
-			f.T.Fatalf("the fleet has not finished within %v: %d turns, %d killed", f.Limit, turns, kills)
+		case <-limit.C:
+			f.T.Fatalf("the fleet has stood still for %v: %d turns, %d killed", f.Limit, turns, kills)
 		}
 		switch s.event.Event {
 		case "turn":
@@ -153,7 +154,10 @@ func (f Fleet) Run() Report {
 				delete(stopped, s.by)
 				delete(woken, s.by)
 			}
-			if turns++; f.Meanwhile != nil {
+			if turns++; turns <= f.Turns {
+				limit.Reset(f.Limit)
+			}
+			if f.Meanwhile != nil {
 				f.Meanwhile(turns)
 			}
 		case "entered":

@@ -126,7 +126,7 @@ func TestThreeSourcesSeeOneFleet(t *testing.T) {
 // behindASidecar has a namespace at a stage, and a sidecar of it before an address. It returns the sidecar's.
 func behindASidecar(t *testing.T, s *redistest.Server, stage stages.Stage, to string) string {
 	t.Helper()
-	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 20 * time.Second}))
 	end, err := endpoint.Parse("redis://"+to, endpoint.TLSFiles{})
 	require.NoError(t, err)

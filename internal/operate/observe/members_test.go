@@ -54,7 +54,7 @@ func oldTurns(t *testing.T, s *redistest.Server, key string, lease time.Duration
 func TestMembersBesideAnOldClient(t *testing.T) {
 	t.Parallel()
 	s := redistest.Real(t)
-	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+	store := &stages.Store{Pool: s.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stages.Legacy, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: time.Second}))
 	report := watch(t, s, observe.Options{}, func() {
 		var members, all sync.WaitGroup

@@ -107,7 +107,7 @@ func TestAnotherDatabase(t *testing.T) {
 	require.NoError(t, err)
 	defer conn.Close()
 	pool := poolOf(t, b.redis.Addr, redis.DialDatabase(3))
-	store := &stages.Store{Pool: pool, Namespace: "orders", ReplyTimeout: time.Second}
+	store := &stages.Store{Pool: pool, Namespace: "orders", ReplyTimeout: 5 * time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stages.Modern, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: time.Second}))
 	inThree := b.sidecar("three", "", func(o *sidecar.Options) { o.Pool, o.Database = pool, 3 })
 	three := b.client(inThree)

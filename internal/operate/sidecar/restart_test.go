@@ -167,7 +167,7 @@ func TestAKeyIsTakenAgain(t *testing.T) {
 func TestNamespacesHaveTheirOwnSidecars(t *testing.T) {
 	t.Parallel()
 	b := newBed(t, stages.Modern, "jedis-ms")
-	require.NoError(t, (&stages.Store{Pool: b.redis.Pool(), Namespace: "stock", ReplyTimeout: time.Second}).Init(t.Context(),
+	require.NoError(t, (&stages.Store{Pool: b.redis.Pool(), Namespace: "stock", ReplyTimeout: 5 * time.Second}).Init(t.Context(),
 		stages.Record{Namespace: "stock", Stage: stages.Modern, Patterns: []string{"stock:*"}, Dialect: "jedis-ms", Shortest: time.Second}))
 	b.sidecar("one", "")
 	b.sidecar("one", "", func(o *sidecar.Options) { o.Namespace = "stock" })

@@ -33,7 +33,7 @@ type bed struct {
 
 func newBed(t testing.TB, stage stages.Stage, dialect string) *bed {
 	b := &bed{t: t, redis: redistest.Real(t)}
-	b.store = &stages.Store{Pool: b.redis.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+	b.store = &stages.Store{Pool: b.redis.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
 	require.NoError(t, b.store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: dialect, Shortest: time.Second}))
 	return b
 }

@@ -48,7 +48,7 @@ func newFleet(t *testing.T, oldURL string, oldPool lockmigrate.Pool, name string
 		require.NoError(t, err)
 		halves.Old.Mark = mark
 	}
-	store := &stages.Store{Pool: f.record.Pool(), Namespace: ofFleet, ReplyTimeout: time.Second}
+	store := &stages.Store{Pool: f.record.Pool(), Namespace: ofFleet, ReplyTimeout: 5 * time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Stage: stages.Both, Patterns: []string{"lock:*"}, Handover: halves}))
 	f.old, f.new = at(t, oldURL), at(t, f.record.URL())
 	f.opts = verify.Options{Namespace: ofFleet, OnlyMembers: true, Record: f.new, Look: 40 * time.Millisecond, Window: 350 * time.Millisecond}
@@ -413,7 +413,7 @@ func TestOnlyMembersElsewhere(t *testing.T) {
 	o.OnlyMembers = false
 	_, err = verify.Run(t.Context(), f.old, o)
 	assert.ErrorContains(t, err, "is a handover from one lock to another")
-	store := &stages.Store{Pool: f.record.Pool(), Namespace: "orders", ReplyTimeout: time.Second}
+	store := &stages.Store{Pool: f.record.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Patterns: []string{"order:*"}, Dialect: "jedis-ms", Shortest: time.Second}))
 	o = f.opts
 	o.Namespace = "orders"

@@ -37,7 +37,7 @@ func moveHouse(t *testing.T, kind holders.Kind, dialect string) {
 	}
 	a, b := redistest.Of(t, "redis-2.8.19"), redistest.Of(t, "valkey-9.0.0")
 	s := &site{T: t, server: b, book: redistest.Real(t), lease: 3 * time.Second}
-	s.store = &stages.Store{Pool: b.Pool(), Namespace: "orders", ReplyTimeout: 2 * time.Second}
+	s.store = &stages.Store{Pool: b.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
 	halves := &stages.Halves{}
 	for pool, half := range map[*redis.Pool]*stages.Half{a.Pool(): &halves.Old, b.Pool(): &halves.New} {
 		mark, err := stages.WriteMark(t.Context(), pool, "orders", 2*time.Second)

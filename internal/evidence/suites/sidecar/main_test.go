@@ -2,6 +2,7 @@
 package sidecar
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"flag"
@@ -50,13 +51,11 @@ func TestMain(m *testing.M) {
 type command struct {
 	Redis, Listen, Name, Dialect string
 	Offset                       time.Duration // of its host's clock
+	Lease, Member                time.Duration // of locks without a time, 2 s unless set; for how long it may lock without a report, 10 s
 	KeepFor                      time.Duration
 	New                          string // of a handover: its locks move from Redis
 	DataOld                      bool
 }
-
-// memberLease is for how long a sidecar may lock without a report.
-const memberLease = 3 * time.Second
 
 // serve is a sidecar's process. It ends with SIGTERM.
 func serve(text string) error {
@@ -71,7 +70,7 @@ func serve(text string) error {
 		return &redis.Pool{MaxIdle: 4, DialContext: func(ctx context.Context) (redis.Conn, error) { return redis.DialContext(ctx, "tcp", addr) }}
 	}
 	data, opts := c.Redis, sidecar.Options{
-		Pool: to(c.Redis), Namespace: "orders", Name: c.Name, MemberLease: memberLease, Lease: 2 * time.Second, KeepFor: c.KeepFor, Log: log,
+		Pool: to(c.Redis), Namespace: "orders", Name: c.Name, MemberLease: cmp.Or(c.Member, 10*time.Second), Lease: cmp.Or(c.Lease, 2*time.Second), KeepFor: c.KeepFor, Log: log,
 		Clock: func() time.Time { return time.Now().Add(c.Offset) },
 	}
 	if c.New != "" {
@@ -99,6 +98,7 @@ type site struct {
 	server, book *redistest.Server
 	store        *stages.Store
 	lease        time.Duration // that the services write
+	renewed      time.Duration // the Lease of their sidecars
 	keepFor      time.Duration // of their sidecars
 }
 
@@ -110,7 +110,7 @@ func newSite(t *testing.T, stage stages.Stage) *site {
 }
 
 func (s *site) init(r stages.Record) {
-	s.store = &stages.Store{Pool: s.server.Pool(), Namespace: "orders", ReplyTimeout: 2 * time.Second}
+	s.store = &stages.Store{Pool: s.server.Pool(), Namespace: "orders", ReplyTimeout: 5 * time.Second}
 	r.Namespace, r.Shortest, r.CommandDelay = "orders", s.lease, 500*time.Millisecond
 	if r.Patterns == nil {
 		r.Patterns = []string{"lock:fleet"}
@@ -119,7 +119,7 @@ func (s *site) init(r stages.Record) {
 }
 
 func (s *site) sidecar(name, dialect string, offset time.Duration) *holders.Sidecar {
-	return s.launch(&command{Redis: s.server.Addr, Name: name, Dialect: dialect, Offset: offset, KeepFor: s.keepFor})
+	return s.launch(&command{Redis: s.server.Addr, Name: name, Dialect: dialect, Offset: offset, KeepFor: s.keepFor, Lease: s.renewed})
 }
 
 // launch starts a sidecar. Each start reads its command line anew.

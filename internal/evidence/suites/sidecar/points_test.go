@@ -51,6 +51,9 @@ func trips() []trip {
 	}
 }
 
+// memberLease is for how long the sidecar may lock without a report.
+const memberLease = 3 * time.Second
+
 // fault befalls one end. Cause is called within the round trip; what it starts may end later.
 type fault struct {
 	name  string
@@ -95,7 +98,7 @@ func TestEveryRoundTrip(t *testing.T) {
 				s := &site{T: t, server: server, book: server, lease: 2 * time.Second}
 				s.init(stages.Record{Stage: stage, Dialect: "jedis-ms", ClockLag: 100 * time.Millisecond, Patterns: []string{"lock:*"}})
 				b := &brink{site: s, link: redistest.NewProxy(t, server)}
-				b.proxy = s.launch(&command{Redis: b.link.Addr, Name: "billing"})
+				b.proxy = s.launch(&command{Redis: b.link.Addr, Name: "billing", Member: memberLease})
 				var kept []string
 				for _, when := range []string{"before", "after"} {
 					for _, r := range trips() {

@@ -129,7 +129,7 @@ func behind(t *testing.T, stage stages.Stage) string {
 		return redis.DialContext(ctx, "tcp", s.Addr, redis.DialDatabase(1)) // the suites flush others
 	}}
 	t.Cleanup(func() { _ = pool.Close() })
-	store := &stages.Store{Pool: pool, Namespace: "orders", ReplyTimeout: time.Second}
+	store := &stages.Store{Pool: pool, Namespace: "orders", ReplyTimeout: 5 * time.Second}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Namespace: "orders", Stage: stage, Patterns: []string{"lock:*"}, Dialect: "jedis-ms", Shortest: 10 * time.Second}))
 	end, err := endpoint.Parse(s.URL(), endpoint.TLSFiles{})
 	require.NoError(t, err)

@@ -101,7 +101,7 @@ func TestRestarts(t *testing.T) {
 			t.Run(name+", "+m.dialect, func(t *testing.T) {
 				t.Parallel()
 				s := newSite(t, stages.Modern)
-				s.lease = 0 // the services write none
+				s.lease, s.renewed = 0, 9*time.Second // the services write none
 				billing, stock := s.sidecar("billing", m.dialect, 0), s.sidecar("stock", m.dialect, 0)
 				service := s.of(m.kind, billing.URL(), 0)()
 				require.Equal(t, "acquired", service.Do("acquire lock:fleet").Event)
@@ -109,7 +109,15 @@ func TestRestarts(t *testing.T) {
 					return s.server.Do("HGET", sidecar.ListKey("orders", "billing"), "lock:fleet") != nil
 				})
 				restart(t, billing)
-				time.Sleep(4 * time.Second) // two leases of a sidecar
+				renewals, before := 0, int64(0)
+				redistest.Await(t, "two renewals", time.Minute, func() bool {
+					now, _ := s.server.Do("PTTL", "lock:fleet").(int64)
+					if now > before {
+						renewals++
+					}
+					before = now
+					return renewals > 2 // the first is what was left
+				})
 				other, err := redis.Dial("tcp", stock.Addr)
 				require.NoError(t, err)
 				defer other.Close()

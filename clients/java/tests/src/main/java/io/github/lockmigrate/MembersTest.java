@@ -134,14 +134,14 @@ public class MembersTest {
         List<Thread> workers = new ArrayList<>();
         List<Locker> lockers = new ArrayList<>();
         for (String client : new String[] {kind, kind, kind.equals("jedis") ? "lettuce" : "jedis"}) {
-            Locker locker = Locker.on(server(client, 5000)).namespace("orders").ttl(Duration.ofSeconds(6)).member(client + lockers.size()).build();
+            Locker locker = Locker.on(server(client, 5000)).namespace("orders").ttl(Duration.ofSeconds(30)).member(client + lockers.size()).build();
             open.add(locker);
             lockers.add(locker);
             locker.ready(TEN);
             for (int i = 0; i < 2; i++) {
                 Thread worker = new Thread(() -> {
                     while (!stop.get()) {
-                        try (HeldLock lock = locker.acquire("orders.1", Duration.ofSeconds(20))) {
+                        try (HeldLock lock = locker.acquire("orders.1", Duration.ofSeconds(60))) {
                             turns.incrementAndGet();
                             overlaps.addAndGet(inside.incrementAndGet() > 1 ? 1 : 0);
                             Thread.sleep(2);
