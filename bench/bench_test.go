@@ -8,6 +8,7 @@ import (
 	"os"
 	"slices"
 	"strconv"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -82,6 +83,22 @@ func (t *trial) client() client {
 	return c
 }
 
+// bounded is a caller's context. go test has no timeout for benchmarks.
+func (t *trial) bounded() context.Context {
+	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second+time.Duration(t.N)*10*time.Millisecond)
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// went checks how a pair went. rueidislock gives the server 20 ms to answer. On a busy machine that is too little, and it then waits for ever for a
+// key that is free: there is nothing to measure.
+func (t *trial) went(err error) {
+	if errors.Is(err, context.DeadlineExceeded) && strings.HasPrefix(t.name, "rueidislock") {
+		t.Skip("left out: it waits for a key that is free")
+	}
+	check(t, err)
+}
+
 // usage is what this process and the server have spent.
 type usage struct {
 	client, server time.Duration
@@ -123,17 +140,15 @@ func quantile(all []time.Duration, q float64) float64 {
 // BenchmarkSolo takes a free lock and gives it back, again and again.
 func BenchmarkSolo(b *testing.B) {
 	each(b, solo, func(t *trial) {
-		ctx, cancel := context.WithCancel(context.Background()) // callers have contexts that can end
-		defer cancel()
-		c := t.client()
+		c, ctx := t.client(), t.bounded()
 		for range 300 {
-			check(t, c.Pair(ctx, t.key))
+			t.went(c.Pair(ctx, t.key))
 		}
 		t.ReportAllocs()
 		before := t.usage()
 		t.ResetTimer()
 		for range t.N {
-			check(t, c.Pair(ctx, t.key))
+			t.went(c.Pair(ctx, t.key))
 		}
 		t.StopTimer()
 		t.costs(before)
@@ -145,7 +160,7 @@ func BenchmarkCrowd(b *testing.B) {
 	for _, n := range []int{1, 2, 4, 8, 16, 32, 64, 256} {
 		b.Run(fmt.Sprint("goroutines=", n), func(b *testing.B) {
 			each(b, func(c contestant) bool { return crowd(c) && (n == 64 || c.shares || c.name == "raw") }, func(t *trial) {
-				c, ctx := t.client(), context.Background()
+				c, ctx := t.client(), t.bounded()
 				took, failures := make([][]time.Duration, n), make([]error, n)
 				work := func(left *atomic.Int64) {
 					var all sync.WaitGroup
@@ -161,7 +176,7 @@ func BenchmarkCrowd(b *testing.B) {
 						})
 					}
 					all.Wait()
-					check(t, errors.Join(failures...))
+					t.went(errors.Join(failures...))
 				}
 				var left atomic.Int64
 				left.Store(int64(10 * n))
