@@ -55,9 +55,9 @@ type watch struct {
 	bytes     int64
 	strangers bool // addresses came that CLIENT LIST has not been asked about
 	cluster   bool
-	slots     *topology.Table // of its cluster, nil where that is not known
-	givers    map[string]bool // nodes that give it a slot, by address
-	clients   map[string]Peer // that CLIENT LIST has shown last: an address may have been another's before
+	slots     []*topology.Table // of its cluster, at the last looks; empty where that is not known
+	givers    map[string]bool   // nodes that give it a slot, by address
+	clients   map[string]Peer   // that CLIENT LIST has shown last: an address may have been another's before
 	err       error
 	broke     bool // the connection, before the window was over
 }
@@ -98,7 +98,7 @@ func newWatch(ctx context.Context, end *endpoint.Endpoint, addr string, opts Opt
 	}
 	ctx, w.cancel = context.WithCancelCause(ctx)
 	w.ctx = ctx
-	w.slots = w.askSlots(ctx)
+	w.keep(w.askSlots(ctx))
 	w.rename(ctx)
 	w.group.Go(func() { w.read(ctx) })
 	w.group.Go(func() { w.probe.run(ctx, end.DB) })
@@ -214,7 +214,7 @@ func (w *watch) watchOver(ctx context.Context) {
 		strangers, table := false, w.askSlots(ctx)
 		if w.mu.TryLock() {
 			strangers = w.strangers
-			w.slots = cmp.Or(table, w.slots)
+			w.keep(table)
 			w.mu.Unlock()
 		}
 		if strangers && n%4 == 0 {
