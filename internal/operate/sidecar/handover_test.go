@@ -276,6 +276,32 @@ func TestHandoverWithoutOld(t *testing.T) {
 	require.Equal(t, []stages.Stage{stages.New, stages.New}, []stages.Stage{view.Members[0].Lowest, view.Members[0].Highest})
 }
 
+// TestHandoverOfAnotherRecord: a record that is made again may name other servers. A sidecar that runs looks whether they are its own, as one that
+// starts does; where they are, under other marks, it goes on.
+func TestHandoverOfAnotherRecord(t *testing.T) {
+	t.Parallel()
+	h := newHouses(t)
+	one := h.client(h.sidecar("one", false))
+	again := func(old *redistest.Server) {
+		h.new.Do("FLUSHALL")
+		old.Do("FLUSHALL")
+		recordOf(t, old, h.new, "lock:*")
+	}
+	again(redistest.Real(t))
+	redistest.Await(t, "a member of two minds", 30*time.Second, func() bool {
+		view, err := h.store.Show(t.Context())
+		return err == nil && len(view.Members) == 1 && strings.Contains(view.Members[0].Misfit, "two minds")
+	})
+	says(t, one, "0", "SETNX", "lock:a", ends(time.Minute))
+	require.Equal(t, "nowhere", h.where("lock:a"))
+	again(h.old)
+	redistest.Await(t, "a lock", 30*time.Second, func() bool {
+		taken, err := redis.Int(one.Do("SETNX", "lock:a", ends(time.Minute)))
+		return err == nil && taken == 1
+	})
+	require.Equal(t, "old", h.where("lock:a"))
+}
+
 // TestHandoverFaults cuts a sidecar off from either server within a command, at stage both. The service hears an error or "held", nobody enters beside another, and what
 // was taken ends with its lease.
 func TestHandoverFaults(t *testing.T) {

@@ -3,6 +3,7 @@ package sidecar
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -121,7 +122,7 @@ func (s *Sidecar) reportOnce(ctx context.Context) (news bool, err error) {
 	defer cancel()
 	was := s.order.Load()
 	is, earlier := *was, time.Now().Before(was.acting) // a command that was made by an earlier order may act
-	report := stages.Report{Lease: s.opts.MemberLease}
+	report := stages.Report{Lease: s.opts.MemberLease, Misfit: s.misfit}
 	is.Says(&report, earlier)
 	report.Lowest, report.Highest, report.Longest = s.keys.stages(s.opts.Lease)
 	s.member.Info.Connections = s.old.opened.All()
@@ -131,13 +132,17 @@ func (s *Sidecar) reportOnce(ctx context.Context) (news bool, err error) {
 	}
 	told, until, err := s.member.Report(ctx, report)
 	if err == nil {
-		err = s.fits(ctx, told)
+		err, s.misfit = s.fits(ctx, told), ""
+	}
+	unfit := errors.Is(err, ErrUnfit)
+	if unfit {
+		s.misfit = err.Error()
 	}
 	if err == nil && s.opts.Old == nil {
 		is.fleet, err = protocol.DialectNamed(told.Dialect)
 	}
 	if err != nil {
-		if stages.Ends(err) {
+		if stages.Ends(err) || unfit {
 			is.End()
 			s.order.Store(&is)
 		}

@@ -80,7 +80,8 @@ type Sidecar struct {
 
 	old        *oldConns
 	stripes    [64]sync.Mutex
-	fitted     bool // the halves are the record's; of the goroutine that reports
+	fitted     *stages.Halves // of a record: they are those of this process; of the goroutine that reports
+	misfit     string         // why it cannot follow the record that it has heard last; of the same
 	dialectsMu sync.Mutex
 	dialects   []*protocol.Dialect // of the listeners
 

@@ -161,11 +161,9 @@ var ErrUnfit = errors.New("this sidecar cannot follow the record")
 // is asked again when the stage is another.
 func (s *Sidecar) fits(ctx context.Context, o stages.Order) error {
 	switch {
-	case s.fitted:
-		return nil
 	case (o.Handover == nil) != (s.opts.Old == nil):
 		return fmt.Errorf("%w: --handover is for the record of a handover, and --namespace for one that moves from legacy to modern", ErrUnfit)
-	case s.opts.Old == nil:
+	case s.opts.Old == nil || s.fitted != nil && *s.fitted == *o.Handover:
 		return nil
 	}
 	var ours stages.Halves
@@ -183,7 +181,7 @@ func (s *Sidecar) fits(ctx context.Context, o stages.Order) error {
 	if err := o.Handover.Differs(ours); err != nil {
 		return fmt.Errorf("%w: %w", ErrUnfit, err)
 	}
-	s.fitted = true
+	s.fitted = o.Handover
 	return nil
 }
 
