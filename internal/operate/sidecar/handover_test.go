@@ -295,10 +295,8 @@ func TestHandoverOfAnotherRecord(t *testing.T) {
 	says(t, one, "0", "SETNX", "lock:a", ends(time.Minute))
 	require.Equal(t, "nowhere", h.where("lock:a"))
 	again(h.old)
-	redistest.Await(t, "a lock", 30*time.Second, func() bool {
-		taken, err := redis.Int(one.Do("SETNX", "lock:a", ends(time.Minute)))
-		return err == nil && taken == 1
-	})
+	taken := func() bool { reply, _ := one.Do("SETNX", "lock:a", ends(time.Minute)); return reply == int64(1) }
+	redistest.Await(t, "a lock", 30*time.Second, taken)
 	require.Equal(t, "old", h.where("lock:a"))
 }
 
