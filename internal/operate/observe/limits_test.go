@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -16,7 +17,9 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
+	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 )
 
 // TestLimits wants a watch to end by itself at each of its limits, and to say which.
@@ -116,4 +119,18 @@ func TestMain(m *testing.M) {
 		}
 	}
 	os.Exit(code)
+}
+
+// TestALateLineOfANode: what a node sends with a slot may be read when this one has the slot for long, and is no client's then either; after five
+// seconds it is.
+func TestALateLineOfANode(t *testing.T) {
+	w := &watch{addr: "here:1", givers: map[string]bool{}}
+	line := &traffic.Command{Addr: "node:1", Words: []string{"SETNX", "k", "1"}}
+	for n, owner := range append([]string{"there:1"}, slices.Repeat([]string{w.addr}, tables)...) {
+		table := topology.NewTable()
+		table.Assign(0, 16383, owner)
+		w.keep(table)
+		clear(w.givers)
+		assert.Equal(t, n < tables, w.given(line), n)
+	}
 }

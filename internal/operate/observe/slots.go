@@ -28,6 +28,7 @@ func (w *watch) askSlots(ctx context.Context) *topology.Table {
 	return table
 }
 
+// keep adds the table of a look. The caller holds mu, or is alone.
 func (w *watch) keep(table *topology.Table) {
 	if table != nil {
 		w.slots = append(w.slots[max(0, len(w.slots)+1-tables):], table)
