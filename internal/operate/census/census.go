@@ -76,6 +76,7 @@ type Census struct {
 	rate    rate // of keys that servers go through
 	seed    maphash.Seed
 	seen    []uint64
+	used    int // of the slots of seen
 }
 
 // New returns a census that has looked at nothing.
@@ -86,25 +87,37 @@ func New(opts Options) *Census {
 		started: time.Now(),
 		rate:    rate{most: opts.Rate},
 		seed:    maphash.MakeSeed(),
-		seen:    make([]uint64, remembered),
+		seen:    make([]uint64, 1<<10),
 	}
 }
 
 // remembered is how many keys the census can remember, to count a key once that SCAN returns twice, as it may
 // while a table grows or shrinks. A slot is overwritten by later keys, so that memory stays flat: up to a few
-// hundred thousand keys a duplicate is found nearly always, and beyond that mostly when it comes soon.
+// hundred thousand keys a duplicate is found nearly always, and beyond that mostly when it comes soon. The slots begin
+// as a thousand, for a look of `next` at a few keys, and double while one in four is used.
 const remembered = 1 << 20
 
 // again tells that a key has been seen.
 func (c *Census) again(key []byte) bool {
 	h := maphash.Bytes(c.seed, key)
-	slot := &c.seen[h&(remembered-1)]
+	slot := c.slot(h)
 	if *slot == h && h != 0 {
 		return true
 	}
+	if *slot == 0 {
+		c.used++
+	}
 	*slot = h
+	if before := c.seen; c.used > len(before)/4 && len(before) < remembered {
+		c.seen = make([]uint64, 2*len(before))
+		for _, h := range before {
+			*c.slot(h) = h
+		}
+	}
 	return false
 }
+
+func (c *Census) slot(h uint64) *uint64 { return &c.seen[h&uint64(len(c.seen)-1)] }
 
 // Summary returns what was found so far.
 func (c *Census) Summary() Summary {

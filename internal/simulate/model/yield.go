@@ -1,8 +1,8 @@
 package model
 
 import (
-	"regexp"
 	"strconv"
+	"strings"
 	"time"
 )
 
@@ -26,22 +26,27 @@ func (g *gaps) fields() [11]*int64 {
 	return [...]*int64{&g.mode, &g.at, &g.credit, &g.owed, &g.waiting, &g.count, &g.noted, &g.due, &g.step, &g.seen, &g.ends}
 }
 
-var gapsState = regexp.MustCompile(`^(\d) (\d+) (-?\d+) (-?\d+) (\d+) (-?\d+) (\d+) (\d+) (\d+) (-?\d+) (\d+)$`)
-
-// recall reads the state; nil where there is none that is believed.
+// recall reads the state; nil where there is none that is believed. It takes eleven whole numbers as the script's patterns do:
+// the mode has one digit, and a sign stands only before those that may be negative.
 func (c *call) recall() *gaps {
 	i := c.find(c.command.Yield)
 	if i < 0 || c.entries[i].Kind != String || len(c.entries[i].Value) > 140 {
 		return nil
 	}
-	words := gapsState.FindStringSubmatch(c.entries[i].Value)
-	if words == nil {
-		return nil
-	}
 	g := &gaps{c: c, gap: c.command.Gap.Milliseconds()}
+	rest, more := c.entries[i].Value, true
 	for n, field := range g.fields() {
+		var word string
+		word, rest, more = strings.Cut(rest, " ")
+		digits := word
+		if field == &g.credit || field == &g.owed || field == &g.count || field == &g.seen {
+			digits = strings.TrimPrefix(word, "-")
+		}
+		if digits == "" || digits[0] < '0' || digits[0] > '9' || n == 0 && len(digits) > 1 || more != (n < 10) {
+			return nil
+		}
 		var err error
-		if *field, err = strconv.ParseInt(words[n+1], 10, 64); err != nil {
+		if *field, err = strconv.ParseInt(word, 10, 64); err != nil {
 			return nil
 		}
 	}
