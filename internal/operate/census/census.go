@@ -75,8 +75,8 @@ type Census struct {
 	started time.Time
 	rate    rate // of keys that servers go through
 	seed    maphash.Seed
+	few     map[uint64]bool // what was seen while that were few
 	seen    []uint64
-	used    int // of the slots of seen
 }
 
 // New returns a census that has looked at nothing.
@@ -87,37 +87,40 @@ func New(opts Options) *Census {
 		started: time.Now(),
 		rate:    rate{most: opts.Rate},
 		seed:    maphash.MakeSeed(),
-		seen:    make([]uint64, 1<<10),
+		few:     map[uint64]bool{},
 	}
 }
 
 // remembered is how many keys the census can remember, to count a key once that SCAN returns twice, as it may
 // while a table grows or shrinks. A slot is overwritten by later keys, so that memory stays flat: up to a few
-// hundred thousand keys a duplicate is found nearly always, and beyond that mostly when it comes soon. The slots begin
-// as a thousand, for a look of `next` at a few keys, and double while one in four is used.
+// hundred thousand keys a duplicate is found nearly always, and beyond that mostly when it comes soon. The slots
+// take 8 MiB: a few keys, which is what most looks find, are in a map, and are found always.
 const remembered = 1 << 20
 
 // again tells that a key has been seen.
 func (c *Census) again(key []byte) bool {
 	h := maphash.Bytes(c.seed, key)
-	slot := c.slot(h)
+	if c.seen == nil {
+		if c.few[h] {
+			return true
+		}
+		if c.few[h] = true; len(c.few) < 4096 {
+			return false
+		}
+		c.seen = make([]uint64, remembered)
+		for h := range c.few {
+			c.seen[h&(remembered-1)] = h
+		}
+		c.few = nil
+		return false
+	}
+	slot := &c.seen[h&(remembered-1)]
 	if *slot == h && h != 0 {
 		return true
 	}
-	if *slot == 0 {
-		c.used++
-	}
 	*slot = h
-	if before := c.seen; c.used > len(before)/4 && len(before) < remembered {
-		c.seen = make([]uint64, 2*len(before))
-		for _, h := range before {
-			*c.slot(h) = h
-		}
-	}
 	return false
 }
-
-func (c *Census) slot(h uint64) *uint64 { return &c.seen[h&uint64(len(c.seen)-1)] }
 
 // Summary returns what was found so far.
 func (c *Census) Summary() Summary {

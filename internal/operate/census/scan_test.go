@@ -231,6 +231,16 @@ func TestScanCountsDuplicatesOnce(t *testing.T) {
 	_ = c.Scan(ctx, ours)
 	assert.EqualValues(t, 2, c.Summary().Scanned)
 	_ = theirs.Close()
+
+	again := 0 // of 20,000 keys, which go from the map to the slots: one of fifty may have been overwritten
+	for i := range 40000 {
+		if c.again(strconv.AppendInt(nil, int64(i%20000), 10)) {
+			require.GreaterOrEqual(t, i, 20000)
+			again++
+		}
+	}
+	assert.Greater(t, again, 19300)
+	assert.Len(t, c.seen, remembered)
 }
 
 // serveForever is a server whose SCAN never ends and returns the same two keys.
