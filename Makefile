@@ -41,7 +41,7 @@ soak: ## a mixed fleet under random faults and stage changes for LENGTH, from SE
 	LOCKMIGRATE_SUITES=$(SUITES) $(GO) test ./internal/evidence/suites/soak -run 'TestSoak$$' -v -timeout 0 -topology $(or $(TOPOLOGY),single) -length $(or $(LENGTH),10m) -seed $(or $(SEED),0) -fleet "$(FLEET)"
 
 lifecycle: ## SEQUENCES random sequences of each kind of lock, from seed FROM (0: from the clock)
-	for kind in legacy compat modern redisson quorum; do \
+	for kind in legacy compat modern redisson quorum handover; do \
 	  $(GO) test ./internal/evidence/suites/lifecycle -run 'TestLifecycle$$' -v -timeout 0 -args -kind $$kind -sequences $(or $(SEQUENCES),100000) -from $(or $(FROM),1) || exit 1; done
 
 twin: ## PROGRAMS random programs on a bare server and through sidecars, from number FROM: an hour for a million

@@ -1,12 +1,14 @@
 package lifecycle
 
 import (
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/compat"
+	"github.com/lockmigrate/lockmigrate/handover"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
@@ -115,6 +117,41 @@ func quorumLock(*rand.Rand) variant {
 	}}
 }
 
+// handoverLock moves from modern on one server to modern on another, and is at any stage. In a strict sequence the member's lease is no reason to lose anything.
+func handoverLock(g *rand.Rand) variant {
+	stage := []stages.Stage{stages.Old, stages.Both, stages.New}[g.IntN(3)]
+	v := variant{servers: 2, namespace: true, stage: stage, excludes: true, renews: true, options: fmt.Sprint("stage ", stage)}
+	v.open = func(pools []lockmigrate.Pool, t terms) (lockmigrate.Locker, error) {
+		half := t
+		half.observer = func(e lockmigrate.Event) { // the sequence counts whole locks
+			if e.Kind != lockmigrate.EventRenewed {
+				e.Kind = lockmigrate.EventFailed
+			}
+			t.observer(e)
+		}
+		var both [2]lockmigrate.Locker
+		for i, pool := range pools {
+			var err error
+			if both[i], err = modern.New(pool, half.modern()); err != nil {
+				return nil, err
+			}
+		}
+		l, err := handover.New(pools[1], handover.Options{Namespace: t.name, Old: both[0], New: both[1], Lease: max(4*t.ttl, 300*time.Millisecond), ReplyTimeout: t.reply, Observer: t.observer})
+		return whole{l, both}, err
+	}
+	return v
+}
+
+// whole closes its halves behind itself.
+type whole struct {
+	lockmigrate.Locker
+	halves [2]lockmigrate.Locker
+}
+
+func (w whole) Close() error {
+	return errors.Join(w.Locker.Close(), w.halves[0].Close(), w.halves[1].Close())
+}
+
 func (t terms) modern() modern.Options {
 	return modern.Options{TTL: t.ttl, ReplyTimeout: t.reply, Poll: poll, Observer: t.observer}
 }
@@ -126,6 +163,7 @@ var kinds = []kind{
 	{"modern", modernLock},
 	{"redisson", redissonLock},
 	{"quorum", quorumLock},
+	{"handover", handoverLock},
 }
 
 // keys are those that make a lock taken.
@@ -137,8 +175,15 @@ func (v variant) keys(key string) []string {
 }
 
 // prepare makes the record of a sequence's namespace, as `stage init` would.
-func prepare(s *world.Server, p *plan) {
-	s.Do("HMSET", stages.RecordKey(p.terms.name), "epoch", 1, "stage", int(p.variant.stage),
-		"since", s.Now().UnixMilli(), "patterns", fmt.Sprintf("[%q]", p.key), "clients",
-		fmt.Sprintf(`{"dialect":"jedis-ms","shortest_ms":%d}`, p.terms.ttl.Milliseconds()))
+func prepare(servers []*world.Server, p *plan) {
+	clients := fmt.Sprintf(`{"dialect":"jedis-ms","shortest_ms":%d}`, p.terms.ttl.Milliseconds())
+	if p.variant.stage > stages.Modern {
+		for i, s := range servers {
+			s.Do("SET", stages.MarkKey(p.terms.name), i)
+		}
+		clients = `{"handover":{"old":{"mark":"0"},"new":{"mark":"1"}}}`
+	}
+	s := servers[len(servers)-1]
+	s.Do("HMSET", stages.RecordKey(p.terms.name), "epoch", 1, "stage", int(p.variant.stage)%int(stages.Old),
+		"since", s.Now().UnixMilli(), "patterns", fmt.Sprintf("[%q]", p.key), "clients", clients)
 }

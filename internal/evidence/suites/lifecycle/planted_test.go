@@ -118,4 +118,11 @@ var plants = []plant{
 			}}},
 		kinds: "compat", finds: `a release was refused: .*OOM.*`,
 	},
+	{
+		Plant: redistest.Plant{Name: "a lost half only ends its own context", Files: map[string][]string{"handover/lock.go": {
+			"func() { k.halfEnded(context.Cause(half.Context())) }", "func() {}",
+			"h.WhenLost(k.halfEnded)", "h.WhenLost(func(error) {})",
+		}}},
+		kinds: "handover", finds: `the lock was good until \S+, and its context goes on`,
+	},
 }
