@@ -76,7 +76,8 @@
 //     lock, at a renewal or at the release: it cannot know better. So in those dialects bridge clients leave a key alone for 5 ms
 //     after a bridge holder's release: then it is rare. TryAcquire does so too. The loser's expiry stays, and the key is idle
 //     until it is over. In dialect redispy-float that may be never: redis-py's default is no lease. The displaced holder deletes
-//     that one value at its release, as a redis-py holder would.
+//     that one value at its release, as a redis-py holder would, and a waiter whom the lock was handed to takes it back. Over a
+//     takeover that settles, or over a lock that was handed to a sidecar, the value stays.
 //   - lost-update: a failover to a replica that never saw a lock, or the record's last change, loses it.
 //   - pause: a process that is stopped past its deadline between two instructions of its own resumes with its
 //     context over; only Fence stops a write that was already decided. The deadline is one TTL away. Just after a hand-over it is the

@@ -38,7 +38,7 @@ func bridgeTake(c *call) protocol.Reply {
 	code := int64(protocol.TakeFree)
 	seen, there := c.text(cmd.Key)
 	switch {
-	case there && seen == cmd.Value, guarded && !there:
+	case there && seen == cmd.Value, guarded && (!there || overwritten(c, seen)):
 		code = protocol.TakeMine
 	case there:
 		reply, over := c.judge(seen, state)
@@ -69,6 +69,11 @@ func bridgeTake(c *call) protocol.Reply {
 		reply.Text = seen
 	}
 	return reply
+}
+
+// overwritten tells that a loser without a lease wrote what stands on a key whose guard is ours.
+func overwritten(c *call, seen string) bool {
+	return c.command.Unit == protocol.FloatSeconds && seen == protocol.RedisPyFloat.Forever && c.pttl(c.command.Key) < 0
 }
 
 // judge looks at what stands on the key: a legacy expiry that is over by more than the grace may be

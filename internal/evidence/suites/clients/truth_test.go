@@ -183,7 +183,8 @@ func (c client) takesOver(t *testing.T, s *redistest.Server, h, dead, _ *holders
 
 // TestLosersLeaveNothingForEver: redis-py up to 2.9.1, with its default of no timeout, takes a key that has gone for an expired
 // one. A loser's GETSET may then overwrite a bridge holder's value with one that never expires. The bridge gives such a loser
-// the time to come first, and frees the key if it comes late, as a redis-py holder would. Without either, the
+// the time to come first, and frees the key if it comes late, as a redis-py holder would, also where it comes over a lock that was
+// handed to a waiter and that nobody has begun to hold. Without these, the
 // key of this fleet was dead for ever after some fifty turns.
 func TestLosersLeaveNothingForEver(t *testing.T) {
 	t.Parallel()

@@ -34,6 +34,8 @@
 -- value takes it over: the taker has to settle. The queue decides who gets a lock that nobody has, or that its holder gives
 -- away. So no entry in it, however old, can make two holders.
 -- A key with a TTL is never taken over, whatever it holds: only token holders set one.
+-- A lock that was given to us, and that a redis-py loser without a lease overwrote before we came for it, is taken back: the guard is ours as
+-- long as the key was, nobody holds that one value, and it never expires. So nothing else would ever free the key: see Dialect.Leftover.
 -- The key is written last, the guard before it, and all else before these two: nothing is taken when one of
 -- the commands is refused. A guard whose key is refused is set once more, to end at once; the right to that
 -- is proved by then.
@@ -483,7 +485,8 @@ local code = 1
 local seen, kind = found[1], 'string'
 if not seen and not none then seen, kind = text(key) end
 local state = gap > 0 and recall()
-if seen == value or owner == value and not seen then
+local ours = owner == value and (not seen or unit == 'float' and seen == '2147483649.0' and redis.call('PTTL', key) < 0)
+if seen == value or ours then
   code = 3
 elseif seen then
   local left = redis.call('PTTL', key)

@@ -38,7 +38,8 @@ import redis.clients.jedis.JedisPool;
 @RunWith(Parameterized.class)
 public class MembersTest {
     private static final String URL = System.getenv("REDIS_URL");
-    private static final Duration TEN = Duration.ofSeconds(10);
+    private static final Duration TEN = Duration.ofSeconds(10);    // what comes to nothing
+    private static final Duration MINUTE = Duration.ofSeconds(60); // what has to come, on a busy machine too
 
     @Parameterized.Parameters(name = "{0}")
     public static Iterable<String> clients() {
@@ -137,7 +138,7 @@ public class MembersTest {
             Locker locker = Locker.on(server(client, 5000)).namespace("orders").ttl(Duration.ofSeconds(30)).member(client + lockers.size()).build();
             open.add(locker);
             lockers.add(locker);
-            locker.ready(TEN);
+            locker.ready(MINUTE);
             for (int i = 0; i < 2; i++) {
                 Thread worker = new Thread(() -> {
                     while (!stop.get()) {
@@ -191,7 +192,7 @@ public class MembersTest {
     public void aLossIsTold() throws Exception {
         for (boolean displaced : new boolean[] {true, false}) {
             try (Locker locker = locker().build()) {
-                HeldLock lock = locker.acquire("k", TEN);
+                HeldLock lock = locker.acquire("k", MINUTE);
                 BlockingQueue<LockLostException> told = new LinkedBlockingQueue<>();
                 lock.onLost(told::add);
                 if (displaced) {
@@ -214,8 +215,8 @@ public class MembersTest {
     public void aClosedHolderIsCounted() throws Exception {
         namespace("left");
         Locker locker = locker().namespace("left").build();
-        locker.ready(TEN);
-        HeldLock lock = locker.acquire("left.1", TEN);
+        locker.ready(MINUTE);
+        HeldLock lock = locker.acquire("left.1", MINUTE);
         CountDownLatch told = new CountDownLatch(1);
         lock.onLost(e -> {
             told.countDown();
@@ -232,7 +233,7 @@ public class MembersTest {
     @Test
     public void aServerThatFallsSilent() throws Exception {
         try (Locker locker = Locker.on(server(kind, 1000)).ttl(Duration.ofSeconds(3)).build()) {
-            HeldLock lock = locker.acquire("silent", TEN);
+            HeldLock lock = locker.acquire("silent", MINUTE);
             BlockingQueue<LockLostException> told = new LinkedBlockingQueue<>();
             lock.onLost(told::add);
             ask("CLIENT", "PAUSE", "60000", "WRITE");
@@ -248,7 +249,7 @@ public class MembersTest {
     /** No waiter goes on behind a closed Locker, and an interrupt ends a wait; neither leaves anything in the queue. */
     @Test
     public void theEndOfAWait() throws Exception {
-        try (Locker holder = locker().build(); HeldLock lock = holder.acquire("waited", TEN)) {
+        try (Locker holder = locker().build(); HeldLock lock = holder.acquire("waited", MINUTE)) {
             for (boolean closes : new boolean[] {true, false}) {
                 Locker locker = locker().build();
                 BlockingQueue<Exception> told = new LinkedBlockingQueue<>();
@@ -278,8 +279,8 @@ public class MembersTest {
     @Test
     public void aWaiterIsWoken() throws Exception {
         try (Locker a = locker().ttl(Duration.ofSeconds(60)).build(); Locker b = locker().ttl(Duration.ofSeconds(60)).build()) {
-            b.acquire("warm", TEN).close();
-            HeldLock first = a.acquire("handed", TEN), other = null;
+            b.acquire("warm", MINUTE).close();
+            HeldLock first = a.acquire("handed", MINUTE), other = null;
             BlockingQueue<HeldLock> second = new LinkedBlockingQueue<>();
             List<Thread> waiters = new ArrayList<>();
             for (int i = 0; i < 2; i++) { // the first in line may poll, the second does not
@@ -321,7 +322,7 @@ public class MembersTest {
     public void aWaiterAtLegacyBesideAGuard() throws Exception {
         namespace("guarded");
         try (Locker locker = locker().namespace("guarded").build()) {
-            locker.ready(TEN);
+            locker.ready(MINUTE);
             ask("PSETEX", "{guarded.1}:guard", "500", "5123456789012345678");
             try (HeldLock lock = locker.acquire("guarded.1", Duration.ofSeconds(20))) {
                 assertEquals(Stage.LEGACY, lock.stage());
@@ -336,7 +337,7 @@ public class MembersTest {
             operator("stage", "init", "--namespace", dialect, "--match", dialect + ".*", "--dialect", dialect, "--shortest-lease", "10s", "--execute");
             ask("SET", dialect + ".1", "1700000000000");
             try (Locker locker = locker().namespace(dialect).build()) {
-                locker.ready(TEN);
+                locker.ready(MINUTE);
                 HeldLock lock = locker.tryAcquire(dialect + ".1");
                 assertEquals(dialect.equals("servicestack"), ask("GET", dialect + ".1").toString().startsWith("\""));
                 assertThrows(NotAcquiredException.class, () -> locker.tryAcquire(dialect + ".1"));
@@ -364,7 +365,7 @@ public class MembersTest {
             assertEquals("a member that cannot run the record is listed", 1, members("shop").size());
         }
         try (Locker locker = locker().namespace("shop").build()) {
-            locker.ready(TEN);
+            locker.ready(MINUTE);
             says("not of the namespace", assertThrows(StageException.class, () -> locker.tryAcquire("other")));
             ask("SET", "shop.1", "text");
             assertEquals("text", new String(assertThrows(ForeignFormatException.class, () -> locker.tryAcquire("shop.1")).value()));
@@ -384,7 +385,7 @@ public class MembersTest {
         try (Locker locker = locker().fenceTtl(Duration.ofMinutes(1)).build()) {
             long last = 0;
             for (int i = 0; i < 3; i++) {
-                try (HeldLock lock = locker.acquire("fenced", TEN)) {
+                try (HeldLock lock = locker.acquire("fenced", MINUTE)) {
                     assertTrue(lock.fence() > last);
                     last = lock.fence();
                 }
