@@ -3,6 +3,7 @@ package main
 import (
 	"bytes"
 	"context"
+	_ "embed"
 	"fmt"
 	"os"
 	"os/exec"
@@ -13,7 +14,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-	_ "embed"
 
 	"github.com/gomodule/redigo/redis"
 	"github.com/rogpeppe/go-internal/txtar"
