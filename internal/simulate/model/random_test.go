@@ -133,6 +133,8 @@ func legacyValue(g *rand.Rand, d *protocol.Dialect, c *protocol.Command) {
 	if g.IntN(10) == 0 {
 		at := g.IntN(len(c.Value))
 		c.Value = c.Value[:at] + string("0123456789-:.\" +e"[g.IntN(17)]) + c.Value[at:]
+	} else if d.Forever != "" && g.IntN(3) == 0 { // a loser that has no lease
+		c.Value = d.Forever
 	}
 }
 
