@@ -48,8 +48,8 @@ func (o *Observer) effect(c *client, l *traffic.Command, e traffic.Effect, named
 	}
 	switch e.Op {
 	case traffic.OpTake, traffic.OpSetNX:
-		if e.Op == traffic.OpTake && l.InScript() && o.script.name != "" && e.Done == traffic.No {
-			return // a script of ours that hands a lock over: it asks whether it may
+		if e.Op == traffic.OpTake && l.InScript() && o.script.name != "" {
+			return // a script of ours that hands a lock over asks whether it may: its own commands on the key come after
 		}
 		o.try(c, lk, l, e, named)
 	case traffic.OpGet:
@@ -176,11 +176,9 @@ func (o *Observer) try(c *client, lk *lock, l *traffic.Command, e traffic.Effect
 // voteTry says what a try makes a client look like. SETNX and SET NX without a TTL are one command.
 func (o *Observer) voteTry(c *client, l *traffic.Command, e traffic.Effect, s form, named bool) {
 	v := vote{s.kind, s.dialect}
-	switch name := o.script.name; {
-	case l.InScript() && strings.HasPrefix(name, "modern_"), s.kind == Bridge && e.Op == traffic.OpTake:
+	switch {
+	case s.kind == Bridge && e.Op == traffic.OpTake:
 		v = vote{Modern, ours}
-	case l.InScript() && strings.HasPrefix(name, "bridge_"):
-		v = vote{Bridge, ours}
 	case e.TTL > 0 && s.kind == Legacy && s.of != nil:
 		c.timeToken = s.of // a token, unless it turns out to read what it finds
 		if !s.of.TakesWithTTL {

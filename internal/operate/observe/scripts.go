@@ -125,8 +125,13 @@ func (o *Observer) scriptSet(c *client, lk *lock, l *traffic.Command, e traffic.
 		}
 		how, granted := "free", strings.HasSuffix(name, "_release.lua") || name == "sidecar_del.lua" || name == otherBridge && h != nil && slices.Contains(o.script.args(), h.value)
 		switch {
-		case granted && h != nil:
-			o.release(lk, h, c, l.At)
+		case granted:
+			if h != nil {
+				o.release(lk, h, c, l.At)
+			}
+			if !asked { // who has the lock now asked before the window
+				return
+			}
 		case owner.kind == Bridge && owner.c == c && e.There:
 			how = "takeover"
 		}
