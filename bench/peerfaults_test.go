@@ -204,7 +204,7 @@ var peerFaults = []struct {
 		defer cancel()
 		done := make(chan error, 1)
 		go func() { _, err := l.try(ctx, faultKey); done <- err }()
-		redistest.Await(t, "the command", 10*time.Second, func() bool { return keyOf(t, s) != "" })
+		redistest.Await(t, "the command", func() bool { return keyOf(t, s) != "" })
 		returned := true
 		var err error
 		select {
@@ -293,7 +293,7 @@ var peerFaults = []struct {
 		check(t, err)
 		key := keyOf(t, s)
 		check(t, h.release(t.Context()))
-		redistest.Await(t, "a free key", 10*time.Second, func() bool { return keyOf(t, s) == "" })
+		redistest.Await(t, "a free key", func() bool { return keyOf(t, s) == "" })
 		s.Do("SET", key, "another's", "PX", 4000)
 		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
 		defer cancel()

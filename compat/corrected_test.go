@@ -119,7 +119,7 @@ func TestReportsTellThatTheServersClockWasSet(t *testing.T) {
 		l := newLocker(t, s.Server, quick(func(o *compat.Options) { o.Lease = lease }, inStage(t, s.Server, lockmigrate.StageLegacy)))
 		release(t, acquire(t, l, "orders")) // it has measured
 		s.Step(step)
-		redistest.Await(t, "values by the clock as it is now", 15*time.Second, func() bool {
+		redistest.Await(t, "values by the clock as it is now", func() bool {
 			k := acquire(t, l, "orders")
 			defer release(t, k)
 			off := leftOf(t, s.Server, "orders") - lease

@@ -98,7 +98,7 @@ func TestANameThatMovesToAnotherMaster(t *testing.T) {
 			before := calls(servers.Master, asks)
 			waiting := redistest.BeginTurn(ctx, acquire, "wanted")
 			// A first attempt may fail in the change, as k0's may: the subject is one who waits by then.
-			redistest.Await(t, "the waiter's first attempt", 10*time.Second, func() bool { return calls(servers.Master, asks) >= before+over })
+			redistest.Await(t, "the waiter's first attempt", func() bool { return calls(servers.Master, asks) >= before+over })
 			demote(t, servers, link, "127.0.0.1:1")
 			failures := 0
 			for i := range 60 {
@@ -219,7 +219,7 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 			holder, err := holds(ctx, "wanted")
 			require.NoError(t, err)
 			got := redistest.BeginTurn(ctx, waits, "wanted")
-			redistest.Await(t, "the waiter", 10*time.Second, func() bool { return servers.Master.Do("ZCARD", protocol.QueueKey("wanted")) == int64(1) })
+			redistest.Await(t, "the waiter", func() bool { return servers.Master.Do("ZCARD", protocol.QueueKey("wanted")) == int64(1) })
 			demote(t, servers, link, servers.Replica.Addr)
 			others, stop := context.WithCancel(ctx)
 			var turns sync.WaitGroup
@@ -238,7 +238,7 @@ func TestAWaiterOfADemotedServer(t *testing.T) {
 					})
 				}
 			}
-			redistest.Await(t, "those who wait at the new master", 10*time.Second, func() bool {
+			redistest.Await(t, "those who wait at the new master", func() bool {
 				n, _ := servers.Replica.Do("ZCARD", protocol.QueueKey("wanted")).(int64)
 				return n >= 2
 			})
@@ -269,7 +269,7 @@ func TestADemotedServersNoIsNoLoss(t *testing.T) {
 			before, err := locker.Acquire(t.Context(), "before")
 			require.NoError(t, err)
 			was := attempts(servers.Master)
-			redistest.Await(t, "a renewal", 10*time.Second, func() bool { return attempts(servers.Master) > was })
+			redistest.Await(t, "a renewal", func() bool { return attempts(servers.Master) > was })
 			require.NoError(t, before.Release(t.Context()))
 			demote(t, servers, link, "127.0.0.1:1")
 			kept, err := locker.Acquire(t.Context(), "kept")

@@ -29,7 +29,7 @@ func wait(t *testing.T, ctx context.Context, l compat.Locker, mode *redistest.Mo
 		}
 		locks <- k
 	}()
-	redistest.Await(t, "a waiter", 20*time.Second, func() bool { return mode.Is() != "idle" })
+	redistest.Await(t, "a waiter", func() bool { return mode.Is() != "idle" })
 	return locks, errs
 }
 
@@ -102,7 +102,7 @@ func TestAWaitThatEndsInDoubtSaysSo(t *testing.T) {
 		before := strings.Count(route.Commands(), "EVAL")
 		armed.Store(true)
 		release(t, held)
-		redistest.Await(t, "attempts and attempts to give back", 30*time.Second, func() bool { return strings.Count(route.Commands(), "EVAL") > before+12 || len(errs) > 0 })
+		redistest.Await(t, "attempts and attempts to give back", func() bool { return strings.Count(route.Commands(), "EVAL") > before+12 || len(errs) > 0 })
 		cancel(why)
 		select {
 		case err := <-errs:

@@ -35,7 +35,7 @@ func eager(change ...func(*compat.Options)) compat.Options {
 // queued waits until so many stand in a key's queue on the server.
 func queued(t testing.TB, s *redistest.Server, key string, n int64) {
 	t.Helper()
-	redistest.Await(t, "the queue on the server", time.Minute, func() bool { return s.Do("ZCARD", protocol.QueueKey(key)) == n })
+	redistest.Await(t, "the queue on the server", func() bool { return s.Do("ZCARD", protocol.QueueKey(key)) == n })
 }
 
 // TestProcessesTakeTurns: of processes that all want one key again and again each gets its share. Woken all at once, whoever is near the
@@ -246,7 +246,7 @@ func TestAQueueThatWentBackInTime(t *testing.T) {
 				for i := range turns {
 					before[i] = turns[i].Load()
 				}
-				redistest.Await(t, what, within, func() bool {
+				redistest.Within(t, what, within, func() bool {
 					for i := range turns {
 						if turns[i].Load() < before[i]+3 {
 							return false
@@ -340,7 +340,7 @@ func TestNoGapsWithoutOldClients(t *testing.T) {
 		}
 		for range 3 { // it comes in again and again
 			before := turns.Load()
-			redistest.Await(t, "the bridge's next turns", time.Minute, func() bool { return turns.Load() > before+4 })
+			redistest.Await(t, "the bridge's next turns", func() bool { return turns.Load() > before+4 })
 			firstTurn(t, s)
 		}
 	})
@@ -363,7 +363,7 @@ func TestOldClientWhenGapsAreRare(t *testing.T) {
 			}
 		})
 		most := 16 * gap
-		redistest.Await(t, "gaps as rare as they get", time.Minute, func() bool {
+		redistest.Await(t, "gaps as rare as they get", func() bool {
 			_, step, _ := gapState(s)
 			return step == most.Milliseconds()
 		})

@@ -63,7 +63,7 @@ func TestFault01OnlyRelativeTimesOnTheWire(t *testing.T) {
 			require.NoError(t, err)
 			second := make(chan error, 1)
 			go func() { second <- b.Do(t.Context(), key, func(context.Context) error { return nil }) }()
-			require.Eventually(t, func() bool { return mode.Is() == "tracking" }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return mode.Is() == "tracking" }, time.Minute, time.Millisecond)
 			require.NoError(t, lock.Renew(t.Context()))
 			require.NoError(t, lock.Release(t.Context()))
 			require.NoError(t, <-second)
@@ -130,10 +130,10 @@ func TestFault07OneWaiterTalksToTheServer(t *testing.T) {
 			assert.NoError(t, err)
 		})
 	}
-	require.Eventually(t, func() bool { return s.Do("EXISTS", "{"+key+"}:queue") == int64(1) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Do("EXISTS", "{"+key+"}:queue") == int64(1) }, time.Minute, time.Millisecond)
 	clients := strings.Count(string(s.Do("CLIENT", "LIST").([]byte)), "\n")
 	assert.LessOrEqual(t, clients, 10, "connections")
-	require.Eventually(t, func() bool { return mode.Is() == "tracking" }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return mode.Is() == "tracking" }, time.Minute, time.Millisecond)
 	time.Sleep(100 * time.Millisecond) // until the watch is set
 	monitor := s.Monitor()
 	time.Sleep(300 * time.Millisecond) // the subject is that nothing happens

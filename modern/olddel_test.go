@@ -35,8 +35,8 @@ func waits(t *testing.T, s *redistest.Server, locker lockmigrate.Locker, inLine 
 		assert.NoError(t, err)
 		got <- lock
 	}()
-	redistest.Await(t, "a place in the queue", 10*time.Second, func() bool { return s.Do("ZCARD", queueKey) == int64(inLine) })
-	redistest.Await(t, "the watch", 10*time.Second, func() bool {
+	redistest.Await(t, "a place in the queue", func() bool { return s.Do("ZCARD", queueKey) == int64(inLine) })
+	redistest.Await(t, "the watch", func() bool {
 		return !watching || slices.ContainsFunc(monitor.Commands(), func(c redistest.Command) bool { return c.Words[0] == "EXISTS" })
 	})
 	return got
@@ -65,7 +65,7 @@ func TestOldClientsDeletionIsOneSetAway(t *testing.T) {
 	monitor := s.Monitor()
 	s.Do("DEL", key)
 	lock := <-first
-	redistest.Await(t, "the entry's removal", 10*time.Second, func() bool { return s.Do("ZCARD", queueKey) == int64(1) })
+	redistest.Await(t, "the entry's removal", func() bool { return s.Do("ZCARD", queueKey) == int64(1) })
 	assert.Equal(t, []string{"SET"}, asked(monitor))
 	assert.Equal(t, lock.Token(), s.Value(key))
 	assert.InDelta(t, 29_000, s.Do("PTTL", key), 1_000)
@@ -106,7 +106,7 @@ func TestOldClientsDeletionTakenByAnother(t *testing.T) {
 		monitor := s.Monitor()
 		s.Do("GETSET", key, time.Now().Add(time.Minute).UnixMilli()) // the change that the waiter hears of frees nothing
 		var names []string
-		redistest.Await(t, "a SET and a question", 10*time.Second, func() bool { names = append(names, asked(monitor)...); return len(names) >= 2 })
+		redistest.Await(t, "a SET and a question", func() bool { names = append(names, asked(monitor)...); return len(names) >= 2 })
 		assert.Equal(t, []string{"SET", "EVALSHA"}, names)
 	}
 	assert.Equal(t, ticket, s.Do("ZSCORE", queueKey, entry(t, s)))
@@ -163,7 +163,7 @@ func TestOldClientsDeletionLeavesAnEntry(t *testing.T) {
 			got := waits(t, s, newLocker(t, pool, modern.Options{}), 1, true)
 			s.Do("DEL", key)
 			lock := <-got
-			redistest.Await(t, "both losses", 10*time.Second, func() bool { return lost.Load() == 2 })
+			redistest.Await(t, "both losses", func() bool { return lost.Load() == 2 })
 			assert.EqualValues(t, 1, s.Do("ZCARD", queueKey))
 			if !stolen {
 				require.NoError(t, lock.Release(t.Context()))
@@ -190,7 +190,7 @@ func TestHandedOverWithoutRenewal(t *testing.T) {
 			assert.NoError(t, err)
 			got <- lock
 		}()
-		redistest.Await(t, "a waiter in line", 10*time.Second, func() bool {
+		redistest.Await(t, "a waiter in line", func() bool {
 			return s.Do("EXISTS", "{"+key+"}:queue") == int64(1)
 		})
 		require.NoError(t, holder.Release(t.Context()))
@@ -212,7 +212,7 @@ func TestGrantIsNotOverheard(t *testing.T) {
 		says, err := redis.Values(s.Try("ROLE"))
 		return err == nil && string(says[0].([]byte)) == role && (role == "master" || string(says[3].([]byte)) == "connected")
 	}
-	redistest.Await(t, "a replica", 10*time.Second, func() bool { return is(second, "slave") })
+	redistest.Await(t, "a replica", func() bool { return is(second, "slave") })
 
 	holder, err := newLocker(t, first.Pool(), modern.Options{}).TryAcquire(t.Context(), key)
 	require.NoError(t, err)
@@ -224,12 +224,12 @@ func TestGrantIsNotOverheard(t *testing.T) {
 		_, err := waiter.Acquire(ctx, key)
 		waited <- err
 	}()
-	redistest.Await(t, "a waiter in line", 5*time.Second, func() bool {
+	redistest.Await(t, "a waiter in line", func() bool {
 		n, _ := redis.Int(second.Try("ZCARD", "{"+key+"}:queue"))
 		return n == 1
 	})
 	first.Do("FAILOVER")
-	redistest.Await(t, "the failover", 5*time.Second, func() bool { return is(second, "master") && is(first, "slave") })
+	redistest.Await(t, "the failover", func() bool { return is(second, "master") && is(first, "slave") })
 
 	released, err := redis.Int(second.Try("EVAL", scripts.ModernRelease.Source, 2, key, "{"+key+"}:queue", holder.Token()))
 	require.NoError(t, err)

@@ -100,7 +100,7 @@ func TestFencingBesideOthers(t *testing.T) {
 			assert.NoError(t, err)
 			got <- lock.Fence()
 		}()
-		require.Eventually(t, func() bool { return s.Do("EXISTS", "{"+key+"}:queue") == int64(1) }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return s.Do("EXISTS", "{"+key+"}:queue") == int64(1) }, time.Minute, time.Millisecond)
 		require.NoError(t, lock.Release(t.Context()))
 		assert.Positive(t, <-got)
 	})
@@ -201,8 +201,8 @@ func TestReplicas(t *testing.T) {
 	replica := redistest.Real(t, "--replicaof", "127.0.0.1 "+port)
 	require.Eventually(t, func() bool {
 		return strings.Contains(string(replica.Do("INFO", "replication").([]byte)), "master_link_status:up")
-	}, 20*time.Second, 10*time.Millisecond)
-	require.Eventually(t, func() bool { return master.Do("WAIT", 1, 100) == int64(1) }, 20*time.Second, 10*time.Millisecond) // it answers the master too
+	}, time.Minute, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return master.Do("WAIT", 1, 100) == int64(1) }, time.Minute, 10*time.Millisecond) // it answers the master too
 	// For an eighth of the TTL a replica is waited for, and the machine may be busy.
 	opts.TTL = 30 * time.Second
 	locker = newLocker(t, master.Pool(), opts)
@@ -211,7 +211,7 @@ func TestReplicas(t *testing.T) {
 	assert.Equal(t, lock.Token(), replica.Value(key), "it is there already")
 	waiting := make(chan error, 1)
 	go func() { waiting <- locker.Do(t.Context(), key, func(context.Context) error { return nil }) }()
-	require.Eventually(t, func() bool { return master.Do("EXISTS", "{"+key+"}:queue") == int64(1) }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return master.Do("EXISTS", "{"+key+"}:queue") == int64(1) }, time.Minute, time.Millisecond)
 	require.NoError(t, lock.Release(t.Context()))
 	assert.NoError(t, <-waiting, "also when it was handed over")
 }
@@ -264,7 +264,7 @@ func TestYieldLetsPollersIn(t *testing.T) {
 				require.NoError(t, err)
 			}
 			return got >= 5
-		}, 20*time.Second, 5*time.Millisecond)
+		}, time.Minute, 5*time.Millisecond)
 		cancel()
 		all.Wait()
 	})

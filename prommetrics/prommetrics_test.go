@@ -64,7 +64,7 @@ func TestCountsALocksLife(t *testing.T) {
 
 	handed := make(chan error, 1)
 	go func() { handed <- locker.Do(t.Context(), "k", func(context.Context) error { return nil }) }()
-	require.Eventually(t, func() bool { return s.Mini.Exists("{k}:queue") }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Mini.Exists("{k}:queue") }, time.Minute, time.Millisecond)
 	require.NoError(t, lock.Release(t.Context()))
 	require.NoError(t, <-handed)
 

@@ -230,7 +230,7 @@ func runProxy(t *testing.T, s *redistest.Server, place string, words []string) {
 		c, err := redis.Dial("tcp", address)
 		client = c
 		return err == nil
-	}, 20*time.Second, 10*time.Millisecond, place)
+	}, time.Minute, 10*time.Millisecond, place)
 	expiry := time.Now().Add(10 * time.Second).UnixMilli()
 	taken, err := redis.Int(client.Do("SETNX", "lock.order.99", expiry))
 	require.NoError(t, err, place)
@@ -245,7 +245,7 @@ func runProxy(t *testing.T, s *redistest.Server, place string, words []string) {
 		assert.NotEqual(t, fmt.Sprint(expiry), found, "%s: a token", place)
 	default:
 		assert.Equal(t, fmt.Sprint(expiry), found, "%s: passed on", place)
-		assert.Eventually(t, func() bool { _, err := os.Stat("orders.profile.json"); return err == nil }, 20*time.Second, 20*time.Millisecond, place)
+		assert.Eventually(t, func() bool { _, err := os.Stat("orders.profile.json"); return err == nil }, time.Minute, 20*time.Millisecond, place)
 	}
 	stop()
 	<-ended
@@ -266,7 +266,7 @@ func interruptedVerify(t *testing.T, s *redistest.Server) {
 		code, _, _ := lockmigrateIn(ctx, false, "verify", "--match", "quiet:*", "--for", "4s", "--longest-silence", "1s", "--monitor", "--out", "orders.json", "--redis", s.URL())
 		ended <- code
 	}()
-	require.Eventually(t, func() bool { _, err := os.Stat("orders.json.state"); return err == nil }, 20*time.Second, 20*time.Millisecond)
+	require.Eventually(t, func() bool { _, err := os.Stat("orders.json.state"); return err == nil }, time.Minute, 20*time.Millisecond)
 	stop()
 	assert.NotEqual(t, exitDone, <-ended, "it is not over")
 }

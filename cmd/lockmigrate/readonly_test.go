@@ -121,7 +121,7 @@ func TestInterruptedTools(t *testing.T) {
 		assert.Eventually(t, func() bool {
 			list, _ := redis.String(s.Do("CLIENT", "LIST"), nil)
 			return !strings.Contains(list, "name=lockmigrate")
-		}, 5*time.Second, 10*time.Millisecond, "%q leaves a connection", c.args)
+		}, time.Minute, 10*time.Millisecond, "%q leaves a connection", c.args)
 		cancel()
 	}
 }

@@ -167,7 +167,7 @@ var onReal = map[string]func(on *realStage, args []string){
 	},
 	"page": func(on *realStage, args []string) {
 		pattern, text := regexp.MustCompile(args[0]), ""
-		redistest.Await(on.t, args[0], 20*time.Second, func() bool {
+		redistest.Await(on.t, args[0], func() bool {
 			var code int
 			code, text = fetch("http://" + args[1])
 			text = fmt.Sprintln(code, text)
@@ -216,7 +216,7 @@ var onReal = map[string]func(on *realStage, args []string){
 	},
 	"until": func(on *realStage, args []string) {
 		pattern := regexp.MustCompile(args[0])
-		redistest.Await(on.t, args[0], time.Minute, func() bool {
+		redistest.Await(on.t, args[0], func() bool {
 			reply, err := askRedis(on.Getenv("SERVER"), args[1:])
 			return pattern.MatchString(fmt.Sprint(reply, err))
 		})
@@ -240,7 +240,7 @@ var onReal = map[string]func(on *realStage, args []string){
 	},
 	"watched": func(on *realStage, args []string) { // MONITOR runs on a server, and turns go on
 		began := int64(0)
-		redistest.Await(on.t, "turns on "+args[0]+" while MONITOR runs", time.Minute, func() bool {
+		redistest.Await(on.t, "turns on "+args[0]+" while MONITOR runs", func() bool {
 			list, err := askRedis(args[0], []string{"CLIENT", "LIST"})
 			info, infoErr := askRedis(args[0], []string{"INFO", "commandstats"})
 			if err != nil || infoErr != nil || !strings.Contains(fmt.Sprint(list), "cmd=monitor") {
@@ -385,7 +385,7 @@ func start(t testing.TB, getenv func(string) string, args ...string) *running {
 func (r *running) await(pattern string) {
 	r.t.Helper()
 	printed := regexp.MustCompile(pattern)
-	redistest.Await(r.t, pattern, 2*time.Minute, func() bool {
+	redistest.Await(r.t, pattern, func() bool {
 		if len(r.code) > 0 {
 			r.t.Fatalf("it ended before it printed %q\n%s\n%s", pattern, r.out.String(), r.diagnostics.String())
 		}

@@ -58,7 +58,7 @@ func sidecarWith(t *testing.T, args ...string) (status string, stop func() (log 
 
 func awaitReady(t *testing.T, status string) {
 	t.Helper()
-	redistest.Await(t, "readiness", 20*time.Second, func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK })
+	redistest.Await(t, "readiness", func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK })
 }
 
 // client connects as an old service does.

@@ -76,7 +76,7 @@ func service(t testing.TB, pool lockmigrate.Pool, change ...func(*compat.Options
 // reported waits until every member that lives runs the record.
 func (o operator) reported(members int) {
 	o.t.Helper()
-	redistest.Await(o.t, "reports of all members", 20*time.Second, func() bool {
+	redistest.Await(o.t, "reports of all members", func() bool {
 		stdout, _ := o.runs(exitDone, "stage", "--namespace", "orders", "--json")
 		var doc stages.Document
 		require.NoError(o.t, json.Unmarshal([]byte(stdout), &doc))

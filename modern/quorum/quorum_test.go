@@ -54,7 +54,7 @@ func TestQuorumIsAMajority(t *testing.T) {
 	require.NoError(t, lock.Renew(t.Context()))
 	require.NoError(t, lock.Release(t.Context()))
 	for _, s := range all[2:] {
-		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, time.Minute, time.Millisecond)
 	}
 	assert.Equal(t, "another's", all[0].Value(key))
 	assert.ErrorIs(t, lock.Release(t.Context()), lockmigrate.ErrReleased)
@@ -63,7 +63,7 @@ func TestQuorumIsAMajority(t *testing.T) {
 	_, err = q.TryAcquire(t.Context(), key)
 	assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired, "two of five")
 	for _, s := range all[3:] {
-		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, 10*time.Second, time.Millisecond, "undone everywhere")
+		require.Eventually(t, func() bool { return s.Do("EXISTS", key) == int64(0) }, time.Minute, time.Millisecond, "undone everywhere")
 	}
 }
 
@@ -135,7 +135,7 @@ func TestAMinorityThatRefusesIsAskedAgain(t *testing.T) {
 			lock, err := q.TryAcquire(t.Context(), key)
 			require.NoError(t, err)
 			for _, s := range all {
-				require.Eventually(t, func() bool { return s.Value(key) != "" }, 10*time.Second, time.Millisecond)
+				require.Eventually(t, func() bool { return s.Value(key) != "" }, time.Minute, time.Millisecond)
 			}
 			refuse := all[2:]
 			if first {
@@ -149,13 +149,13 @@ func TestAMinorityThatRefusesIsAskedAgain(t *testing.T) {
 			for _, s := range refuse[:len(refuse)-1] {
 				s.Do("CONFIG", "SET", "min-replicas-to-write", "0")
 			}
-			require.Eventually(t, func() bool { return lock.Context().Err() != nil }, 10*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return lock.Context().Err() != nil }, time.Minute, time.Millisecond)
 			assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased)
 			time.Sleep(100 * time.Millisecond) // and it is refused once more
 			assert.NotEmpty(t, all[2].Value(key))
 			all[2].Do("CONFIG", "SET", "min-replicas-to-write", "0")
 			for _, s := range all {
-				assert.Eventually(t, func() bool { return s.Value(key) == "" }, 10*time.Second, time.Millisecond)
+				assert.Eventually(t, func() bool { return s.Value(key) == "" }, time.Minute, time.Millisecond)
 			}
 		})
 	}

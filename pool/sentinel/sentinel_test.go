@@ -53,7 +53,7 @@ func TestFailover(t *testing.T) {
 	require.NoError(t, err)
 	waiting := []<-chan error{redistest.BeginTurn(ctx, m.Acquire, "modern"), redistest.BeginTurn(ctx, l.Acquire, "legacy")}
 	before := g.Master()
-	redistest.Await(t, "a waiter", 30*time.Second, func() bool { return mode.Is() == "tracking" })
+	redistest.Await(t, "a waiter", func() bool { return mode.Is() == "tracking" })
 	conn := before.Conn()
 	_, err = conn.Do("SET", "marker", 1)
 	require.NoError(t, err)
@@ -112,7 +112,7 @@ func TestReadOnlyFromStaleConnections(t *testing.T) {
 	for _, s := range g.Servers {
 		began[s] = scriptsRunBy(s)
 	}
-	redistest.Await(t, "turns on the new master", 2*time.Minute, func() bool {
+	redistest.Await(t, "turns on the new master", func() bool {
 		now := g.Master() // a busy machine may have it replaced in its turn
 		return scriptsRunBy(now) > began[now]+50
 	})
@@ -120,7 +120,7 @@ func TestReadOnlyFromStaleConnections(t *testing.T) {
 	working.Wait()
 	assert.Positive(t, turns.Load())
 	// The old master takes writes until it is told that it is none: what it was the last to take is lost.
-	redistest.Await(t, "an old lock on the new master", time.Minute, func() bool {
+	redistest.Await(t, "an old lock on the new master", func() bool {
 		err := l.Do(ctx, "old", func(context.Context) error { return nil })
 		require.False(t, err != nil && !errors.Is(err, lockmigrate.ErrLost) && !errors.Is(err, lockmigrate.ErrUnknownOutcome), err)
 		return err == nil

@@ -83,7 +83,7 @@ func TestThePoolTurnsWithoutACommand(t *testing.T) {
 		require.NoError(t, c.Close())
 	}
 	require.Equal(t, 3, connections.at(before.Addr), "idle")
-	redistest.Await(t, "listeners on all sentinels", 30*time.Second, func() bool {
+	redistest.Await(t, "listeners on all sentinels", func() bool {
 		for _, s := range g.Sentinels {
 			if !listenedTo(s) {
 				return false
@@ -95,7 +95,7 @@ func TestThePoolTurnsWithoutACommand(t *testing.T) {
 	before.Signal(syscall.SIGSTOP)
 	defer before.Signal(syscall.SIGCONT)
 	after := g.AwaitFailover(before)
-	redistest.Await(t, "the idle connections to be dropped", 30*time.Second, func() bool { return connections.at(before.Addr) == 0 })
+	redistest.Await(t, "the idle connections to be dropped", func() bool { return connections.at(before.Addr) == 0 })
 	masters, err := topology.RouterOf(pool).Masters(t.Context())
 	require.NoError(t, err)
 	assert.Equal(t, []string{after.Addr}, masters)
@@ -178,7 +178,7 @@ func TestNoWayBackWithinAFailover(t *testing.T) {
 	}
 	defer thaw()
 	before.Kill()
-	redistest.Await(t, "a new master", 2*time.Minute, func() bool {
+	redistest.Await(t, "a new master", func() bool {
 		_, err := f.find(t.Context())
 		return err == nil && f.epoch > epoch
 	})
@@ -212,12 +212,12 @@ func TestTheWatchComesBack(t *testing.T) {
 	_, err := topology.RouterOf(pool).Masters(t.Context())
 	require.NoError(t, err)
 	listening := func() bool { return listenedTo(g.Sentinels[0]) }
-	redistest.Await(t, "a listener", 30*time.Second, listening)
+	redistest.Await(t, "a listener", listening)
 	g.Sentinels[0].Kill()
 	g.Sentinels[0].Start()
-	redistest.Await(t, "a listener on the new process", 30*time.Second, listening)
+	redistest.Await(t, "a listener on the new process", listening)
 	after := g.Failover()
-	redistest.Await(t, "the pool to turn", 30*time.Second, func() bool {
+	redistest.Await(t, "the pool to turn", func() bool {
 		masters, err := topology.RouterOf(pool).Masters(t.Context()) // what it has heard; Masters asks nobody
 		return err == nil && masters[0] == after.Addr
 	})
@@ -256,7 +256,7 @@ func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
 	require.NoError(t, err)
 	before := g.Master()
 	got := redistest.BeginTurn(ctx, waiter.Acquire, "orders")
-	redistest.Await(t, "a waiter in line", 30*time.Second, func() bool {
+	redistest.Await(t, "a waiter in line", func() bool {
 		n, _ := redis.Int(before.Try("ZCARD", "{orders}:queue"))
 		return n == 1 && mode.Is() == "tracking"
 	})
@@ -268,7 +268,7 @@ func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
 	before.Signal(syscall.SIGSTOP)
 	defer before.Signal(syscall.SIGCONT)
 	after := g.AwaitFailover(before)
-	redistest.Await(t, "the pool to turn", 30*time.Second, func() bool {
+	redistest.Await(t, "the pool to turn", func() bool {
 		masters, err := topology.RouterOf(pool).Masters(ctx)
 		return err == nil && masters[0] == after.Addr
 	})

@@ -143,7 +143,7 @@ func ask(ctx context.Context, l *Shared, name string) <-chan error {
 
 func eventually(t testing.TB, what string, is func() bool) {
 	t.Helper()
-	require.Eventually(t, is, 10*time.Second, 100*time.Microsecond, what)
+	require.Eventually(t, is, time.Minute, 100*time.Microsecond, what)
 }
 
 // queuedUp waits until n commands wait for the writer.

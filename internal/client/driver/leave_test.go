@@ -55,7 +55,7 @@ func TestAServerThatIsTheWrongOneIsLeft(t *testing.T) {
 	assert.Less(t, dials.Load(), int64(12))
 	servers.Promote()
 	name.Retarget(servers.Replica.Addr)
-	redistest.Await(t, "the new master", 10*time.Second, func() bool { return set() == nil })
+	redistest.Await(t, "the new master", func() bool { return set() == nil })
 }
 
 // moving is a cluster of two in memory: "old:1" redirects everything to "new:1", which answers after a round trip.

@@ -104,7 +104,7 @@ func TestQueueIsFirstInFirstOut(t *testing.T) {
 				turn.Leave()
 			}
 		})
-		require.Eventually(t, func() bool { return h.Waiting("k") == i+2 }, 10*time.Second, 50*time.Microsecond)
+		require.Eventually(t, func() bool { return h.Waiting("k") == i+2 }, time.Minute, 50*time.Microsecond)
 	}
 	front.Leave()
 	all.Wait()
@@ -121,9 +121,9 @@ func TestCancelledWaiterLeavesAtOnceAndWakesNobody(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	second, third := make(chan error, 1), make(chan *Turn, 1)
 	go func() { _, err := h.Enter(ctx, "k"); second <- err }()
-	require.Eventually(t, func() bool { return h.Waiting("k") == 2 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return h.Waiting("k") == 2 }, time.Minute, time.Millisecond)
 	go func() { turn, _ := h.Enter(t.Context(), "k"); third <- turn }()
-	require.Eventually(t, func() bool { return h.Waiting("k") == 3 }, 10*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return h.Waiting("k") == 3 }, time.Minute, time.Millisecond)
 	cancel()
 	assert.ErrorIs(t, <-second, context.Canceled)
 	assert.Equal(t, 2, h.Waiting("k"))
@@ -184,7 +184,7 @@ func TestBrokenConnectionsAreReplaced(t *testing.T) {
 		s.Do("CLIENT", "KILL", "TYPE", kind, "SKIPME", "yes")
 		for wait(t, turn).Kind != Reset { // told that it broke; a change from the turn before may be told late
 		}
-		require.Eventually(t, func() bool { return modeOf(h) == Tracking }, 10*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return modeOf(h) == Tracking }, time.Minute, time.Millisecond)
 		for read(t, h, "k"); ; read(t, h, "k") {
 			s.Do("SET", "k", "v")
 			if e := wait(t, turn); e.Kind == Changed {

@@ -87,7 +87,7 @@ func (c *Crew) Progress(n int, all ...*Holder) {
 	c.T.Helper()
 	for _, h := range all {
 		want := c.Count(h) + n
-		redistest.Await(c.T, fmt.Sprintf("%d more turns of %v", n, h), time.Minute, func() bool { return c.Count(h) >= want })
+		redistest.Await(c.T, fmt.Sprintf("%d more turns of %v", n, h), func() bool { return c.Count(h) >= want })
 	}
 }
 
@@ -95,7 +95,7 @@ func (c *Crew) Progress(n int, all ...*Holder) {
 func (c *Crew) More(n int) {
 	c.T.Helper()
 	want := c.Count() + n
-	redistest.Await(c.T, fmt.Sprintf("%d more turns", n), time.Minute, func() bool { return c.Count() >= want })
+	redistest.Await(c.T, fmt.Sprintf("%d more turns", n), func() bool { return c.Count() >= want })
 }
 
 // Stop ends the work of some holders, and waits for their last turns.
@@ -105,7 +105,7 @@ func (c *Crew) Stop(all ...*Holder) {
 		h.Send("stop")
 	}
 	for _, h := range all {
-		redistest.Await(c.T, "the end of a holder", time.Minute, func() bool {
+		redistest.Await(c.T, "the end of a holder", func() bool {
 			c.mu.Lock()
 			defer c.mu.Unlock()
 			return c.ended[h]

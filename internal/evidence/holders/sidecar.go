@@ -44,7 +44,7 @@ func (s *Sidecar) URL() string { return "redis://" + s.Addr + "/0" }
 func (s *Sidecar) Start() {
 	s.t.Helper()
 	s.Launch()
-	redistest.Await(s.t, "a sidecar at "+s.Addr, 3*time.Minute, func() bool {
+	redistest.Await(s.t, "a sidecar at "+s.Addr, func() bool {
 		conn, err := net.Dial("tcp", s.Addr)
 		if err == nil {
 			_ = conn.Close()

@@ -141,7 +141,7 @@ func (b *Chromium) Open(t testing.TB, url string, v View, ready string) {
 			t.Log(err)
 		}
 	}()
-	Await(t, url+" to be ready", time.Minute, func() bool { // the page is asked; it does not tell
+	Await(t, url+" to be ready", func() bool { // the page is asked; it does not tell
 		var done bool
 		err = b.eval("location.href !== 'about:blank' && document.readyState === 'complete' && !!("+ready+")", &done)
 		return err == nil && done

@@ -345,7 +345,7 @@ func (c *Cluster) Failover(replica *Server) {
 	// A failover that is not through within 5 s is given up by the replica, and has to be asked for again.
 	const givenUp = 6 * time.Second
 	var asked time.Time
-	Await(c.t, "a replica that took over", time.Minute, func() bool {
+	Await(c.t, "a replica that took over", func() bool {
 		if replica.Role() == "master" {
 			return true
 		}
@@ -378,11 +378,17 @@ func (c *Cluster) Pairs() {
 
 func (c *Cluster) await(what string, reached func() bool) {
 	c.t.Helper()
-	Await(c.t, what, 2*time.Minute, reached)
+	Await(c.t, what, reached)
 }
 
-// Await polls another process until something is so.
-func Await(t testing.TB, what string, within time.Duration, reached func() bool) {
+// Await polls another process until something is so that has to come, however slow the machine is.
+func Await(t testing.TB, what string, reached func() bool) {
+	t.Helper()
+	Within(t, what, 2*time.Minute, reached)
+}
+
+// Within is Await for what is promised by then.
+func Within(t testing.TB, what string, within time.Duration, reached func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(within); !reached(); {
 		if time.Now().After(deadline) {

@@ -98,7 +98,7 @@ func quotedWords(text string) (words []string) {
 func (m *Monitor) Watched(t testing.TB) time.Duration {
 	t.Helper()
 	var asked, watched time.Time
-	Await(t, "a question and the watch", 10*time.Second, func() bool {
+	Await(t, "a question and the watch", func() bool {
 		for _, c := range m.Commands() {
 			switch c.Words[0] {
 			case "EVALSHA", "EVAL":

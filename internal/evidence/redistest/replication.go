@@ -50,7 +50,7 @@ func follows(addr string) []string {
 // AwaitInStep waits until the replica has everything.
 func (r *Replicated) AwaitInStep(t testing.TB) {
 	t.Helper()
-	Await(t, "a replica in step", 10*time.Second, func() bool {
+	Await(t, "a replica in step", func() bool {
 		master, err1 := redis.Values(r.Master.Try("ROLE"))
 		replica, err2 := redis.Values(r.Replica.Try("ROLE"))
 		if err1 != nil || err2 != nil || len(replica) < 5 || text(replica[3]) != "connected" {
@@ -105,7 +105,7 @@ sentinel failover-timeout %[1]s 3000
 		starting.Go(s.Start)
 	}
 	starting.Wait()
-	Await(t, "sentinels that know each other", 20*time.Second, func() bool {
+	Await(t, "sentinels that know each other", func() bool {
 		for _, s := range g.Sentinels {
 			fields, err := redis.StringMap(s.Try("SENTINEL", "MASTER", g.Name))
 			if err != nil || fields["num-other-sentinels"] != fmt.Sprint(sentinels-1) || fields["num-slaves"] != fmt.Sprint(replicas) ||
@@ -153,7 +153,7 @@ func (g *SentinelGroup) Master() (master *Server) {
 	g.t.Helper()
 	defer g.tell()
 	began := time.Now()
-	Await(g.t, "sentinels that agree", 3*time.Minute, func() bool {
+	Within(g.t, "sentinels that agree", 3*time.Minute, func() bool {
 		if time.Since(began) > 20*time.Second {
 			g.reconcile()
 			began = time.Now()
@@ -217,7 +217,7 @@ func (g *SentinelGroup) tell() {
 func (g *SentinelGroup) Failover() *Server {
 	g.t.Helper()
 	before, sentinel := g.Master(), g.Sentinels[0]
-	Await(g.t, "a sentinel that replaces the master", 2*time.Minute, func() bool {
+	Await(g.t, "a sentinel that replaces the master", func() bool {
 		fields, err := redis.StringMap(sentinel.Try("SENTINEL", "MASTER", g.Name))
 		if err != nil {
 			return false
@@ -250,7 +250,7 @@ func (g *SentinelGroup) AwaitFailover(before *Server) (now *Server) {
 	g.t.Helper()
 	defer g.tell()
 	began, raised := time.Now(), time.Duration(0)
-	Await(g.t, "another master", 2*time.Minute, func() bool {
+	Await(g.t, "another master", func() bool {
 		if waited := time.Since(began); waited > raised+10*time.Second {
 			raised = waited
 			g.takeAsDownAfter(waited / 5)
@@ -267,7 +267,7 @@ func (g *SentinelGroup) AwaitFailover(before *Server) (now *Server) {
 // AwaitOK waits until the sentinels agree on a master, and all other servers are its replicas and in step.
 func (g *SentinelGroup) AwaitOK() {
 	g.t.Helper()
-	Await(g.t, "replicas in step with the master", 2*time.Minute, func() bool {
+	Await(g.t, "replicas in step with the master", func() bool {
 		master := g.agreed()
 		for _, s := range g.Servers {
 			role, err := redis.Values(s.Try("ROLE"))

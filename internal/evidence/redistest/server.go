@@ -294,7 +294,7 @@ func (s *Server) await() {
 			s.t.Logf("%v\n%s", err, s.log.String())
 		}
 	}()
-	Await(s.t, "redis-server on "+s.Addr, time.Minute, func() bool { err = s.ping(); return err == nil })
+	Await(s.t, "redis-server on "+s.Addr, func() bool { err = s.ping(); return err == nil })
 }
 
 // Kill ends the server at once, as kill -9 does.

@@ -37,7 +37,7 @@ func servers(t *testing.T, use string) []*redistest.Server {
 		master := redistest.Real(t)
 		host, port, _ := net.SplitHostPort(master.Addr)
 		redistest.Real(t, "--replicaof", host+" "+port)
-		redistest.Await(t, "the replica", time.Minute, func() bool {
+		redistest.Await(t, "the replica", func() bool {
 			info, _ := redis.String(master.Do("INFO", "replication"), nil)
 			return strings.Contains(info, "state=online")
 		})

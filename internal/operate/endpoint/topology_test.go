@@ -103,7 +103,7 @@ func TestNodesWithoutTheNameThatTheClusterPrefers(t *testing.T) {
 	b.Do("CLUSTER", "ADDSLOTSRANGE", 8192, 16383)
 	b.Do("CLUSTER", "MEET", "127.0.0.1", port)
 	a.Do("CLUSTER", "MEET", "127.0.0.2", port)
-	redistest.Await(t, "a cluster", 20*time.Second, func() bool {
+	redistest.Await(t, "a cluster", func() bool {
 		info, _ := redis.String(a.Try("CLUSTER", "INFO"))
 		other, _ := redis.String(b.Try("CLUSTER", "INFO"))
 		return strings.Contains(info, "cluster_state:ok") && strings.Contains(other, "cluster_state:ok")
@@ -148,7 +148,7 @@ func TestReplicasByName(t *testing.T) {
 	e := parsed(t, "redis+cluster://"+c.Masters[0].Addr, TLSFiles{})
 	byName := func(s *redistest.Server) string { return strings.Replace(s.Addr, "127.0.0.1", "localhost", 1) }
 	want := []Node{{byName(c.Masters[0]), false}, {byName(c.Replicas[0][0]), true}}
-	redistest.Await(t, "the names to go round", 20*time.Second, func() bool {
+	redistest.Await(t, "the names to go round", func() bool {
 		nodes, err := e.Nodes(context.Background())
 		return err == nil && len(nodes) == 2 && nodes[0] == want[0] && nodes[1] == want[1]
 	})
@@ -170,7 +170,7 @@ func FuzzNodes(f *testing.F) {
 func TestReplicasThatAreDown(t *testing.T) {
 	c := redistest.NewCluster(t, 1, 2)
 	c.Replicas[0][0].Kill()
-	redistest.Await(t, "the others to give it up", 30*time.Second, func() bool {
+	redistest.Await(t, "the others to give it up", func() bool {
 		return strings.Contains(string(c.Masters[0].Do("CLUSTER", "NODES").([]byte)), "slave,fail ")
 	})
 	e := parsed(t, "redis+cluster://"+c.Masters[0].Addr, TLSFiles{})
@@ -230,7 +230,7 @@ func hold(t *testing.T, url string, files TLSFiles) {
 	require.NoError(t, err)
 	waiting := make(chan error, 1)
 	go func() { waiting <- m.Do(ctx, "modern:a", func(context.Context) error { return nil }) }()
-	redistest.Await(t, "a waiter", 5*time.Second, func() bool { return mode.Is() == "tracking" })
+	redistest.Await(t, "a waiter", func() bool { return mode.Is() == "tracking" })
 	require.NoError(t, k.Release(ctx))
 	require.NoError(t, <-waiting)
 }

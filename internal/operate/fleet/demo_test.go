@@ -139,6 +139,6 @@ func TestTTLsPassAndNothingIsLeftRunning(t *testing.T) {
 	require.Eventually(t, func() bool {
 		n, err := redis.Int(conn.Do("EXISTS", "k"))
 		return err == nil && n == 0
-	}, 5*time.Second, time.Millisecond)
+	}, time.Minute, time.Millisecond)
 	require.GreaterOrEqual(t, time.Since(began), 40*time.Millisecond, "the TTL passed too fast")
 }

@@ -30,7 +30,7 @@ func watch(t *testing.T, s *redistest.Server, opts observe.Options, work func())
 		before := last
 		last = w.Cost().Commands
 		return before == last
-	}, 5*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	stop()
 	require.ErrorIs(t, w.Wait(), context.Canceled)
 	return w.Report()

@@ -67,7 +67,7 @@ func TestLimits(t *testing.T) {
 		_, err = conn.Do("SET", "big", big)
 		require.NoError(t, err)
 	}
-	require.Eventually(t, w.watches[0].ending, 10*time.Second, 20*time.Millisecond)
+	require.Eventually(t, w.watches[0].ending, time.Minute, 20*time.Millisecond)
 	close(blocked)
 	ends(w, "MiB of output")
 

@@ -88,7 +88,7 @@ func (h *houses) where(key string) (on string) {
 
 func (h *houses) gone(key string) {
 	h.t.Helper()
-	redistest.Await(h.t, "the end of "+key, 5*time.Second, func() bool { return h.where(key) == "nowhere" })
+	redistest.Await(h.t, "the end of "+key, func() bool { return h.where(key) == "nowhere" })
 }
 
 // TestHandoverCommands: at each stage the lock stands where it should, whichever server has the service's other keys, and the commands answer as one lock
@@ -201,7 +201,7 @@ func TestHandoverClears(t *testing.T) {
 	one, two := h.client(h.sidecar("one", true)), h.client(h.sidecar("two", false))
 	says(t, one, "1", "SETNX", "lock:old", ends(time.Minute))
 	h.move(stages.Both)
-	redistest.Await(t, "a look", 5*time.Second, func() bool { n, _ := redis.Int(one.Do("EXPIRE", "lock:old", "20")); return n == 1 })
+	redistest.Await(t, "a look", func() bool { n, _ := redis.Int(one.Do("EXPIRE", "lock:old", "20")); return n == 1 })
 	says(t, one, "1", "DEL", "lock:old")
 	keys := []string{"lock:a", "lock:b", "lock:c", "lock:d", "lock:e"}
 	for _, k := range keys {
@@ -239,7 +239,7 @@ func TestHandoverTextWithoutATime(t *testing.T) {
 	way.Heal()
 	h.move(stages.Both)
 	says(t, one, "0", "SETNX", "lock:a", "x y")
-	redistest.Await(t, "the sidecar's report", 20*time.Second, func() bool {
+	redistest.Await(t, "the sidecar's report", func() bool {
 		view, err := h.store.Show(t.Context())
 		require.NoError(t, err)
 		inTheWay, err := h.store.Move(t.Context(), view.Record.Epoch, stages.New, false)
@@ -259,7 +259,7 @@ func TestHandoverWithoutOld(t *testing.T) {
 	h.old.Kill()
 	listed := func(keys int64) {
 		t.Helper()
-		redistest.Await(t, "the list of keys", 10*time.Second, func() bool { return h.new.Do("HLEN", sidecar.ListKey("to-b", "one")) == keys })
+		redistest.Await(t, "the list of keys", func() bool { return h.new.Do("HLEN", sidecar.ListKey("to-b", "one")) == keys })
 	}
 	says(t, one, "1", "SETNX", "lock:held", ends(time.Minute))
 	for i := range 3 {
@@ -288,7 +288,7 @@ func TestHandoverOfAnotherRecord(t *testing.T) {
 		recordOf(t, old, h.new, "lock:*")
 	}
 	again(redistest.Real(t))
-	redistest.Await(t, "a member of two minds", 30*time.Second, func() bool {
+	redistest.Await(t, "a member of two minds", func() bool {
 		view, err := h.store.Show(t.Context())
 		return err == nil && len(view.Members) == 1 && strings.Contains(view.Members[0].Misfit, "two minds")
 	})
@@ -296,7 +296,7 @@ func TestHandoverOfAnotherRecord(t *testing.T) {
 	require.Equal(t, "nowhere", h.where("lock:a"))
 	again(h.old)
 	taken := func() bool { reply, _ := one.Do("SETNX", "lock:a", ends(time.Minute)); return reply == int64(1) }
-	redistest.Await(t, "a lock", 30*time.Second, taken)
+	redistest.Await(t, "a lock", taken)
 	require.Equal(t, "old", h.where("lock:a"))
 }
 
@@ -336,7 +336,7 @@ func TestHandoverFaults(t *testing.T) {
 				case "GETSET": // of a lock that is over
 					h.old.Do("SET", k, ends(-time.Second))
 				case "DEL":
-					redistest.Await(t, "the way", 10*time.Second, func() bool { n, _ := redis.Int(one.Do("SETNX", args...)); return n == 1 })
+					redistest.Await(t, "the way", func() bool { n, _ := redis.Int(one.Do("SETNX", args...)); return n == 1 })
 					args = args[:1]
 				}
 				c.fault(ways[c.way])
@@ -352,7 +352,7 @@ func TestHandoverFaults(t *testing.T) {
 					require.False(t, h.old.Do("EXISTS", k) == int64(1) && h.old.Value(k) == args[1] && !c.old, "the text stands on Old")
 					require.False(t, h.new.Do("EXISTS", k) == int64(1) && !c.new, "New is taken")
 				}
-				redistest.Await(t, "the end of the lease", 20*time.Second, func() bool { // as its client takes it
+				redistest.Await(t, "the end of the lease", func() bool { // as its client takes it
 					text := ends(30 * time.Second)
 					if n, _ := redis.Int(two.Do("SETNX", k, text)); n == 1 {
 						return true
@@ -383,7 +383,7 @@ func TestHandoverLease(t *testing.T) {
 	require.ErrorIs(t, err, syscall.ECONNRESET)
 	require.Equal(t, "old", h.where("lock:a"), "it has acted")
 	way.Partition()
-	redistest.Await(t, "the end of the lease", 10*time.Second, func() bool { _, _, lives := s.Stage(); return !lives })
+	redistest.Await(t, "the end of the lease", func() bool { _, _, lives := s.Stage(); return !lives })
 	conn = h.client(s)
 	says(t, conn, "0", "SETNX", "lock:b", ends(time.Minute))
 	says(t, conn, "nil", "SET", "lock:b", "x", "NX", "PX", "1000")

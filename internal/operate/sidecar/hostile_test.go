@@ -168,7 +168,7 @@ func TestConnectionsThatAnswerOtherwise(t *testing.T) {
 	other := b.client(b.sidecar("two", ""))
 	free := func(t *testing.T, key string) { // what was kept for a next attempt ends with its claim
 		t.Helper()
-		redistest.Await(t, "a free key", 5*time.Second, func() bool { return b.redis.Do("EXISTS", key, protocol.GuardKey(key)) == int64(0) })
+		redistest.Await(t, "a free key", func() bool { return b.redis.Do("EXISTS", key, protocol.GuardKey(key)) == int64(0) })
 	}
 	raw := func(t *testing.T) (send func(want string, lines ...string)) {
 		conn, err := net.Dial("tcp", s.Addr)
@@ -288,7 +288,7 @@ func TestHalfAReply(t *testing.T) {
 		assert.ErrorIs(t, err, syscall.ECONNRESET)
 	}
 	b.redis.Start()
-	redistest.Await(t, "a new connection", 20*time.Second, func() bool {
+	redistest.Await(t, "a new connection", func() bool {
 		conn, err := redis.Dial("tcp", s.Addr)
 		if err != nil {
 			return false

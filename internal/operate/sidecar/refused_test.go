@@ -108,7 +108,7 @@ func TestServersThatTakeNoWrites(t *testing.T) {
 	require.NoError(t, err)
 	require.NoError(t, os.Mkdir(folder[1]+"/dump.rdb", 0o700)) // no snapshot can be put in its place
 	b.redis.Do("BGSAVE")
-	redistest.Await(t, "a snapshot that fails", 10*time.Second, func() bool {
+	redistest.Await(t, "a snapshot that fails", func() bool {
 		return strings.Contains(fmt.Sprintf("%s", b.redis.Do("INFO", "persistence")), "rdb_last_bgsave_status:err")
 	})
 	says(t, c, text, "GET", "lock:a")

@@ -23,7 +23,7 @@ import (
 // listed waits for an entry of the list of sidecar "one"; empty: for none.
 func (b *bed) listed(key, entry string) {
 	b.t.Helper()
-	redistest.Await(b.t, "the entry "+entry, 10*time.Second, func() bool {
+	redistest.Await(b.t, "the entry "+entry, func() bool {
 		got, _ := redis.String(b.redis.Do("HGET", sidecar.ListKey("orders", "one"), key), nil)
 		return got == entry
 	})
@@ -43,7 +43,7 @@ func TestTheNextSidecarKeepsNoLockOfNobody(t *testing.T) {
 	s.Close()
 	require.EqualValues(t, 1, b.redis.Do("EXISTS", "lock:g"))
 	s = b.sidecar("one", sidecar.DialectNone)
-	redistest.Await(t, "the end of the lock", 10*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:g") == int64(0) })
+	redistest.Await(t, "the end of the lock", func() bool { return b.redis.Do("EXISTS", "lock:g") == int64(0) })
 	b.listed("lock:g", "")
 	assert.EqualValues(t, 1, s.counted("ended"), "it is told")
 }
@@ -60,7 +60,7 @@ func TestTheNextSidecarKeepsForKeepFor(t *testing.T) {
 	c := b.client(b.sidecar("one", sidecar.DialectNone, keeps))
 	time.Sleep(2500 * time.Millisecond)
 	says(t, c, "some uuid", "GET", "lock:f")
-	redistest.Await(t, "the end of the lock", 20*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:f") == int64(0) })
+	redistest.Await(t, "the end of the lock", func() bool { return b.redis.Do("EXISTS", "lock:f") == int64(0) })
 }
 
 // A second process listens beside the first, which then ends. The first takes locks to its end; when it has ended, the second one has all of them.
@@ -112,7 +112,7 @@ func TestTheNextSidecarRepairs(t *testing.T) {
 	assert.Positive(t, b.redis.Do("PTTL", sidecar.ListKey("orders", "one")), "the list does not stay")
 	b.redis.Do("DEL", "lock:r")
 	s = b.sidecar("one", "")
-	redistest.Await(t, "the repair", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:r") == int64(1) })
+	redistest.Await(t, "the repair", func() bool { return b.redis.Do("EXISTS", "lock:r") == int64(1) })
 	says(t, b.client(s), "1", "DEL", "lock:r")
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:r", protocol.GuardKey("lock:r")))
 	s.Close()
@@ -171,7 +171,7 @@ func TestNamespacesHaveTheirOwnSidecars(t *testing.T) {
 		stages.Record{Namespace: "stock", Stage: stages.Modern, Patterns: []string{"stock:*"}, Dialect: "jedis-ms", Shortest: time.Second}))
 	b.sidecar("one", "")
 	b.sidecar("one", "", func(o *sidecar.Options) { o.Namespace = "stock" })
-	redistest.Await(t, "the channels", 10*time.Second, func() bool {
+	redistest.Await(t, "the channels", func() bool {
 		names, err := redis.Strings(b.redis.Do("PUBSUB", "CHANNELS", "lockmigrate:sidecar:*"), nil)
 		return err == nil && len(names) == 2
 	})
@@ -204,12 +204,12 @@ func TestASidecarFollowsWhenItsCommandsDo(t *testing.T) {
 		return names
 	}
 	for _, c := range []*started{s, idle} { // both act by the corrected record
-		redistest.Await(t, "the correction", lease, func() bool { _, epoch, _ := c.Stage(); return epoch == view.Record.Epoch+1 })
+		redistest.Within(t, "the correction", lease, func() bool { _, epoch, _ := c.Stage(); return epoch == view.Record.Epoch+1 })
 	}
-	redistest.Await(t, "the idle one", time.Second, func() bool { return len(late()) == 1 })
+	redistest.Within(t, "the idle one", time.Second, func() bool { return len(late()) == 1 })
 	if time.Since(sent) < lease*2/3 { // the lease lasts at least so long from any report
 		assert.Contains(t, late()[0], "sidecar:one/")
 	}
-	redistest.Await(t, "the other one", 2*lease, func() bool { return len(late()) == 0 })
+	redistest.Within(t, "the other one", 2*lease, func() bool { return len(late()) == 0 })
 	assert.Greater(t, time.Since(sent), lease*2/3)
 }

@@ -84,7 +84,7 @@ func (b *bed) moves(to stages.Stage, all ...*started) {
 	defer cancel()
 	mover := stages.Mover{Store: b.store, Look: 20 * time.Millisecond}
 	require.NoError(b.t, mover.Run(ctx, to, func(stages.View, []stages.Blocker) {}))
-	redistest.Await(b.t, "all to follow", 20*time.Second, func() bool {
+	redistest.Await(b.t, "all to follow", func() bool {
 		return !slices.ContainsFunc(all, func(s *started) bool {
 			is, _, lives := s.Stage()
 			return is != to || !lives
@@ -144,7 +144,7 @@ func TestAGetSetThatPlantsNothingIsNeverWon(t *testing.T) {
 	says(t, c, "1", "SETNX", "lock:a", text)
 	says(t, c, text, "GET", "lock:a")
 	time.Sleep(time.Until(end) + 20*time.Millisecond)
-	redistest.Await(t, "the end of the lock", 5*time.Second, func() bool { return b.redis.Do("EXISTS", "lock:a") == int64(0) })
+	redistest.Await(t, "the end of the lock", func() bool { return b.redis.Do("EXISTS", "lock:a") == int64(0) })
 	says(t, c, "far", "GETSET", "lock:a", strconv.FormatInt(end.Unix()+10, 10))
 	assert.EqualValues(t, 0, b.redis.Do("EXISTS", "lock:a"))
 }
@@ -165,7 +165,7 @@ func TestOrphan(t *testing.T) {
 	after := b.client(crashed)
 	time.Sleep(4500 * time.Millisecond) // more than a lease: it is renewed as yet, the process may live
 	says(t, after, "uuid 1", "GET", "lock:a")
-	redistest.Await(t, "the end of the lock", 20*time.Second, func() bool {
+	redistest.Await(t, "the end of the lock", func() bool {
 		taken, err := redis.Int(after.Do("SETNX", "lock:a", "uuid 3"))
 		require.NoError(t, err)
 		return taken == 1
@@ -196,7 +196,7 @@ func TestEachAttemptWaits(t *testing.T) {
 			}
 			reply <- got
 		}()
-		redistest.Await(t, "the waiter", 5*time.Second, func() bool { return b.redis.Do("ZCARD", protocol.QueueKey("lock:w")) == int64(1) })
+		redistest.Await(t, "the waiter", func() bool { return b.redis.Do("ZCARD", protocol.QueueKey("lock:w")) == int64(1) })
 		says(t, holds, "1", "DEL", "lock:w")
 		freed := time.Now()
 		got := <-reply

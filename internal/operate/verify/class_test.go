@@ -29,7 +29,7 @@ func queueWorkers(t *testing.T, s *redistest.Server) {
 	wait := func(conn redis.Conn, words ...any) {
 		require.NoError(t, conn.Send(words[0].(string), words[1:]...))
 		require.NoError(t, conn.Flush())
-		redistest.Await(t, "a client that waits", 10*time.Second, func() bool {
+		redistest.Await(t, "a client that waits", func() bool {
 			list, _ := redis.String(s.Do("CLIENT", "LIST"), nil)
 			return strings.Contains(list, "flags=b")
 		})

@@ -91,7 +91,7 @@ func heldBack(t *testing.T, s *redistest.Server) {
 		c := within(t, end, lock, func() {
 			require.NoError(t, old.Send(words[0].(string), words[1:]...))
 			require.NoError(t, old.Flush())
-			redistest.Await(t, "a client that waits", 10*time.Second, func() bool {
+			redistest.Await(t, "a client that waits", func() bool {
 				list, _ := redis.String(s.Do("CLIENT", "LIST"), nil)
 				return strings.Contains(list, "flags=b")
 			})
@@ -120,7 +120,7 @@ func TestPromotedByHand(t *testing.T) {
 	assert.Equal(t, verify.NoneSeen, c.Verdict, c.Why)
 	c = during(t, r.Master, lock, func() {
 		r.Promote()
-		redistest.Await(t, "a master without a replica", 10*time.Second, func() bool {
+		redistest.Await(t, "a master without a replica", func() bool {
 			info, _ := redis.String(r.Master.Do("INFO", "replication"), nil)
 			return strings.Contains(info, "connected_slaves:0")
 		})
@@ -181,7 +181,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 	}
 	c.Masters[1].Do("CLUSTER", "ADDSLOTSRANGE", 2*redistest.Slots/3, redistest.Slots-1)
 	end := at(t, c.URL())
-	redistest.Await(t, "two masters", 30*time.Second, func() bool {
+	redistest.Await(t, "two masters", func() bool {
 		masters, err := end.Masters(t.Context())
 		return err == nil && len(masters) == 2
 	})
@@ -242,7 +242,7 @@ func TestANodeThatComesAndGoes(t *testing.T) {
 			_, err := conn.Do("CLUSTER", word, slot)
 			return err
 		}
-		redistest.Await(t, "the slot's new owner", 20*time.Second, func() bool {
+		redistest.Await(t, "the slot's new owner", func() bool {
 			for _, s := range c.Masters {
 				_ = says(s, "DELSLOTS") // what the owner has told of meanwhile is unlearned once more
 			}

@@ -278,7 +278,7 @@ func inPlaceOf(t *testing.T, s *redistest.Server, victim *net.TCPConn) redis.Con
 	require.NoError(t, victim.SetLinger(0)) // else the port is not free for a minute
 	require.NoError(t, victim.Close())
 	var raw net.Conn
-	redistest.Await(t, "the port, as soon as nobody reads from the connection any more", 10*time.Second, func() (free bool) {
+	redistest.Await(t, "the port, as soon as nobody reads from the connection any more", func() (free bool) {
 		var err error
 		raw, err = (&net.Dialer{LocalAddr: local}).DialContext(t.Context(), "tcp", s.Addr)
 		return err == nil

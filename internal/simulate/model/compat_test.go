@@ -107,7 +107,7 @@ func sentByCompat(t *testing.T, stage lockmigrate.Stage, o compat.Options) (s se
 		waited <- err
 	}()
 	var taken, won, renewed time.Time
-	redistest.Await(t, "a renewal, and a waiter in the queue", 20*time.Second, func() bool {
+	redistest.Await(t, "a renewal, and a waiter in the queue", func() bool {
 		for _, c := range monitor.Commands() {
 			if c.Words[0] != "EVALSHA" && c.Words[0] != "EVAL" {
 				continue

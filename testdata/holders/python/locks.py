@@ -232,9 +232,9 @@ class MemberHolder(Holder):
         self.version = "clients/python, redis-py " + redis.__version__
         self.wait_ms = options.number("wait", 10_000)
         ttl = options.number("lease", 10_000) / 1000.0
-        client = connect(lambda **server: redis.Redis(socket_timeout=ttl / 2, **server), options.server)
+        client = redis.Redis(socket_timeout=ttl / 2, **options.server)
         self.locker = lockmigrate.Locker(client, options.namespace, ttl=ttl, member=options.id)
-        self.locker.ready(timeout=30)
+        self.locker.ready(timeout=60)  # connects, and comes over a server that is started again
         self.locks = {}
 
     def acquire(self, key, wait_ms):

@@ -59,7 +59,7 @@ func agree(t *testing.T, server *redistest.Server, stage string, members int, to
 	t.Helper()
 	for _, tool := range tools {
 		said := ""
-		redistest.Await(t, fmt.Sprintf("%d members at stage %s, as %s sees them", members, stage, tool.name), time.Minute, func() bool {
+		redistest.Await(t, fmt.Sprintf("%d members at stage %s, as %s sees them", members, stage, tool.name), func() bool {
 			var told struct {
 				Stage   string
 				Members []struct{ Stage, Misfit string }
@@ -251,7 +251,7 @@ func TestQueue(t *testing.T) {
 				if i == 0 {
 					require.Equal(t, "acquired", h.Next(time.Minute).Event)
 				} else {
-					redistest.Await(t, "a place in the queue", time.Minute, func() bool {
+					redistest.Await(t, "a place in the queue", func() bool {
 						n, _ := redis.Int(server.Do("ZCARD", fmt.Sprintf("{%s}:queue", lock)), nil)
 						return n == i
 					})
@@ -312,7 +312,7 @@ func TestNewerProtocol(t *testing.T) {
 	code, out, stderr := b.run(t, server, "stage", "advance", "--namespace", "orders", "--to", "modern", "--force", "why", "--execute")
 	assert.Equal(t, 1, code, "%s%s", out, stderr)
 	assert.Contains(t, stderr, "use lockmigrate v0.7.0")
-	redistest.Await(t, "a sidecar that grants nothing", time.Minute, func() bool {
+	redistest.Await(t, "a sidecar that grants nothing", func() bool {
 		granted := service.Do("try %s", key).Event == "acquired"
 		if granted {
 			service.Do("release %s", key)

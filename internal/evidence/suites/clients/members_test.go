@@ -124,11 +124,11 @@ func TestHandOvers(t *testing.T) {
 		"Go": golang(), "Java": holders.Start(t, holders.JavaMember, s.URL(), args...), "Python": holders.Start(t, holders.PythonMember, s.URL(), args...),
 	}
 	monitor, took := s.Monitor(), map[string][]time.Duration{}
-	for range *handOvers {
+	for turn := range *handOvers + 1 { // at its first one a waiter asks again when it has begun to listen
 		for name, waiter := range waiters {
 			require.Equal(t, "acquired", giver.Do("acquire %s", key).Event)
 			waiter.Send("acquire %s", key)
-			redistest.Await(t, "a waiter in the queue that listens", 10*time.Second, func() bool {
+			redistest.Await(t, "a waiter in the queue that listens", func() bool {
 				places, _ := redis.Strings(s.Do("ZRANGE", protocol.QueueKey(key), 0, -1), nil)
 				if len(places) != 1 {
 					return false
@@ -139,16 +139,18 @@ func TestHandOvers(t *testing.T) {
 			monitor.Everything()
 			began := time.Now()
 			require.Equal(t, "released", giver.Do("release %s", key).Event)
-			require.Equal(t, "acquired", waiter.Next(10*time.Second).Event, name)
+			require.Equal(t, "acquired", waiter.Next(time.Minute).Event, name)
 			took[name] = append(took[name], time.Since(began))
 			told := 0
 			for _, c := range monitor.Everything() {
 				switch c.Words[0] {
 				case "EVAL", "EVALSHA": // the server may not know a script yet
 					about := slices.Contains(c.Words, key)
-					assert.True(t, !about || strings.HasPrefix(c.Words[1], "-- bridge_release.lua:") || scripts.NameOf(c.Words[1]) == "bridge_release.lua", "%s asks whether it has the lock: %.200q", name, c.Words)
+					assert.True(t, !about || turn == 0 || strings.HasPrefix(c.Words[1], "-- bridge_release.lua:") || scripts.NameOf(c.Words[1]) == "bridge_release.lua", "%s asks whether it has the lock: %.200q", name, c.Words)
 				case "PUBLISH":
-					told++
+					if c.Words[2] != "alive" { // Java's word to itself
+						told++
+					}
 				}
 			}
 			assert.Equal(t, 1, told, "messages to %s", name)

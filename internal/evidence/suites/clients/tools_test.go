@@ -117,7 +117,7 @@ func (c client) watch(t *testing.T, s *redistest.Server, work func()) observe.Re
 		before := last
 		last = w.Cost().Commands
 		return before == last
-	}, 10*time.Second, 50*time.Millisecond)
+	}, time.Minute, 50*time.Millisecond)
 	stop()
 	require.ErrorIs(t, w.Wait(), context.Canceled)
 	return w.Report()
@@ -125,7 +125,7 @@ func (c client) watch(t *testing.T, s *redistest.Server, work func()) observe.Re
 
 // finish waits until the turns of a holder are over.
 func (c client) finish(h *holders.Holder) {
-	for h.Next(30*time.Second).Event != "done" {
+	for h.Next(time.Minute).Event != "done" {
 	}
 }
 

@@ -150,7 +150,7 @@ func (i image) serves(t *testing.T, c container, address, path string) string {
 		body, err := io.ReadAll(response.Body)
 		return string(body), err == nil && response.StatusCode == http.StatusOK
 	}
-	if !assert.Eventually(t, func() bool { _, ok := ask(path); return ok }, 30*time.Second, 50*time.Millisecond, "%s: %q", c.where, c.args) {
+	if !assert.Eventually(t, func() bool { _, ok := ask(path); return ok }, time.Minute, 50*time.Millisecond, "%s: %q", c.where, c.args) {
 		_ = command.Process.Kill()
 	}
 	metrics, ok := ask("/metrics")

@@ -234,7 +234,7 @@ func (c *crew) turns() map[string]int {
 func (c *crew) progress(within time.Duration) {
 	c.t.Helper()
 	before := c.turns()
-	redistest.Await(c.t, "more turns of every kind", within, func() bool {
+	redistest.Within(c.t, "more turns of every kind", within, func() bool {
 		for name, n := range c.turns() {
 			if n < before[name]+4 {
 				return false

@@ -254,7 +254,7 @@ var faults = []fault{
 			}
 			limit(1)
 			defer limit(unix.RLIM_INFINITY)
-			redistest.Await(s.t, "MISCONF", 10*time.Second, func() bool {
+			redistest.Await(s.t, "MISCONF", func() bool {
 				_, err := s.server.Try("SET", "probe", 1, "PX", 1)
 				return err != nil && strings.HasPrefix(err.Error(), "MISCONF")
 			})
@@ -343,7 +343,7 @@ func survive(t *testing.T, f fault) *row {
 	}()
 	c.progress(20 * time.Second)
 	for range *rounds {
-		redistest.Await(t, "a holder in a long turn", 10*ttl, c.midst)
+		redistest.Within(t, "a holder in a long turn", 10*ttl, c.midst)
 		f.inject(s)
 		// Nobody waits for longer than what was lost with its holder lasts: a lease of the old kind.
 		c.progress(lease + ttl + 10*time.Second + f.slow)

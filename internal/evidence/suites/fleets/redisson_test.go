@@ -66,17 +66,17 @@ func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.S
 		lock, err := locker.TryAcquire(t.Context(), key)
 		require.NoError(t, err)
 		java.Send("acquire %s", key)
-		require.Eventually(t, subscribed, 10*time.Second, time.Millisecond)
+		require.Eventually(t, subscribed, time.Minute, time.Millisecond)
 		time.Sleep(20 * time.Millisecond) // RLock tries once more after it has subscribed
 		released := time.Now()
 		require.NoError(t, lock.Release(t.Context()))
-		require.Equal(t, "acquired", java.Next(10*time.Second).Event)
+		require.Equal(t, "acquired", java.Next(time.Minute).Event)
 		theirs = append(theirs, time.Since(released)-late.Most())
 
 		_, err = locker.TryAcquire(t.Context(), key)
 		require.ErrorIs(t, err, lockmigrate.ErrNotAcquired, "RLock excludes us")
 		// Java's own subscription ends some time after it has the lock.
-		require.Eventually(t, func() bool { return !subscribed() }, 30*time.Second, time.Millisecond)
+		require.Eventually(t, func() bool { return !subscribed() }, time.Minute, time.Millisecond)
 		got := make(chan time.Time, 1)
 		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 		go func() {
@@ -86,7 +86,7 @@ func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.S
 				assert.NoError(t, lock.Release(t.Context()))
 			}
 		}()
-		require.Eventually(t, subscribed, 10*time.Second, time.Millisecond)
+		require.Eventually(t, subscribed, time.Minute, time.Millisecond)
 		time.Sleep(20 * time.Millisecond)
 		released = time.Now()
 		require.Equal(t, "released", java.Do("release %s", key).Event)
@@ -95,7 +95,7 @@ func wakesAndIsWoken(t *testing.T, pool lockmigrate.Pool, servers []*redistest.S
 		require.Eventually(t, func() bool {
 			lock, err := locker.TryAcquire(t.Context(), key)
 			return err == nil && assert.NoError(t, lock.Release(t.Context()))
-		}, 10*time.Second, time.Millisecond)
+		}, time.Minute, time.Millisecond)
 	}
 	t.Logf("beyond the machine's lateness, RLock woke after %v, ours after %v", theirs, ours)
 	for i := range ours {
@@ -125,7 +125,7 @@ func TestBridgeWaiterWakesAtAJavaDelete(t *testing.T) {
 			at = time.Now()
 			done <- err
 		}()
-		redistest.Await(t, "a waiter that tracks the key", 5*time.Second, func() bool { return mode.Is() == "tracking" })
+		redistest.Await(t, "a waiter that tracks the key", func() bool { return mode.Is() == "tracking" })
 		monitor.Watched(t)
 		require.Equal(t, "released", java.Do("release orders").Event)
 		require.NoError(t, <-done)

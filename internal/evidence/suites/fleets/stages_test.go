@@ -26,7 +26,7 @@ type crew struct {
 
 func (c *crew) await(what string, condition func() bool) {
 	c.T.Helper()
-	redistest.Await(c.T, what, 30*time.Second, condition)
+	redistest.Await(c.T, what, condition)
 }
 
 // newCrew makes a namespace at stage legacy on a server of its own, for members whose turns are recorded.

@@ -46,7 +46,7 @@ var examples = []example{
 		require.NoError(t, err)
 		const others = " FROM pg_stat_activity WHERE backend_type = 'client backend' AND pid <> pg_backend_pid()"
 		t.Cleanup(func() {
-			redistest.Await(t, "the end of all sessions", time.Minute, func() bool {
+			redistest.Await(t, "the end of all sessions", func() bool {
 				sessions := 0
 				assert.NoError(t, admin.QueryRow(context.Background(), "SELECT count(*)"+others).Scan(&sessions))
 				return sessions == 0
@@ -116,7 +116,7 @@ func (e example) try(t *testing.T) {
 	}
 	lostTo := func(lock lockmigrate.Lock) {
 		t.Helper()
-		redistest.Await(t, "the holder to be told", time.Minute, func() bool { return lock.Context().Err() != nil })
+		redistest.Await(t, "the holder to be told", func() bool { return lock.Context().Err() != nil })
 		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrLost)
 		bounded, cancel := context.WithTimeout(ctx, 100*time.Millisecond)
 		defer cancel()
@@ -133,7 +133,7 @@ func (e example) try(t *testing.T) {
 	for ; ; _ = second.Release(ctx) {
 		held, err = one.Acquire(ctx, key)
 		require.NoError(t, err)
-		redistest.Await(t, "an attempt", time.Minute, func() bool { _, err = two.TryAcquire(ctx, key); return answered() })
+		redistest.Await(t, "an attempt", func() bool { _, err = two.TryAcquire(ctx, key); return answered() })
 		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired, "TryAcquire of what another holds")
 		next := waits()
 		latest := time.Duration(0) // of the whole time: a renewal that came too late is of more than a second ago
@@ -155,7 +155,7 @@ func (e example) try(t *testing.T) {
 	require.NoError(t, second.Release(ctx))
 	assert.ErrorIs(t, context.Cause(second.Context()), lockmigrate.ErrReleased)
 
-	redistest.Await(t, "an attempt", time.Minute, func() bool { held, err = one.TryAcquire(ctx, key); return answered() })
+	redistest.Await(t, "an attempt", func() bool { held, err = one.TryAcquire(ctx, key); return answered() })
 	require.NoError(t, err)
 	takeAway()
 	lostTo(held)
@@ -177,7 +177,7 @@ func (e example) try(t *testing.T) {
 
 	for _, to := range []lockmigrate.Stage{lockmigrate.StageBoth, lockmigrate.StageNew} {
 		move(t, store, to)
-		redistest.Await(t, "the stage", time.Minute, func() bool { stage, _, _ := one.Stage(); return stage == to })
+		redistest.Await(t, "the stage", func() bool { stage, _, _ := one.Stage(); return stage == to })
 		held, err = one.Acquire(ctx, key)
 		require.NoError(t, err)
 		assert.Equal(t, to, held.Stage())

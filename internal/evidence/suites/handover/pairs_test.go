@@ -291,7 +291,7 @@ func (f *fleet) progress() {
 	f.mu.Lock()
 	before := maps.Clone(f.turns)
 	f.mu.Unlock()
-	redistest.Await(f.t, "turns of all workers", 2*time.Minute, func() bool {
+	redistest.Await(f.t, "turns of all workers", func() bool {
 		f.mu.Lock()
 		defer f.mu.Unlock()
 		for worker, n := range before {

@@ -159,7 +159,7 @@ func openHandover(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.L
 		var err error
 		h.of[i], err = modern.New(pools[i], of)
 		require.NoError(t, err)
-		redistest.Await(t, "a connection", late, func() bool { // some are from before a restart
+		redistest.Within(t, "a connection", late, func() bool { // some are from before a restart
 			marks[i].Mark, err = stages.WriteMark(ctx, pools[i], store.Namespace, store.ReplyTimeout)
 			return err == nil
 		})

@@ -50,9 +50,9 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 					_, err := leaves.Acquire(ctx, key)
 					left <- err
 				}()
-				redistest.Await(s.T, "the first in line", late, inLine(1))
+				redistest.Within(s.T, "the first in line", late, inLine(1))
 				waits := redistest.BeginTurn(s.Context(), stays.Acquire, key)
-				redistest.Await(s.T, "the second in line", late, inLine(2))
+				redistest.Within(s.T, "the second in line", late, inLine(2))
 
 				server.Do(refusal.put[0].(string), refusal.put[1:]...)
 				leave()
@@ -67,7 +67,7 @@ func TestAServerThatTakesNoWrites(t *testing.T) {
 				case <-time.After(500 * time.Millisecond):
 				}
 				server.Do(refusal.end[0].(string), refusal.end[1:]...)
-				redistest.Await(s.T, "the one who has left to be out of the line", late, inLine(1))
+				redistest.Within(s.T, "the one who has left to be out of the line", late, inLine(1))
 				require.NoError(s, lock.Release(s.Context()))
 				select {
 				case err := <-waits:
@@ -100,15 +100,15 @@ func TestARefusedGiveBackIsTriedAgain(t *testing.T) {
 		if s.kind.name == "quorum" {
 			most = 2 // the third server's last release may still wait for its reply, and the acquisition behind it
 		}
-		redistest.Await(s.T, "the key", late, func() bool { return s.left() >= most })
+		redistest.Within(s.T, "the key", late, func() bool { return s.left() >= most })
 		s.server.Do("ACL", "SETUSER", user, "-del") // before the caller leaves: what gives the key back arrives too
 		leave()
 		require.Error(s, <-left)
 		s.link.Heal()
-		redistest.Await(s.T, "a refusal", 2*late, func() bool { return s.counts.of(lockmigrate.EventFailed) > 0 })
+		redistest.Within(s.T, "a refusal", 2*late, func() bool { return s.counts.of(lockmigrate.EventFailed) > 0 })
 		assert.GreaterOrEqual(s, s.left(), most)
 		s.server.Do("ACL", "SETUSER", user, "+del")
-		redistest.Await(s.T, "the key to be free", late, s.free)
+		redistest.Within(s.T, "the key to be free", late, s.free)
 	})
 }
 
@@ -125,7 +125,7 @@ func TestABusyServer(t *testing.T) {
 			_, err := s.server.Try("EVAL", "while true do end", 0)
 			ended <- err
 		}()
-		redistest.Await(s.T, "the server is busy", 20*time.Second, func() bool {
+		redistest.Await(s.T, "the server is busy", func() bool {
 			_, err := s.server.Try("PING")
 			return err != nil && strings.HasPrefix(err.Error(), "BUSY ")
 		})

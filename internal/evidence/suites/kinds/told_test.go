@@ -81,7 +81,7 @@ func TestARefusedReleaseIsTriedAgain(t *testing.T) {
 					assert.NoError(s, held.Err(), "nobody knows that the lock is over")
 				}
 				mend()
-				redistest.Await(s.T, "the holder's context ends", 4*late, func() bool { return held.Err() != nil })
+				redistest.Within(s.T, "the holder's context ends", 4*late, func() bool { return held.Err() != nil })
 				assert.ErrorIs(s, context.Cause(held), lockmigrate.ErrReleased)
 				s.leavesNothing(s.T)
 				s.balanced()
@@ -105,7 +105,7 @@ func TestNoRenewalAfterARelease(t *testing.T) {
 		require.NotErrorIs(s, err, lockmigrate.ErrLost)
 		assert.ErrorIs(s, k.Renew(s.Context()), lockmigrate.ErrReleased)
 		s.server.Do("ACL", "SETUSER", user, "+del")
-		redistest.Await(s.T, "the holder's context ends", 4*late, func() bool { return held.Err() != nil })
+		redistest.Within(s.T, "the holder's context ends", 4*late, func() bool { return held.Err() != nil })
 		assert.ErrorIs(s, context.Cause(held), lockmigrate.ErrReleased)
 		s.leavesNothing(s.T)
 		s.balanced()
@@ -125,7 +125,7 @@ func (s *scene) reload() {
 	var started sync.WaitGroup
 	started.Go(s.server.Start)
 	s.Cleanup(started.Wait)
-	redistest.Await(s.T, "the server loads", late, func() bool {
+	redistest.Within(s.T, "the server loads", late, func() bool {
 		_, err := s.server.Try("GET", "any")
 		return err != nil && strings.HasPrefix(err.Error(), "LOADING")
 	})

@@ -117,14 +117,14 @@ func TestEveryRoundTrip(t *testing.T) {
 					}
 				}
 				for _, key := range kept { // also those whose DEL was lost
-					redistest.Await(t, "the end of the lease of "+key, 15*time.Second, func() bool {
+					redistest.Await(t, "the end of the lease of "+key, func() bool {
 						return server.Do("EXISTS", key, protocol.GuardKey(key)) == int64(0)
 					})
 				}
 				conn := b.client()
 				defer conn.Close()
 				for _, key := range kept { // the service goes on
-					redistest.Await(t, "the next lock on "+key, 15*time.Second, func() bool {
+					redistest.Await(t, "the next lock on "+key, func() bool {
 						reply, err := redis.Int(conn.Do("SETNX", key, time.Now().Add(s.lease).UnixMilli()))
 						require.NoError(t, err)
 						return reply == 1
@@ -140,7 +140,7 @@ func TestEveryRoundTrip(t *testing.T) {
 // client connects as the service does, as soon as the sidecar listens.
 func (b *brink) client() (conn redis.Conn) {
 	b.Helper()
-	redistest.Await(b, "a connection through the sidecar", 20*time.Second, func() bool {
+	redistest.Await(b, "a connection through the sidecar", func() bool {
 		var err error
 		if conn, err = redis.Dial("tcp", b.proxy.Addr, redis.DialReadTimeout(20*time.Second)); err != nil {
 			return false
@@ -168,7 +168,7 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 	text := strconv.FormatInt(time.Now().Add(lease).UnixMilli(), 10)
 	switch r.begins {
 	case "service":
-		redistest.Await(b, "the lock of "+what, 10*time.Second, func() bool { // after a restart it is a member a little later
+		redistest.Await(b, "the lock of "+what, func() bool { // after a restart it is a member a little later
 			reply, err := redis.Int(conn.Do("SETNX", key, text))
 			require.NoError(b, err, what)
 			return reply == 1
@@ -218,7 +218,7 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 			return false
 		}
 	}
-	redistest.Await(b, "the round trip of "+what, 20*time.Second, func() bool {
+	redistest.Await(b, "the round trip of "+what, func() bool {
 		if err == nil && r.own && !came() { // an attempt waits when one has failed before, and the sidecar hears
 			reply, err = send()
 		}
@@ -252,7 +252,7 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 		want = r.begins
 	}
 	if r.script == scripts.SidecarKeep {
-		redistest.Await(b, what, 10*time.Second, func() bool { return b.holder(key) == want })
+		redistest.Await(b, what, func() bool { return b.holder(key) == want })
 	}
 	assert.Equal(b, want, b.holder(key), what)
 	if r.beside { // the service gives back what it has

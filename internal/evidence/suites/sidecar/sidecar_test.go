@@ -105,12 +105,12 @@ func TestRestarts(t *testing.T) {
 				billing, stock := s.sidecar("billing", m.dialect, 0), s.sidecar("stock", m.dialect, 0)
 				service := s.of(m.kind, billing.URL(), 0)()
 				require.Equal(t, "acquired", service.Do("acquire lock:fleet").Event)
-				redistest.Await(t, "the list", 5*time.Second, func() bool {
+				redistest.Await(t, "the list", func() bool {
 					return s.server.Do("HGET", sidecar.ListKey("orders", "billing"), "lock:fleet") != nil
 				})
 				restart(t, billing)
 				renewals, before := 0, int64(0)
-				redistest.Await(t, "two renewals", time.Minute, func() bool {
+				redistest.Await(t, "two renewals", func() bool {
 					now, _ := s.server.Do("PTTL", "lock:fleet").(int64)
 					if now > before {
 						renewals++
@@ -125,7 +125,7 @@ func TestRestarts(t *testing.T) {
 				require.NoError(t, err)
 				require.Zero(t, taken, redistest.Violated)
 				service.Do("release lock:fleet")
-				redistest.Await(t, "the lock", 10*time.Second, func() bool {
+				redistest.Await(t, "the lock", func() bool {
 					taken, err := redis.Int(other.Do("SETNX", "lock:fleet", "another"))
 					assert.NoError(t, err)
 					return taken == 1

@@ -197,7 +197,7 @@ func (s *site) masters() []string {
 			continue
 		}
 		role := ""
-		redistest.Await(s.t, "a server to tell its role", patience, func() bool {
+		redistest.Await(s.t, "a server to tell its role", func() bool {
 			role = server.Role()
 			return role != ""
 		})

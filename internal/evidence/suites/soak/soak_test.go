@@ -142,7 +142,7 @@ func TestSoakFindsAPlantedBug(t *testing.T) {
 			// It holds three times as long as what it has taken the key for, and is there first: those who stand in line leave it no turn.
 			r.process(planted, planted, r.set, r.site.url(r.set, 0), holders.Arg("long", ttl/3), holders.Arg("rarely", 1))
 			r.muster(false)
-			redistest.Await(t, "an overlap", patience, func() bool {
+			redistest.Await(t, "an overlap", func() bool {
 				// Who is still inside may yet say that it was told before.
 				over := slices.DeleteFunc(r.stays(), func(s *holders.Stay) bool { return s.To.IsZero() })
 				return len(r.judge(over).violations) > 0

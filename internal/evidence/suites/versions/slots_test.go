@@ -168,7 +168,7 @@ func (m *moving) fleet() {
 			require.NoError(m, k.Context().Err(), kind)
 		}
 		for kind, r := range turns {
-			redistest.Await(m, "a turn of "+kind+" after the move", time.Minute, func() bool { return r.Turns() > before[kind] })
+			redistest.Await(m, "a turn of "+kind+" after the move", func() bool { return r.Turns() > before[kind] })
 		}
 		for kind, k := range held {
 			began := time.Now()
@@ -194,7 +194,7 @@ func (m *moving) fleet() {
 	for least, looked := moves+*slotMoves, map[*redistest.Server]int64{}; moves < least || !arrived; {
 		// Observe asks twice a second who has which slot, after it has asked who is connected. A slot that comes back sooner is not what happens to anybody.
 		for _, s := range m.Masters {
-			redistest.Await(m, "observe to look again", time.Minute, func() bool { return m.looks(s) > looked[s]+2 })
+			redistest.Await(m, "observe to look again", func() bool { return m.looks(s) > looked[s]+2 })
 		}
 		move()
 		for _, s := range m.Masters {

@@ -169,7 +169,7 @@ func TestReplicas(t *testing.T) {
 			}
 			waiting.Wait()
 			// The holders renew all the time: both servers are read while nobody can write.
-			redistest.Await(t, "a replica with what its master has", 30*time.Second, func() bool {
+			redistest.Await(t, "a replica with what its master has", func() bool {
 				before := contents(t, pair.Master)
 				pair.AwaitInStep(t)
 				after := contents(t, pair.Replica)

@@ -143,7 +143,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 					stats, _ := redis.String(server.Do("INFO", "commandstats"), nil)
 					return strings.Contains(stats, "cmdstat_echo:")
 				}
-				redistest.Await(t, "verify's first look", 20*time.Second, watched)
+				redistest.Await(t, "verify's first look", watched)
 				if c.act != nil {
 					time.Sleep(300 * time.Millisecond) // into the window, which begins behind the first look
 					c.act(t, server)

@@ -79,7 +79,7 @@ func TestSentinel(t *testing.T) {
 			turns(t, kinds, 3)
 			release := held(t, kinds)
 			master := group.Master()
-			redistest.Await(t, "a replica that has the locks", 10*time.Second, func() bool {
+			redistest.Await(t, "a replica that has the locks", func() bool {
 				for _, s := range group.Servers {
 					all, err := redis.Strings(s.Try("KEYS", "held.*"))
 					if err != nil || len(all) < len(kinds) {

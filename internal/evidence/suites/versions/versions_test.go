@@ -212,7 +212,7 @@ func takeTurns(t *testing.T, l lock, server *redistest.Server, listens func(mode
 	lock, err := l.process(t, server.Pool(), patient, nil).Acquire(t.Context(), key)
 	require.NoError(t, err, l.name)
 	over := redistest.BeginTurn(context.Background(), l.process(t, server.Pool(), patient, mode.Observe).Acquire, key)
-	redistest.Await(t, "a waiter that listens", 10*time.Second, func() bool { return listens(mode.Is()) })
+	redistest.Await(t, "a waiter that listens", func() bool { return listens(mode.Is()) })
 	require.NoError(t, lock.Release(t.Context()), l.name)
 	require.NoError(t, <-over, l.name)
 }

@@ -50,7 +50,7 @@ func haproxy(t testing.TB, server string) (pid int, addr string) {
 	command.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	require.NoError(t, command.Start())
 	t.Cleanup(func() { _, _ = command.Process.Kill(), command.Wait() })
-	require.Eventually(t, func() bool { return !refused(addr) }, 20*time.Second, 10*time.Millisecond)
+	require.Eventually(t, func() bool { return !refused(addr) }, time.Minute, 10*time.Millisecond)
 	return command.Process.Pid, addr
 }
 

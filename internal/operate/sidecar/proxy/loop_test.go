@@ -29,7 +29,7 @@ func TestLeavesTheLoop(t *testing.T) {
 			server.Do("SET", "k", value)
 			conn := dial(t, addr)
 			ask(t, conn, "$14\r\nSETNX lock.b y\r\n", "SETNX", "lock.b", "y")
-			require.Eventually(t, func() bool { return looped(s) == 1 }, 20*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return looped(s) == 1 }, time.Minute, time.Millisecond)
 			if name == "the server" {
 				server.Do("CLIENT", "PAUSE", "1000")
 			}
@@ -43,7 +43,7 @@ func TestLeavesTheLoop(t *testing.T) {
 				_, err := conn.Write(text)
 				written <- err
 			}()
-			require.Eventually(t, func() bool { return looped(s) == 0 }, 20*time.Second, time.Millisecond)
+			require.Eventually(t, func() bool { return looped(s) == 0 }, time.Minute, time.Millisecond)
 			_ = conn.SetReadDeadline(time.Now().Add(20 * time.Second))
 			all, err := io.ReadAll(conn)
 			require.NoError(t, err)

@@ -111,7 +111,7 @@ func begin(t testing.TB, opts Options) (s *Server, end context.CancelFunc, ended
 	ctx, cancel := context.WithCancel(context.Background())
 	over := make(chan error, 1)
 	go func() { over <- s.Run(ctx) }()
-	require.Eventually(t, func() bool { return s.Ready() == nil }, 20*time.Second, time.Millisecond)
+	require.Eventually(t, func() bool { return s.Ready() == nil }, time.Minute, time.Millisecond)
 	return s, cancel, over
 }
 

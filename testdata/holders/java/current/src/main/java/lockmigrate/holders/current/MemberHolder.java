@@ -31,7 +31,7 @@ final class MemberHolder implements Holder {
         }
         locker = builder.build();
         try {
-            locker.ready(Duration.ofSeconds(30));
+            locker.ready(Duration.ofMinutes(1));
         } catch (InterruptedException e) {
             throw new IllegalStateException(e);
         }
