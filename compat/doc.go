@@ -35,8 +35,9 @@
 // counts from before the command that set it, and needs no reply. A release that fails, or whose caller leaves, changes nothing
 // about that. Do reports the loss whatever its work returned.
 //
-// G4. A live legacy expiry is never overwritten and never deleted, with one exception: a displaced holder deletes redis-py's
-// value without a lease. A clobber after a takeover makes the bridge withdraw.
+// G4. A live legacy expiry is never overwritten and never deleted, with one exception: where the guard says that the lock is its
+// own, a displaced holder deletes redis-py's value without a lease, and a waiter whom the lock was handed to overwrites it. A
+// clobber after a takeover makes the bridge withdraw.
 //
 // G5. After a stale DEL the key is repaired within one renewal interval, and no client of this package enters meanwhile: package
 // modern does not look at the guard. If a legacy client came in, the holder is told within one renewal interval. Its guard stays
@@ -76,8 +77,9 @@
 //     lock, at a renewal or at the release: it cannot know better. So in those dialects bridge clients leave a key alone for 5 ms
 //     after a bridge holder's release: then it is rare. TryAcquire does so too. The loser's expiry stays, and the key is idle
 //     until it is over. In dialect redispy-float that may be never: redis-py's default is no lease. The displaced holder deletes
-//     that one value at its release, as a redis-py holder would, and a waiter whom the lock was handed to takes it back. Over a
-//     takeover that settles, or over a lock that was handed to a sidecar, the value stays.
+//     that one value at its release, as a redis-py holder would. A waiter whom the lock was handed to, and a sidecar that has
+//     it for its service's next attempt, take it back. Over a takeover that settles, and where who was given the lock never
+//     comes for it, the value stays.
 //   - lost-update: a failover to a replica that never saw a lock, or the record's last change, loses it.
 //   - pause: a process that is stopped past its deadline between two instructions of its own resumes with its
 //     context over; only Fence stops a write that was already decided. The deadline is one TTL away. Just after a hand-over it is the

@@ -56,7 +56,8 @@ func (d *Dialect) String() string { return d.Name }
 // comes in, and the loser's GETSET overwrites that holder's value. The old clients leave it to each other too, and an old
 // holder deletes it: its release deletes every number that is not smaller than its own. A bridge holder does the same. A
 // client that came in after a stale DEL would write this value as well and lose its lock here. But only a client that overran
-// its lease sends a stale DEL. Clients that write this value have no lease.
+// its lease sends a stale DEL. Clients that write this value have no lease. The same holds for whom a release has given the lock
+// and who finds this value in its place: bridge_acquire.lua and sidecar_take.lua take it back.
 func (d *Dialect) Leftover() string {
 	if d.Missing != MissingExpired || d.Release != ReleaseNotSmaller {
 		return ""

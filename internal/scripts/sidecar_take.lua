@@ -37,6 +37,7 @@
 -- A takeover needs two attempts. The first puts a token on key and guard, and is refused; one that comes after the settling is
 -- granted if the token still stands there. The same token waits in the queue: a release hands the key to it, and
 -- the next attempt finds it there.
+-- What a redis-py loser without a lease wrote over our place is taken for nothing, for the reasons of bridge_acquire.lua.
 -- The usual case comes first: a key that is free, that nobody waits for and that has no state of gaps.
 -- The record is written first, the guard next, the key last: nothing is taken when one of the commands is refused.
 -- include effects.lua
@@ -132,6 +133,7 @@ local function withdraw()
 end
 
 if owner and owner ~= place then return waits() end
+if owner and (unit == 'float' or own_unit == 'float') and seen == '2147483649.0' and redis.call('PTTL', key) < 0 then seen = nil end
 over = false
 if seen and seen ~= place then
   if kind ~= 'string' or redis.call('PTTL', key) >= 0 then return withdraw() end

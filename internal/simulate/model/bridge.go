@@ -73,7 +73,8 @@ func bridgeTake(c *call) protocol.Reply {
 
 // overwritten tells that a loser without a lease wrote what stands on a key whose guard is ours.
 func overwritten(c *call, seen string) bool {
-	return c.command.Unit == protocol.FloatSeconds && seen == protocol.RedisPyFloat.Forever && c.pttl(c.command.Key) < 0
+	floats := c.command.Unit == protocol.FloatSeconds || c.command.Sidecar != nil && c.command.Sidecar.Unit == protocol.FloatSeconds
+	return floats && seen == protocol.RedisPyFloat.Forever && c.pttl(c.command.Key) < 0
 }
 
 // judge looks at what stands on the key: a legacy expiry that is over by more than the grace may be

@@ -216,6 +216,9 @@ func sidecarTake(c *call) protocol.Reply {
 		return waits()
 	}
 	over := false
+	if owns && there && overwritten(c, seen) {
+		there = false
+	}
 	switch {
 	case there && !stands:
 		if c.entries[c.find(cmd.Key)].Kind != String || c.pttl(cmd.Key) >= 0 {
