@@ -100,8 +100,8 @@ func (o SharedOptions) withDefaults() SharedOptions {
 type Shared struct {
 	opts  SharedOptions
 	only  *server // without Servers
-	calls calls
-	stop  func() // ends the hearing of masters that are none any more
+	calls *calls  // beside it: the runtime keeps a sync.Pool, and what it lies in, for two collections more
+	stop  func()  // ends the hearing of masters that are none any more
 
 	mu      sync.Mutex
 	servers map[string]*server // by address
@@ -117,7 +117,7 @@ var ErrClosed = errors.New("connection closed")
 
 // NewShared returns a Shared that connects with its first command.
 func NewShared(opts SharedOptions) *Shared {
-	c := &Shared{opts: opts.withDefaults(), servers: make(map[string]*server), stop: func() {}}
+	c := &Shared{opts: opts.withDefaults(), calls: new(calls), servers: make(map[string]*server), stop: func() {}}
 	c.life, c.end = context.WithCancel(context.Background())
 	if opts.Servers == nil {
 		c.only, _ = c.at("")
