@@ -162,7 +162,8 @@
 //   - G2: TestClients in internal/evidence/suites/clients; TestJavaClockBehind; TestFleets, TestBridgeValuesAreLiveToEveryReader.
 //   - G3: TestLifecycle in internal/evidence/suites/lifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in
 //     internal/evidence/suites/kinds.
-//   - G4: TestClobberWhileSettling, TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner.
+//   - G4: TestClobberWhileSettling, TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner;
+//     the exception: TestLosersLeaveNothingForEver in internal/evidence/suites/clients, TestExamples in internal/scripts.
 //   - G5: TestStaleDeleteIsRepaired, TestDisplacedHolderIsTold.
 //   - G6: TestNoHistoryReachesLegacyBesideModern in internal/stages; TestEachRoundTripMayFail in cmd/lockmigrate;
 //     TestStageChangesUnderLoad; TestARestoredRecord, and the claim LM-forgot of internal/simulate/explore;

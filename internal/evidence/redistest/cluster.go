@@ -384,7 +384,7 @@ func (c *Cluster) await(what string, reached func() bool) {
 // Await polls another process until something is so that has to come, however slow the machine is.
 func Await(t testing.TB, what string, reached func() bool) {
 	t.Helper()
-	Within(t, what, 2*time.Minute, reached)
+	Within(t, what, 3*time.Minute, reached)
 }
 
 // Within is Await for what is promised by then.

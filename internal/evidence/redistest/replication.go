@@ -153,7 +153,7 @@ func (g *SentinelGroup) Master() (master *Server) {
 	g.t.Helper()
 	defer g.tell()
 	began := time.Now()
-	Within(g.t, "sentinels that agree", 3*time.Minute, func() bool {
+	Await(g.t, "sentinels that agree", func() bool {
 		if time.Since(began) > 20*time.Second {
 			g.reconcile()
 			began = time.Now()

@@ -132,7 +132,7 @@ func (o *Observer) loses(lk *lock, h *hold, why string, at protocol.Instant) {
 // try is SETNX or SET NX.
 func (o *Observer) try(c *client, lk *lock, l *traffic.Command, e traffic.Effect, named bool) {
 	s := formOf(e.Value, l.At)
-	o.voteTry(c, l, e, s, named)
+	voteTry(c, e, s, named)
 	u := o.tries(c, lk)
 	u.lives(c, e.TTL)
 	for _, h := range slices.Clone(lk.past) {
@@ -174,7 +174,7 @@ func (o *Observer) try(c *client, lk *lock, l *traffic.Command, e traffic.Effect
 }
 
 // voteTry says what a try makes a client look like. SETNX and SET NX without a TTL are one command.
-func (o *Observer) voteTry(c *client, l *traffic.Command, e traffic.Effect, s form, named bool) {
+func voteTry(c *client, e traffic.Effect, s form, named bool) {
 	v := vote{s.kind, s.dialect}
 	switch {
 	case s.kind == Bridge && e.Op == traffic.OpTake:
