@@ -3,6 +3,7 @@ package handover
 import (
 	"context"
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/lockmigrate/lockmigrate"
@@ -63,7 +64,7 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 			handed = true
 			return k, nil
 		}
-		if (k.late || errors.Is(err, stages.ErrChanged)) && ctx.Err() == nil && patient {
+		if (k.late || errors.Is(err, stages.ErrChanged) || errors.Is(err, errHalf)) && ctx.Err() == nil && patient {
 			continue
 		}
 		if errors.Is(err, stages.ErrChanged) {
@@ -79,7 +80,7 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 func (k *lock) take(ctx context.Context, by take) (err error) {
 	l := k.locker
 	attempt, end := l.gate.During(ctx, &k.permit)
-	defer end()
+	defer end(nil)
 	taken := false
 	defer func() { // also where a half, or a function of Wrap, panics
 		if !taken {
@@ -89,6 +90,11 @@ func (k *lock) take(ctx context.Context, by take) (err error) {
 	if k.permit.Stage != stages.New {
 		if k.old, err = by(l.opts.Old, attempt, k.key); err != nil {
 			return k.failed(attempt, err)
+		}
+	}
+	if k.permit.Stage == stages.Both { // who waits for New when Old is over would wait in vain
+		if unsee := whenLost(k.old, func(cause error) { end(k.halfLost(cause)) }); unsee != nil {
+			defer unsee()
 		}
 	}
 	if k.permit.Stage != stages.Old {
@@ -108,17 +114,29 @@ func (k *lock) take(ctx context.Context, by take) (err error) {
 		k.late = true
 		return &lockmigrate.Error{Op: "acquire", Key: k.key, Kind: lockmigrate.ErrStage, Cause: err, Note: "it was acquired after this member's lease, and was given back"}
 	}
+	if errors.Is(context.Cause(attempt), errHalf) || !k.Expiry().After(time.Now()) {
+		return k.failed(attempt, k.halfLost(lockmigrate.ErrLost))
+	}
 	taken = true
 	return nil
 }
 
-// failed says where the stage, or Close, ended the attempt.
+// errHalf is an attempt's one half of which was lost before it had the other.
+var errHalf = errors.New("a half was lost before the other was acquired")
+
+func (k *lock) halfLost(cause error) error {
+	return &lockmigrate.Error{Op: "acquire", Key: k.key, Kind: lockmigrate.ErrNotAcquired, Cause: fmt.Errorf("%w: %w", errHalf, cause)}
+}
+
+// failed says where the stage, Close or a lost half ended the attempt.
 func (k *lock) failed(attempt context.Context, err error) error {
-	switch context.Cause(attempt) {
-	case stages.ErrChanged:
-		return stages.ErrChanged
-	case lifetime.ErrClosed:
+	switch cause := context.Cause(attempt); {
+	case cause == stages.ErrChanged:
+		return cause
+	case cause == lifetime.ErrClosed:
 		return closed(k.key)
+	case errors.Is(cause, errHalf):
+		return cause
 	}
 	return err
 }

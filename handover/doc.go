@@ -22,7 +22,8 @@
 //  3. A lock reaches its caller only while the member's lease lasts. What was acquired later is given back: TryAcquire returns
 //     ErrStage, Acquire begins anew when the member has reported (TestNothingAfterTheLease).
 //  4. A holder's context ends when either half is lost, and at the latest at the end of the member's lease (TestEitherHalfIsTold,
-//     TestTheLeaseEndsTheHolder).
+//     TestTheLeaseEndsTheHolder). Where Old is lost while New is waited for, Acquire begins anew and TryAcquire returns ErrNotAcquired
+//     (TestAHalfLostBeforeTheOther).
 //  5. Members whose halves are not those of the record acquire nothing, and `lockmigrate stage` shows them as UNFIT (TestOtherHalvesAreUnfit).
 //  6. Where both halves draw fencing tokens, the token at stage both is larger than both halves' earlier ones, whatever the servers' clocks say; and so are
 //     those that New draws afterwards for that key (TestFencesGrowAcrossTheServers).

@@ -227,6 +227,40 @@ func TestNothingAfterTheLease(t *testing.T) {
 	})
 }
 
+// TestAHalfLostBeforeTheOther: whose Old is lost while it waits for New waits in vain. Acquire begins anew, at once; a New that comes too late all the
+// same is given back.
+func TestAHalfLostBeforeTheOther(t *testing.T) {
+	inTown(t, 18, func(town *town) {
+		come, given := make(chan struct{}), 0
+		late := town.theirs(false, handover.Funcs[int]{
+			Acquire:    func(ctx context.Context, _ string) (int, error) { <-ctx.Done(); return 0, ctx.Err() },
+			TryAcquire: func(context.Context, string) (int, error) { <-come; return 1, nil },
+			Release:    func(context.Context, int) error { given++; return nil },
+			TTL:        time.Hour,
+		})
+		town.reach(lockmigrate.StageBoth)
+		ctx, stop := context.WithCancel(context.Background())
+		waits, failed := redistest.BeginTurn(ctx, late.Acquire, key), redistest.BeginTurn(ctx, late.TryAcquire, "lock.b")
+		time.Sleep(time.Second)
+		before, _ := town.a.Value(key)
+		town.a.Do("FLUSHALL")
+		time.Sleep(4 * time.Second)
+		after, _ := town.a.Value(key)
+		assert.NotContains(t, []string{"", before}, after, "Old was not acquired anew")
+		late.toA.Partition()
+		time.Sleep(4 * time.Second)
+		close(come)
+		err := <-failed
+		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
+		assert.ErrorContains(t, err, "a half was lost before the other was acquired")
+		late.toA.Heal()
+		stop()
+		assert.Error(t, <-waits)
+		time.Sleep(time.Second)
+		assert.Equal(t, 1, given)
+	})
+}
+
 // TestAnAttemptUnderWayIsInTheWay: an attempt of stage new that has not come back yet may hold New, so the stage does not go back to old beside it.
 func TestAnAttemptUnderWayIsInTheWay(t *testing.T) {
 	inTown(t, 10, func(town *town) {
@@ -517,7 +551,7 @@ var plants = []struct {
 		"		if !same {\n", "		if same && !same {\n",
 	}}}, "TestOtherHalvesAreUnfit"},
 	{redistest.Plant{Name: "g a waiter keeps Old while the stage moves to new, and is handed New as well", Files: map[string][]string{"handover/acquire.go": {
-		"	attempt, end := l.gate.During(ctx, &k.permit)\n", "	attempt, end := ctx, func() {}\n",
+		"	attempt, end := l.gate.During(ctx, &k.permit)\n", "	attempt, end := ctx, func(error) {}\n",
 		"	case errors.Is(err, stages.ErrChanged):\n		return err\n", "	case errors.Is(err, stages.ErrChanged):\n		taken = true\n		return nil\n",
 	}}}, "TestWaitersFollowTheStage"},
 }

@@ -85,17 +85,24 @@ func (k *lock) begin(values context.Context) {
 	k.lease = time.AfterFunc(time.Until(l.gate.Lasts()), k.leaseOver)
 	k.mu.Unlock()
 	for _, half := range [...]lockmigrate.Lock{k.old, k.new} {
-		switch h := half.(type) {
-		case nil:
-		case interface{ WhenLost(func(error)) }:
-			h.WhenLost(k.halfEnded)
-		default:
-			stop := context.AfterFunc(half.Context(), func() { k.halfEnded(context.Cause(half.Context())) })
+		if half == nil {
+			continue
+		}
+		if unsee := whenLost(half, k.halfEnded); unsee != nil {
 			k.mu.Lock()
-			k.unsee = append(k.unsee, stop)
+			k.unsee = append(k.unsee, unsee)
 			k.mu.Unlock()
 		}
 	}
+}
+
+// whenLost has f called when a half is lost, or was. Call unsee, unless it is nil, when nobody wants to know any more.
+func whenLost(half lockmigrate.Lock, f func(cause error)) (unsee func() bool) {
+	if ours, ok := half.(interface{ WhenLost(func(error)) }); ok {
+		ours.WhenLost(f)
+		return nil
+	}
+	return context.AfterFunc(half.Context(), func() { f(context.Cause(half.Context())) })
 }
 
 // leaseOver is called when the member's lease was going to end when the lock was looked at last. Reports may have come through since.

@@ -179,18 +179,18 @@ func (g *Gate[T]) Stay(p *Permit[T]) error {
 }
 
 // During returns a context that ends, with ErrChanged, when the permit's order is replaced by another, and when the gate is closed for good. Call end
-// when the attempt is over.
-func (g *Gate[T]) During(ctx context.Context, p *Permit[T]) (attempt context.Context, end func()) {
+// when the attempt is over, with why it must not go on, or nil.
+func (g *Gate[T]) During(ctx context.Context, p *Permit[T]) (attempt context.Context, end func(why error)) {
 	attempt, cancel := context.WithCancelCause(ctx)
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	g.during[p] = cancel
 	g.endOutdated(p, cancel)
-	return attempt, func() {
+	return attempt, func(why error) {
 		g.mu.Lock()
 		delete(g.during, p)
 		g.mu.Unlock()
-		cancel(nil)
+		cancel(why)
 	}
 }
 

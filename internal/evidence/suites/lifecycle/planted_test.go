@@ -120,8 +120,7 @@ var plants = []plant{
 	},
 	{
 		Plant: redistest.Plant{Name: "a lost half only ends its own context", Files: map[string][]string{"handover/lock.go": {
-			"func() { k.halfEnded(context.Cause(half.Context())) }", "func() {}",
-			"h.WhenLost(k.halfEnded)", "h.WhenLost(func(error) {})",
+			"whenLost(half, k.halfEnded)", "whenLost(half, func(error) {})",
 		}}},
 		kinds: "handover", finds: `the lock was good until \S+, and its context goes on`,
 	},
