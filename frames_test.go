@@ -17,7 +17,6 @@ import (
 func TestFramesAreSmall(t *testing.T) {
 	redistest.Need(t, redistest.Proofs) // it compiles everything with a listing
 	const most = 4 << 10                // bytes: that of an acquisition, ten functions deep, needs 8 KB of stack with these
-	const module = "github.com/lockmigrate/lockmigrate"
 	clients := []string{"./legacy", "./modern", "./compat", "./pool/cluster", "./pool/sentinel"}
 
 	list, err := exec.Command("go", append([]string{"list", "-deps", "-f", "{{.ImportPath}} {{.Dir}}"}, clients...)...).Output()

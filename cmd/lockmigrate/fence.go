@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -208,7 +208,7 @@ func stopped(ctx context.Context, end *endpoint.Endpoint, opts fence.Options) (n
 		unknown("the namespaces cannot be read", err)
 	}
 	kept := func(p string) bool {
-		return slices.ContainsFunc(opts.Keep, func(keep string) bool { return glob.Covers(keep, p) })
+		return slices.ContainsFunc(opts.Keep, func(keep string) bool { return servers.Covers(keep, p) })
 	}
 	var who []string
 	for _, name := range names {

@@ -14,7 +14,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
 	"github.com/lockmigrate/lockmigrate/internal/operate/traffic"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // observeFlags are the flags of observe.
@@ -72,7 +72,7 @@ func (f *observeFlags) check() error {
 			return usageError("write it like 127.0.0.1:6380 or unix:/run/watch.sock", "--listen %q names no address", address)
 		}
 	}
-	f.opts.Match = glob.Any(f.match)
+	f.opts.Match = servers.Matcher(f.match)
 	return nil
 }
 

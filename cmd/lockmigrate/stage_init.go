@@ -11,7 +11,6 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
 	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
@@ -143,7 +142,7 @@ func (at *place) creation(ctx context.Context) (record stages.Record, seen *keys
 // aboutKeys refuses a profile that says nothing of some keys.
 func aboutKeys(file string, p profile.Profile, match []string) error {
 	about := stages.UnescapeAll(p.Match)
-	if key, some := glob.Uncovered(about, match); some {
+	if key, some := servers.Uncovered(about, match); some {
 		return inconclusiveError("observe them too; or leave --profile out, and give what is known of their clients",
 			"%s says nothing of the keys %s: it is about %s", file, stages.Escape(key), shownPatterns(about))
 	}

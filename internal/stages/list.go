@@ -13,7 +13,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
@@ -261,7 +261,7 @@ func (s *Store) checkOthers(ctx context.Context, l list, patterns []string) erro
 		}
 		for _, theirs := range slices.Concat(other.Reserved, other.View.Record.Patterns) {
 			for _, mine := range patterns {
-				if _, meet := glob.Meet(mine, theirs); meet {
+				if _, meet := servers.Meet(mine, theirs); meet {
 					return fmt.Errorf("%w: %q here, %q of namespace %s", ErrOverlap, mine, theirs, other.Name)
 				}
 			}

@@ -14,7 +14,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/pool/cluster"
 )
 
@@ -275,7 +275,7 @@ func TestEveryKeyCanBeNamed(t *testing.T) {
 		}
 		pattern := Unescape(text)
 		return CheckPatterns([]string{pattern}) == nil && Unescape(Escape(pattern)) == pattern &&
-			glob.Match(pattern, key) && glob.Match(pattern, other) == (string(other) == string(key)) && !glob.Match(pattern, append(key, 'x'))
+			servers.Match(pattern, key) && servers.Match(pattern, other) == (string(other) == string(key)) && !servers.Match(pattern, append(key, 'x'))
 	}
 	assert.NoError(t, quick.Check(named, &quick.Config{MaxCount: 2000}))
 	for _, c := range []byte(special) {

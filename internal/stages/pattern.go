@@ -8,7 +8,7 @@ import (
 	"strings"
 	"unicode/utf8"
 
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // special are the characters that a pattern has to write behind a backslash to name them.
@@ -16,7 +16,7 @@ const special = `*?[]\`
 
 // Covers tells that a key belongs to the namespace. In a pattern * stands for any text, ? for one
 // character, and a backslash makes the special character behind it an ordinary one.
-func (r Record) Covers(key string) bool { return glob.MatchAny(r.Patterns, key) }
+func (r Record) Covers(key string) bool { return servers.MatchAny(r.Patterns, key) }
 
 // CheckPatterns tells whether patterns can describe a namespace's keys.
 func CheckPatterns(patterns []string) error {
@@ -41,7 +41,7 @@ func CheckPatterns(patterns []string) error {
 			return fmt.Errorf("pattern %q covers every key of the server", p)
 		}
 		for _, own := range []string{RecordKey("*"), MembersKey("*"), ListKey} {
-			if _, meet := glob.Meet(p, own); meet {
+			if _, meet := servers.Meet(p, own); meet {
 				return fmt.Errorf("pattern %q covers the keys of the namespaces themselves", p)
 			}
 		}

@@ -6,7 +6,7 @@ import (
 	"strconv"
 	"strings"
 
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // rights are what ACL rules leave of all rights.
@@ -89,7 +89,7 @@ func (s *Server) refuses(words []string, full bool) fault {
 		return fault(fmt.Sprintf("NOPERM this user has no permissions to run the '%s' command", strings.ToLower(words[0])))
 	}
 	for _, key := range keysOf(words) {
-		if !slices.ContainsFunc(s.rights.keys, func(pattern string) bool { return glob.Match(pattern, key) }) {
+		if !slices.ContainsFunc(s.rights.keys, func(pattern string) bool { return servers.Match(pattern, key) }) {
 			if inScript {
 				return "ERR The user executing the script can't access at least one of the keys mentioned in the command arguments"
 			}

@@ -13,7 +13,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
@@ -226,7 +226,7 @@ func (s *scanner) readKeys(p *page) error {
 		switch {
 		case len(key) > maxName:
 			s.census.summary.Skipped++
-		case len(s.census.opts.Match) > 1 && !glob.MatchAny(s.census.opts.Match, key), s.census.again(key):
+		case len(s.census.opts.Match) > 1 && !servers.MatchAny(s.census.opts.Match, key), s.census.again(key):
 		default:
 			s.census.summary.Scanned++
 			p.keys = append(p.keys, key)

@@ -14,7 +14,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 func scripting(ctx context.Context, p *patient) (Verdict, string, string) {
@@ -42,10 +42,10 @@ func (p *patient) lockName() string {
 	if p.opts.Match == "" {
 		return "lock:lockmigrate-doctor"
 	}
-	if key, ok := glob.Meet(p.opts.Match, "*lockmigrate-doctor*"); ok {
+	if key, ok := servers.Meet(p.opts.Match, "*lockmigrate-doctor*"); ok {
 		return key
 	}
-	key, _ := glob.Meet(p.opts.Match, "*")
+	key, _ := servers.Meet(p.opts.Match, "*")
 	return key
 }
 

@@ -32,7 +32,7 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // Taking are the commands with which a client can take or overwrite a lock that is a string: Denied, and Writes.
@@ -132,7 +132,7 @@ func (o *Options) check() error {
 	}
 	for _, lock := range o.Locks {
 		for _, keep := range o.Keep {
-			if key, meet := glob.Meet(lock, keep); meet {
+			if key, meet := servers.Meet(lock, keep); meet {
 				return &endpoint.Error{What: fmt.Sprintf("the key %q is a lock (%s) and is to be kept (%s)", key, lock, keep), Advice: "give patterns that have no key in common", BadInput: true}
 			}
 		}
@@ -219,7 +219,7 @@ func (p *Plan) apply(ctx context.Context, conn redis.Conn, r rule) {
 func (p permissions) disjoint(locks []string) bool {
 	for _, pattern := range p.keys() {
 		for _, lock := range locks {
-			if _, meet := glob.Meet(pattern, lock); meet {
+			if _, meet := servers.Meet(pattern, lock); meet {
 				return false
 			}
 		}
@@ -230,7 +230,7 @@ func (p permissions) disjoint(locks []string) bool {
 // keeps tells whether the user may run the fence's commands on what is to be kept: allowed, or what the server says else, and of which command.
 func (p *Plan) keeps(ctx context.Context, conn redis.Conn) (said, evidence string) {
 	for _, pattern := range p.options.Keep {
-		key, _ := glob.Meet(pattern, "*")
+		key, _ := servers.Meet(pattern, "*")
 		for _, command := range p.options.commands() {
 			words := takes(command, key, key)[0]
 			if said := dryrun(ctx, conn, p.User, words); said != "allowed" {
@@ -249,7 +249,7 @@ func (p *Plan) keepable(ctx context.Context, conn redis.Conn, r rule, now string
 	}
 	for _, pattern := range p.options.Keep {
 		if !slices.ContainsFunc(r.parts(), func(part permissions) bool {
-			return part.grants(p.options.commands()) && slices.ContainsFunc(part.keys(), func(own string) bool { return glob.Covers(own, pattern) })
+			return part.grants(p.options.commands()) && slices.ContainsFunc(part.keys(), func(own string) bool { return servers.Covers(own, pattern) })
 		}) {
 			return fmt.Sprintf("to keep %s would give the user keys or commands that its rule does not clearly have today: leave it out, or narrow it; where a fence is up, take it away first", pattern)
 		}

@@ -7,7 +7,7 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // witnesses are keys that stand for all keys of the locks: one of each lock pattern, and one where it
@@ -15,7 +15,7 @@ import (
 func witnesses(locks []string, r rule) []string {
 	var keys []string
 	add := func(a, b string) {
-		if key, ok := glob.Meet(a, b); ok && !slices.Contains(keys, key) {
+		if key, ok := servers.Meet(a, b); ok && !slices.Contains(keys, key) {
 			keys = append(keys, key)
 		}
 	}
@@ -47,7 +47,7 @@ func takes(command, key, other string) [][]string {
 func trials(of forms, command, key string, r rule) (all [][]string) {
 	others := []string{key}
 	for _, pattern := range r.patterns() {
-		if other, ok := glob.Meet(pattern, "*"); ok {
+		if other, ok := servers.Meet(pattern, "*"); ok {
 			others = append(others, other)
 		}
 	}

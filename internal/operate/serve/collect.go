@@ -12,7 +12,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/observe"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -161,7 +161,7 @@ func (c *Collector) setMonitor(text string) {
 
 // burst runs MONITOR once. What it sees is shown while it runs and at its end.
 func (c *Collector) burst(ctx context.Context) (holes []string, err error) {
-	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: glob.Any(c.opts.Match)}
+	opts := observe.Options{Group: c.opts.Group, Lease: c.opts.Lease, Match: servers.Matcher(c.opts.Match)}
 	masters, err := observe.StartMasters(ctx, c.end, opts, observe.Limits{For: c.opts.Burst})
 	if err != nil {
 		return nil, err

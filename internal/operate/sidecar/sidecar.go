@@ -23,7 +23,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -250,7 +250,7 @@ func (s *Sidecar) Patterns() []string { return s.order.Load().Patterns }
 // covers tells whether a key is the namespace's, and no companion of one.
 func (o *order) covers(key []byte) bool {
 	for _, p := range o.Patterns {
-		if glob.Match(p, key) {
+		if servers.Match(p, key) {
 			_, _, companion := protocol.Owner(key)
 			return !companion
 		}

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // duties are the obligations of a certificate. Each starts from no, and says yes only to what is there.
@@ -97,7 +97,7 @@ func keysAreAll(e *Evidence) (bool, string) {
 	if len(e.Namespace.Patterns) == 0 {
 		return false, "the patterns of namespace " + e.Namespace.Name + " are not known"
 	}
-	if missing, some := glob.Uncovered(e.Patterns, e.Namespace.Patterns); some {
+	if missing, some := servers.Uncovered(e.Patterns, e.Namespace.Patterns); some {
 		return false, fmt.Sprintf("the run looked at %s, which leaves out %q of namespace %s", shown, missing, e.Namespace.Name)
 	}
 	return true, shown + ": all of namespace " + e.Namespace.Name

@@ -9,7 +9,7 @@ import (
 	"strings"
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/fence"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // place is an address and a database that was used from there.
@@ -154,7 +154,7 @@ func (m *master) poll(ctx context.Context) {
 	}
 	for _, h := range hits {
 		if h.Command == fence.Joined {
-			if len(m.q.opts.Match) == 0 || glob.MatchAny(m.q.opts.Match, h.Key) { // it may be our own look at a key, which matches no pattern by that
+			if len(m.q.opts.Match) == 0 || servers.MatchAny(m.q.opts.Match, h.Key) { // it may be our own look at a key, which matches no pattern by that
 				m.facts.LogGap = fmt.Sprintf("it tells the last of %d commands on %q only", h.Count, h.Key)
 			}
 			continue

@@ -11,7 +11,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/census"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
@@ -270,7 +270,7 @@ func (q *inquiry) lastValues(ctx context.Context, before map[string]value, whyBe
 // matches tells whether a key is a lock key. It notes by which pattern.
 func (q *inquiry) matches(key string) (yes bool) {
 	for _, p := range q.opts.Match {
-		if glob.MatchAny([]string{p}, key) {
+		if servers.MatchAny([]string{p}, key) {
 			q.touched.Store(p, true)
 			yes = true
 		}

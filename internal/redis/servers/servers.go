@@ -1,5 +1,5 @@
-// Package servers says what works on which server. It is the one table behind docs/servers.md, behind doctor's check of the version and behind
-// the refusal of a server that is too old. The suite versions tries each cell on a real server.
+// Package servers says how a server matches keys against patterns, and what works on which server: the one table behind docs/servers.md, behind
+// doctor's check of the version and behind the refusal of a server that is too old. The suite versions tries each cell on a real server.
 package servers
 
 import (

@@ -20,7 +20,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
 
@@ -57,7 +57,7 @@ func (locks) Commands() map[string]Keys {
 		"EVAL": {First: 3, Counted: true}, "MULTI": {}, "EXEC": {},
 	}
 }
-func (locks) Covers(key []byte) bool { return glob.Match("lock.*", key) }
+func (locks) Covers(key []byte) bool { return servers.Match("lock.*", key) }
 func (locks) Open(*Client)           {}
 func (locks) Close(*Client)          {}
 func (l locks) Rewrite(c *Client, args [][]byte, out []byte) (Verdict, []byte) {

@@ -1,6 +1,6 @@
-// Package links keeps the documents true: the tests and pages that they point at exist, and ARCHITECTURE.md has a row for
-// every package.
-package links
+package lockmigrate_test
+
+// The tests of this file and its neighbours keep the documents true: what they point at exists, and ARCHITECTURE.md has a row for every package.
 
 import (
 	"flag"
@@ -18,9 +18,6 @@ import (
 	"github.com/stretchr/testify/require"
 )
 
-// root is the module.
-const root = "../../.."
-
 var (
 	link  = regexp.MustCompile(`\[((?:(?:,\s+)?(?:Test|Fuzz)[A-Za-z0-9_]+)+)(?:: ([^\]]+))?\]\(([^)]+_test\.go)\)`)
 	comma = regexp.MustCompile(`,\s+`)
@@ -33,7 +30,7 @@ func TestLinksToTestsLeadToThem(t *testing.T) {
 		text := read(t, document)
 		found := link.FindAllStringSubmatch(text, -1)
 		for _, m := range found {
-			source, err := os.ReadFile(filepath.Join(root, filepath.Dir(document), m[3]))
+			source, err := os.ReadFile(filepath.Join(filepath.Dir(document), m[3]))
 			if !assert.NoError(t, err, m[0]) {
 				continue
 			}
@@ -61,23 +58,19 @@ var testName = regexp.MustCompile(`\b(?:Test|Fuzz)[A-Z][A-Za-z0-9_]+`)
 // TestPackageDocumentationNamesTestsThatExist is about the guarantees of the public packages.
 func TestPackageDocumentationNamesTestsThatExist(t *testing.T) {
 	exists := map[string]bool{}
-	for _, folder := range packagesOf(t, root) {
-		files, err := filepath.Glob(filepath.Join(root, folder, "*_test.go"))
+	for _, folder := range packagesOf(t) {
+		files, err := filepath.Glob(filepath.Join(folder, "*_test.go"))
 		require.NoError(t, err)
 		for _, file := range files {
-			source, err := os.ReadFile(file)
-			require.NoError(t, err)
-			for line := range strings.Lines(string(source)) {
+			for line := range strings.Lines(read(t, file)) {
 				if name, found := strings.CutPrefix(line, "func "); found {
 					exists[testName.FindString(name)] = true
 				}
 			}
 		}
 	}
-	for _, document := range []string{"legacy/doc.go", "modern/doc.go", "compat/doc.go"} {
-		text, err := os.ReadFile(filepath.Join(root, document))
-		require.NoError(t, err)
-		names := testName.FindAllString(string(text), -1)
+	for _, document := range []string{"legacy/doc.go", "modern/doc.go", "compat/doc.go", "handover/doc.go"} {
+		names := testName.FindAllString(read(t, document), -1)
 		assert.Greater(t, len(names), 5, document)
 		for _, name := range names {
 			assert.True(t, exists[name], "%s names %s, which does not exist", document, name)
@@ -93,16 +86,14 @@ var (
 
 // TestLinksBetweenDocumentsLead wants a file behind each relative link, and a heading behind each anchor.
 func TestLinksBetweenDocumentsLead(t *testing.T) {
-	documents, err := filepath.Glob(filepath.Join(root, "docs", "*.md"))
+	documents, err := filepath.Glob("docs/*.md")
 	require.NoError(t, err)
-	top, err := filepath.Glob(filepath.Join(root, "*.md"))
+	top, err := filepath.Glob("*.md")
 	require.NoError(t, err)
 	documents = append(documents, top...)
 	assert.Greater(t, len(documents), 10)
 	for _, document := range documents {
-		text, err := os.ReadFile(document)
-		require.NoError(t, err)
-		for _, m := range pageLink.FindAllStringSubmatch(string(text), -1) {
+		for _, m := range pageLink.FindAllStringSubmatch(read(t, document), -1) {
 			if strings.Contains(m[1], "://") {
 				continue
 			}
@@ -114,10 +105,8 @@ func TestLinksBetweenDocumentsLead(t *testing.T) {
 			if !assert.NoError(t, err, "%s: %s", document, m[0]) || m[2] == "" || there.IsDir() {
 				continue
 			}
-			page, err := os.ReadFile(target)
-			require.NoError(t, err)
 			anchors := map[string]bool{}
-			for _, h := range heading.FindAllStringSubmatch(string(page), -1) {
+			for _, h := range heading.FindAllStringSubmatch(read(t, target), -1) {
 				anchors[strings.ReplaceAll(noAnchor.ReplaceAllString(strings.ToLower(h[1]), ""), " ", "-")] = true
 			}
 			assert.True(t, anchors[m[2]], "%s: no heading behind %s", document, m[0])
@@ -127,7 +116,7 @@ func TestLinksBetweenDocumentsLead(t *testing.T) {
 
 func read(t *testing.T, file string) string {
 	t.Helper()
-	text, err := os.ReadFile(filepath.Join(root, file))
+	text, err := os.ReadFile(file)
 	require.NoError(t, err)
 	return string(text)
 }
@@ -135,9 +124,7 @@ func read(t *testing.T, file string) string {
 // tracked lists the files that git knows.
 func tracked(t *testing.T, pattern string) []string {
 	t.Helper()
-	command := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", pattern)
-	command.Dir = root
-	output, err := command.Output()
+	output, err := exec.Command("git", "ls-files", "--cached", "--others", "--exclude-standard", pattern).Output()
 	require.NoError(t, err)
 	files := strings.Fields(string(output))
 	require.NotEmpty(t, files)
@@ -171,9 +158,7 @@ func sizeOf(t *testing.T, name string) (s size) {
 			continue
 		}
 		for _, file := range words[2:] {
-			text, err := os.ReadFile(filepath.Join(words[1], file))
-			require.NoError(t, err)
-			for line := range strings.Lines(string(text)) {
+			for line := range strings.Lines(read(t, filepath.Join(words[1], file))) {
 				if line = strings.TrimSpace(line); line != "" && !strings.HasPrefix(line, "//") {
 					s.lines++
 				}
@@ -185,13 +170,11 @@ func sizeOf(t *testing.T, name string) (s size) {
 
 // TestSizeOfAService: README says what a service takes on: to the package and the module, and the lines within a tenth.
 func TestSizeOfAService(t *testing.T) {
-	file := filepath.Join(root, "README.md")
-	text, err := os.ReadFile(file)
-	require.NoError(t, err)
-	require.Regexp(t, sizeSection, string(text))
+	text := read(t, "README.md")
+	require.Regexp(t, sizeSection, text)
 	rows := "| a service imports | packages compiled in | lines of this project | other modules |\n|---|---|---|---|\n"
 	said := map[string][]string{}
-	for _, m := range sizeRow.FindAllStringSubmatch(string(text), -1) {
+	for _, m := range sizeRow.FindAllStringSubmatch(text, -1) {
 		said[m[1]] = m
 	}
 	for _, name := range []string{"legacy", "modern", "compat", "handover"} {
@@ -210,6 +193,6 @@ func TestSizeOfAService(t *testing.T) {
 		require.Equal(t, []string{"github.com/" + row[4]}, s.modules, name)
 	}
 	if *updateSize {
-		require.NoError(t, os.WriteFile(file, []byte(sizeSection.ReplaceAllString(string(text), "${1}"+rows+"${2}")), 0o644))
+		require.NoError(t, os.WriteFile("README.md", []byte(sizeSection.ReplaceAllString(text, "${1}"+rows+"${2}")), 0o644))
 	}
 }

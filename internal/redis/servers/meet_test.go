@@ -1,4 +1,4 @@
-package glob
+package servers
 
 import (
 	"math/rand/v2"

@@ -1,5 +1,4 @@
-// Package glob matches key names against patterns as the server does.
-package glob
+package servers
 
 import "slices"
 
@@ -78,8 +77,8 @@ func matchClass(pattern string, p int, c byte) (next int, ok bool) {
 	}
 }
 
-// Any is MatchAny of these patterns, nil where there are none.
-func Any(patterns []string) func(key string) bool {
+// Matcher is MatchAny of these patterns, nil where there are none.
+func Matcher(patterns []string) func(key string) bool {
 	if len(patterns) == 0 {
 		return nil
 	}

@@ -1,10 +1,9 @@
-package links
+package lockmigrate_test
 
 import (
 	"os"
 	"os/exec"
 	"path"
-	"path/filepath"
 	"regexp"
 	"strings"
 	"testing"
@@ -83,9 +82,7 @@ var folderName = regexp.MustCompile("`([^`]+)`")
 // TestEveryPackageHasARow wants a row of ARCHITECTURE.md for each folder that holds Go code of the workspace, and a
 // folder for each row.
 func TestEveryPackageHasARow(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
-	require.NoError(t, err)
-	_, table, found := strings.Cut(string(text), "| folder |")
+	_, table, found := strings.Cut(read(t, "ARCHITECTURE.md"), "| folder |")
 	require.True(t, found)
 	table, _, _ = strings.Cut(table, "\n\n")
 	named := map[string]bool{}
@@ -95,11 +92,11 @@ func TestEveryPackageHasARow(t *testing.T) {
 			folder := path.Clean(m[1])
 			assert.False(t, named[folder], "two rows for %s", folder)
 			named[folder] = true
-			info, err := os.Stat(filepath.Join(root, folder))
+			info, err := os.Stat(folder)
 			assert.True(t, err == nil && info.IsDir(), "ARCHITECTURE.md has a row for %s, which is no folder", folder)
 		}
 	}
-	packages := packagesOf(t, root)
+	packages := packagesOf(t)
 	assert.Greater(t, len(packages), 40)
 	for _, folder := range packages {
 		assert.True(t, named[folder], "ARCHITECTURE.md has no row for %s", folder)
@@ -107,7 +104,7 @@ func TestEveryPackageHasARow(t *testing.T) {
 }
 
 // packagesOf lists the folders of the workspace that hold Go code, tests included.
-func packagesOf(t *testing.T, root string) (folders []string) {
+func packagesOf(t *testing.T) (folders []string) {
 	t.Helper()
 	for line := range strings.Lines(list(t, "{{.ImportPath}}", "work")) {
 		folders = append(folders, path.Clean("."+strings.TrimPrefix(strings.TrimSpace(line), module)))
@@ -120,9 +117,7 @@ const module = "github.com/lockmigrate/lockmigrate"
 // list is a line for each package of the workspace, bench left out.
 func list(t *testing.T, format string, of ...string) string {
 	t.Helper()
-	command := exec.Command("go", append([]string{"list", "-f", format}, of...)...)
-	command.Dir = root
-	output, err := command.Output()
+	output, err := exec.Command("go", append([]string{"list", "-f", format}, of...)...).Output()
 	require.NoError(t, err)
 	return string(output)
 }

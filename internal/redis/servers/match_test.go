@@ -1,4 +1,4 @@
-package glob_test
+package servers_test
 
 import (
 	"math/rand/v2"
@@ -9,7 +9,7 @@ import (
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/redis/glob"
+	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 )
 
 // TestMatchesAsTheServerDoes compares Match with KEYS on a real server: random keys and patterns of a small alphabet, in
@@ -43,7 +43,7 @@ func TestMatchesAsTheServerDoes(t *testing.T) {
 		require.NoError(t, err)
 		var got []string
 		for key := range keys {
-			if glob.Match(pattern, []byte(key)) {
+			if servers.Match(pattern, []byte(key)) {
 				got = append(got, key)
 			}
 		}

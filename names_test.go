@@ -1,4 +1,4 @@
-package links
+package lockmigrate_test
 
 import (
 	"go/ast"
@@ -25,7 +25,7 @@ var inPackage = regexp.MustCompile(`(?:^|[^\w./])(lockmigrate|legacy|modern|redi
 func TestTextsNameWhatExists(t *testing.T) {
 	names := map[string]bool{} // lockmigrate.Error, lockmigrate.Error.Reason, Options.TTL
 	for _, folder := range exported {
-		files, err := filepath.Glob(filepath.Join(root, folder, "*.go"))
+		files, err := filepath.Glob(filepath.Join(folder, "*.go"))
 		require.NoError(t, err)
 		for _, file := range files {
 			if !strings.HasSuffix(file, "_test.go") {
@@ -36,7 +36,7 @@ func TestTextsNameWhatExists(t *testing.T) {
 	texts := map[string]string{}
 	for _, file := range append(tracked(t, "*.md"), tracked(t, "*.go")...) {
 		if strings.HasSuffix(file, ".go") {
-			texts[file] = comments(t, filepath.Join(root, file))
+			texts[file] = comments(t, file)
 			continue
 		}
 		texts[file] = read(t, file)
@@ -118,9 +118,7 @@ var walkStep = regexp.MustCompile("`([a-z0-9_/]+\\.(?:go|lua|txt)):? ?([^`]*)`")
 // TestTheWalksLeadThroughTheCode keeps the walks of ARCHITECTURE.md true: each file exists and has the function, type or table
 // that the walk names, and no walk is longer than the bound that the code was built for.
 func TestTheWalksLeadThroughTheCode(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "ARCHITECTURE.md"))
-	require.NoError(t, err)
-	_, walks, found := strings.Cut(string(text), "## Three walks")
+	_, walks, found := strings.Cut(read(t, "ARCHITECTURE.md"), "## Three walks")
 	require.True(t, found)
 	walks, _, _ = strings.Cut(walks, "\n## ")
 	longest := map[string]int{"Acquire beside an old client": 15, "Why was it lost?": 15, "A new dialect": 5, "A new script argument": 10}
@@ -131,7 +129,7 @@ func TestTheWalksLeadThroughTheCode(t *testing.T) {
 		for _, step := range walkStep.FindAllStringSubmatch(walk, -1) {
 			files[step[1]] = true
 			seen++
-			isThere(t, root, step)
+			isThere(t, step)
 		}
 		said := regexp.MustCompile(`\((\d+) files\)`).FindStringSubmatch(title)
 		if assert.NotNil(t, said, "the walk %q does not say how many files it has", title) {
@@ -150,9 +148,9 @@ func TestTheWalksLeadThroughTheCode(t *testing.T) {
 }
 
 // isThere wants the file of a step, and in it what the step names.
-func isThere(t *testing.T, root string, step []string) {
+func isThere(t *testing.T, step []string) {
 	t.Helper()
-	source, err := os.ReadFile(filepath.Join(root, step[1]))
+	source, err := os.ReadFile(step[1])
 	if !assert.NoError(t, err, step[0]) {
 		return
 	}
@@ -166,11 +164,9 @@ func isThere(t *testing.T, root string, step []string) {
 
 // TestTheProtocolsPageLeadsToTheCode wants the file and the function behind each block of docs/protocol.md.
 func TestTheProtocolsPageLeadsToTheCode(t *testing.T) {
-	text, err := os.ReadFile(filepath.Join(root, "docs", "protocol.md"))
-	require.NoError(t, err)
-	steps := walkStep.FindAllStringSubmatch(string(text), -1)
+	steps := walkStep.FindAllStringSubmatch(read(t, "docs/protocol.md"), -1)
 	assert.Greater(t, len(steps), 10)
 	for _, step := range steps {
-		isThere(t, root, step)
+		isThere(t, step)
 	}
 }
