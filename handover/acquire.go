@@ -64,7 +64,7 @@ func (l *locker) acquire(ctx context.Context, key string, by take, patient bool)
 			handed = true
 			return k, nil
 		}
-		if (k.late || errors.Is(err, stages.ErrChanged) || errors.Is(err, errHalf)) && ctx.Err() == nil && patient {
+		if (errors.Is(err, stages.ErrChanged) || errors.Is(err, errGivenBack)) && ctx.Err() == nil && patient {
 			continue
 		}
 		if errors.Is(err, stages.ErrChanged) {
@@ -111,21 +111,24 @@ func (k *lock) take(ctx context.Context, by take) (err error) {
 	case errors.Is(err, lifetime.ErrClosed):
 		return closed(k.key)
 	case err != nil:
-		k.late = true
-		return &lockmigrate.Error{Op: "acquire", Key: k.key, Kind: lockmigrate.ErrStage, Cause: err, Note: "it was acquired after this member's lease, and was given back"}
+		return k.tooLate(lockmigrate.ErrStage, "it was acquired after this member's lease", err)
 	}
-	if errors.Is(context.Cause(attempt), errHalf) || !k.Expiry().After(time.Now()) {
+	if errors.Is(context.Cause(attempt), errGivenBack) || !k.Expiry().After(time.Now()) {
 		return k.failed(attempt, k.halfLost(lockmigrate.ErrLost))
 	}
 	taken = true
 	return nil
 }
 
-// errHalf is an attempt's one half of which was lost before it had the other.
-var errHalf = errors.New("a half was lost before the other was acquired")
+// errGivenBack is an attempt's that had something too late: Acquire begins anew.
+var errGivenBack = errors.New("was given back")
+
+func (k *lock) tooLate(kind error, what string, cause error) error {
+	return &lockmigrate.Error{Op: "acquire", Key: k.key, Kind: kind, Cause: fmt.Errorf("%s, and %w: %w", what, errGivenBack, cause)}
+}
 
 func (k *lock) halfLost(cause error) error {
-	return &lockmigrate.Error{Op: "acquire", Key: k.key, Kind: lockmigrate.ErrNotAcquired, Cause: fmt.Errorf("%w: %w", errHalf, cause)}
+	return k.tooLate(lockmigrate.ErrNotAcquired, "a half was lost before the other was acquired", cause)
 }
 
 // failed says where the stage, Close or a lost half ended the attempt.
@@ -135,7 +138,7 @@ func (k *lock) failed(attempt context.Context, err error) error {
 		return cause
 	case cause == lifetime.ErrClosed:
 		return closed(k.key)
-	case errors.Is(cause, errHalf):
+	case errors.Is(cause, errGivenBack):
 		return cause
 	}
 	return err

@@ -533,7 +533,7 @@ var plants = []struct {
 		"k.lose(lockmigrate.ReasonDeadline, errors.New(", "_ = error(errors.New(",
 	}}}, "TestTheLeaseEndsTheHolder"},
 	{redistest.Plant{Name: "b a lock is handed out after the lease", Files: map[string][]string{"handover/acquire.go": {
-		"	case err != nil:\n		k.late = true\n", "	case false:\n		k.late = true\n",
+		"	case err != nil:\n		return k.tooLate(", "	case false:\n		return k.tooLate(",
 	}}}, "TestNothingAfterTheLease"},
 	{redistest.Plant{Name: "c New before Old in one member", Files: map[string][]string{"handover/acquire.go": {
 		"	if k.permit.Stage != stages.New {\n", "	if l.opts.Member == \"b\" && k.permit.Stage == stages.Both {\n		if k.new, err = by(l.opts.New, attempt, k.newKey); err != nil {\n			return k.failed(attempt, err)\n		}\n	}\n	if k.permit.Stage != stages.New {\n",

@@ -23,7 +23,6 @@ type lock struct {
 	values context.Context // what the holder's context has of the caller's
 	since  time.Time
 
-	late   bool          // taken, but after the member's lease
 	giving chan struct{} // has room for the one who releases
 	unsure atomic.Bool   // Release has said that it is not known to be released
 

@@ -38,11 +38,6 @@ const aPattern, aName = "PATTERN", "NAME"
 
 const negative = "may be negative"
 
-// mayBeNegative lets a flag have a number below zero. No other flag has one.
-func mayBeNegative(f *pflag.FlagSet, name string) {
-	f.Lookup(name).Annotations = map[string][]string{negative: {}}
-}
-
 // checkValues refuses numbers, patterns and namespaces that no command can mean, wherever they come from.
 func checkValues(cmd *cobra.Command) (err error) {
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -58,7 +58,7 @@ func newSidecarCommand(env *environment) *cobra.Command {
 	f.DurationVar(&flags.Lease, "lease", 0, "lease of a lock for which the service gives no time; renewed while it is connected (default 30s)")
 	f.DurationVar(&flags.KeepFor, "keep-for", 0, "how long such a lock is renewed once all connections of when it was taken have ended; its holder may live (default: no end, and it is told after 10m)")
 	f.DurationVar(&flags.Options.Hold, "hold", 0, "how long an answer may wait for the lock, well below the service's socket timeout (default 250ms; negative: not at all)")
-	mayBeNegative(f, "hold")
+	f.Lookup("hold").Annotations = map[string][]string{negative: {}}
 	f.StringVar(&flags.status, "status", "", "`ADDRESS` for /healthz, /readyz and /metrics; none if empty")
 	f.DurationVar(&flags.drain, "drain", 10*time.Second, "how long a command or a transaction may take to end after SIGTERM; connections end between two commands")
 	f.StringVar(&flags.cert, "listen-cert", "", "`FILE` of the certificate for clients that use TLS")

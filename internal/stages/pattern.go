@@ -1,7 +1,6 @@
 package stages
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"strconv"
@@ -103,9 +102,4 @@ func each(all []string, change func(string) string) []string {
 		out[i] = change(one)
 	}
 	return out
-}
-
-func unpackPatterns(text string) (patterns []string, err error) {
-	err = json.Unmarshal([]byte(text), &patterns)
-	return UnescapeAll(patterns), err
 }

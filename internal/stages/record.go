@@ -75,8 +75,8 @@ func (s *Store) record(epoch, stage, since int64, patterns, clients string) (Rec
 	if epoch < 1 || epoch >= mostEpochs {
 		return Record{}, s.garbage("epoch %d", epoch)
 	}
-	var err error
-	if r.Patterns, err = unpackPatterns(patterns); err == nil && len(r.Patterns) == 0 {
+	err := json.Unmarshal([]byte(patterns), &r.Patterns)
+	if r.Patterns = UnescapeAll(r.Patterns); err == nil && len(r.Patterns) == 0 {
 		err = errors.New("none")
 	}
 	if err != nil {

@@ -96,7 +96,8 @@ func New(opts Options) (*Pool, error) {
 		opts.Map = topology.AsTold
 	}
 	p, finder := &Pool{}, &finder{opts: opts}
-	p.watcher = newWatcher(opts, func() { topology.RouterOf(p).Refresh() })
+	p.watcher = &watcher{opts: opts, refresh: func() { topology.RouterOf(p).Refresh() }}
+	p.watcher.ctx, p.watcher.cancel = context.WithCancel(context.Background())
 	p.routed = topology.NewRouted(topology.Options{
 		Find: func(ctx context.Context, _ []string) (*topology.Table, error) {
 			p.watcher.start()

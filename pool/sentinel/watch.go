@@ -33,12 +33,6 @@ type watcher struct {
 	running sync.WaitGroup
 }
 
-func newWatcher(opts Options, refresh func()) *watcher {
-	w := &watcher{opts: opts, refresh: refresh}
-	w.ctx, w.cancel = context.WithCancel(context.Background())
-	return w
-}
-
 func (w *watcher) start() {
 	w.begun.Do(func() {
 		for _, addr := range w.opts.Addrs {

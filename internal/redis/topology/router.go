@@ -112,11 +112,6 @@ func Plain(dial func(ctx context.Context, network, addr string) (net.Conn, error
 // AsTold is the Map of servers that clients see under the addresses that they tell.
 func AsTold(addr string) string { return addr }
 
-func (o Options) withDefaults() Options {
-	o.Patience, o.MaxIdle = cmp.Or(o.Patience, 20*time.Second), cmp.Or(o.MaxIdle, 8)
-	return o
-}
-
 // Router is a pool of connections to Servers. It is safe for concurrent use.
 type Router struct {
 	opts Options
@@ -139,7 +134,8 @@ type Router struct {
 
 // NewRouter returns a router that asks for its table when it is used.
 func NewRouter(opts Options) *Router {
-	return &Router{opts: opts.withDefaults(), wanted: true, pools: make(map[string]*redis.Pool)}
+	opts.Patience, opts.MaxIdle = cmp.Or(opts.Patience, 20*time.Second), cmp.Or(opts.MaxIdle, 8)
+	return &Router{opts: opts, wanted: true, pools: make(map[string]*redis.Pool)}
 }
 
 // Routed is what a pool of several servers embeds: the lock packages find its Router by RouterOf, and users see nothing of it.

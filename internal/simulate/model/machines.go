@@ -32,7 +32,7 @@ func (s *Session) beginAcquire() {
 			Lease: s.Lease, Poll: s.Poll, Patience: s.Patience, Faithful: s.Scheme.faithful(), NotAfter: s.bound,
 		}
 	case Bridge:
-		s.Value = s.bridgeValue()
+		s.Value = s.Dialect.BridgeValue(s.number(), s.nobody())
 		a := &protocol.BridgeAcquire{
 			Dialect: s.Dialect, Key: s.Key, Guard: s.Guard(), Fence: s.fenceKey, FenceTTL: fenceTTL,
 			Value: s.Value, TTL: s.Lease, Grace: s.Grace, Settle: s.Settle, Alone: s.Alone,
@@ -228,11 +228,6 @@ func (s *Session) token() string {
 // number is the bridge's and the token's number of this turn.
 func (s *Session) number() int64 {
 	return firstNumber + int64(s.ID+1)*numbersEach + int64(s.Turn)
-}
-
-// bridgeValue is what a bridge holder writes in this turn. Its owner's part is no legacy client's.
-func (s *Session) bridgeValue() string {
-	return s.Dialect.BridgeValue(s.number(), s.nobody())
 }
 
 // nobody is an owner's part that no legacy client writes.

@@ -42,12 +42,6 @@ func (w *World) rest(m *member) {
 	}
 }
 
-// nextTurn ends a turn and draws when the next one begins.
-func (w *World) nextTurn(m *member) {
-	w.rest(m)
-	w.wantAgain(m, m.habit.spread(m.Think.Draw(&m.random), m.hold))
-}
-
 func (w *World) beginTurn(m *member) {
 	m.turns++
 	if w.fleet.Plan != nil {
@@ -116,7 +110,8 @@ func (w *World) conclude(m *member, verdict protocol.Verdict) {
 		w.follow(m, step)
 		return
 	}
-	w.nextTurn(m)
+	w.rest(m)
+	w.wantAgain(m, m.habit.spread(m.Think.Draw(&m.random), m.hold))
 }
 
 func (w *World) startWork(m *member) {

@@ -101,12 +101,6 @@ func AppendCall[W string | []byte](out []byte, c *Client, s *Script, words ...W)
 	return out
 }
 
-// appendRefusal appends a command that any server since 2.6 answers with an error of these words. Of four words, it passes
-// before AUTH too.
-func appendRefusal(out []byte, why string) []byte {
-	return wire.Append(out, "EVAL", "return redis.error_reply(ARGV[1])", "0", why)
-}
-
 // Passing passes everything on.
 var Passing Rewriter = untouched{}
 
