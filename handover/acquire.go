@@ -128,7 +128,7 @@ func (k *lock) tooLate(kind error, what string, cause error) error {
 }
 
 func (k *lock) halfLost(cause error) error {
-	return k.tooLate(lockmigrate.ErrNotAcquired, "a half was lost before the other was acquired", cause)
+	return k.tooLate(lockmigrate.ErrNotAcquired, "a half was lost before all was acquired", cause)
 }
 
 // failed says where the stage, Close or a lost half ended the attempt.

@@ -252,7 +252,7 @@ func TestAHalfLostBeforeTheOther(t *testing.T) {
 		close(come)
 		err := <-failed
 		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		assert.ErrorContains(t, err, "a half was lost before the other was acquired")
+		assert.ErrorContains(t, err, "a half was lost before all was acquired")
 		late.toA.Heal()
 		stop()
 		assert.Error(t, <-waits)
