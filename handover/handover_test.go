@@ -231,11 +231,11 @@ func TestNothingAfterTheLease(t *testing.T) {
 // same is given back.
 func TestAHalfLostBeforeTheOther(t *testing.T) {
 	inTown(t, 18, func(town *town) {
-		come, given := make(chan struct{}), 0
+		come, given := make(chan struct{}), atomic.Int32{}
 		late := town.theirs(false, handover.Funcs[int]{
 			Acquire:    func(ctx context.Context, _ string) (int, error) { <-ctx.Done(); return 0, ctx.Err() },
 			TryAcquire: func(context.Context, string) (int, error) { <-come; return 1, nil },
-			Release:    func(context.Context, int) error { given++; return nil },
+			Release:    func(context.Context, int) error { given.Add(1); return nil },
 			TTL:        time.Hour,
 		})
 		town.reach(lockmigrate.StageBoth)
@@ -257,7 +257,26 @@ func TestAHalfLostBeforeTheOther(t *testing.T) {
 		stop()
 		assert.Error(t, <-waits)
 		time.Sleep(time.Second)
-		assert.Equal(t, 1, given)
+		assert.EqualValues(t, 1, given.Load())
+	})
+}
+
+// TestAReleaseThatHangs: a library that does not come back from a release, whatever its ctx says, keeps neither the caller nor the stage for longer than
+// the lock lasts.
+func TestAReleaseThatHangs(t *testing.T) {
+	inTown(t, 19, func(town *town) {
+		m := town.theirs(true, handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { return 1, nil },
+			Release: func(context.Context, int) error { <-town.Context().Done(); return nil },
+			TTL:     3 * time.Second,
+		})
+		lock, err := m.TryAcquire(context.Background(), key)
+		require.NoError(t, err)
+		began := time.Now()
+		assert.Error(t, lock.Release(context.Background()))
+		town.move(lockmigrate.StageBoth)
+		town.move(lockmigrate.StageNew)
+		assert.LessOrEqual(t, time.Since(began), 3*time.Second+lease)
 	})
 }
 

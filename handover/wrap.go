@@ -24,7 +24,8 @@ type Funcs[H any] struct {
 	// TryAcquire makes one attempt; ErrNotAcquired, or an error that wraps it, says that another holds the lock. Nil: Acquire, for a second at most.
 	TryAcquire func(ctx context.Context, key string) (H, error)
 
-	// Release gives the lock back. An error that is no ErrLost is tried again until the lock's deadline.
+	// Release gives the lock back. An error that is no ErrLost is tried again until the lock's deadline. The ctx ends after TTL at the latest, and
+	// after ten seconds; nobody waits for it longer.
 	Release func(ctx context.Context, held H) error
 
 	// Extend makes the lease of TTL begin anew. It is called three times in each TTL, sooner after an error, and before the lock is handed out where Acquire took longer
@@ -167,7 +168,7 @@ type wrappedLock[H any] struct {
 	held   H
 	over   chan struct{} // closed when the holder has been told
 
-	extending atomic.Bool           // by a library that may hang whatever its ctx says
+	busy      [2]atomic.Bool        // with Extend, with Release: a library may hang whatever its ctx says
 	releasing atomic.Bool           // a release was asked for: the loss that the library tells may be that
 	said      atomic.Pointer[error] // the library's ErrLost
 }
@@ -198,21 +199,27 @@ func (k *wrappedLock[H]) hear() {
 
 // extend asks the library, and does not wait for it longer than the lease lasts.
 func (k *wrappedLock[H]) extend(ctx context.Context) error {
-	if !k.extending.CompareAndSwap(false, true) {
-		return errors.New(k.locker.called + " has not answered an earlier Extend")
-	}
 	bounded, cancel := context.WithDeadline(ctx, k.Expiry())
-	extended := make(chan error, 1)
+	defer cancel()
+	return k.ask(bounded, &k.busy[0], k.locker.f.Extend)
+}
+
+// ask does not wait for the library longer than ctx lasts, and asks nothing beside a call that has not come back.
+func (k *wrappedLock[H]) ask(ctx context.Context, busy *atomic.Bool, f func(context.Context, H) error) error {
+	if !busy.CompareAndSwap(false, true) {
+		return errors.New(k.locker.called + " has not answered an earlier call")
+	}
+	answered := make(chan error, 1)
 	go func() {
-		defer cancel()
-		defer k.extending.Store(false)
-		extended <- k.locker.f.Extend(bounded, k.held)
+		err := f(ctx, k.held)
+		busy.Store(false)
+		answered <- err
 	}()
 	select {
-	case err := <-extended:
+	case err := <-answered:
 		return err
-	case <-bounded.Done():
-		return context.Cause(bounded)
+	case <-ctx.Done():
+		return context.Cause(ctx)
 	}
 }
 
@@ -238,13 +245,17 @@ func (k *wrappedLock[H]) Renew(ctx context.Context, _ func(driver.Outcome)) (dri
 // Release implements lifetime.Kind. A lock that is lost is not released again.
 func (k *wrappedLock[H]) Release(ctx context.Context, _ func(driver.Outcome)) (driver.Outcome, error) {
 	k.releasing.Store(true)
-	err := k.locker.f.Release(ctx, k.held)
+	bounded, cancel := context.WithTimeout(ctx, 4*k.locker.lives.ReplyTimeout)
+	defer cancel()
+	err := k.ask(bounded, &k.busy[1], k.locker.f.Release)
 	switch {
 	case err == nil:
 		return driver.Ended(protocol.Released, nil), nil
 	case errors.Is(err, lockmigrate.ErrLost), k.Over() != nil, k.toldLost():
 		k.said.Store(&err)
 		return driver.Ended(protocol.NotOurs, err), nil
+	case bounded.Err() != nil: // it may have run
+		return driver.Ended(protocol.Unsure, err), nil
 	}
 	return driver.Ended(protocol.Failed, err), nil
 }
