@@ -66,7 +66,7 @@ var whole = append(of("legacy-unexpired", "bridge", "modern-fencing", "modern-un
 	lock{"legacy by transaction", servers.Legacy, old(legacy.Options{Dialect: legacy.Dialect{Name: "servicestack"}})},
 	lock{"member", servers.Namespace, func(p lockmigrate.Pool, _ time.Duration, _ lockmigrate.Observer) (lockmigrate.Locker, error) { // the record bounds it
 		o := memberOptions(legacy.Dialect{Name: "jedis-ms"})
-		o.TTL, o.Lease = 4*lease, 4*lease
+		o.TTL, o.Lease, o.ShortestLease = 4*lease, 4*lease, 2*lease // a claim of three seconds, the longest that there is
 		l, err := compat.New(p, o)
 		if err == nil {
 			err = l.Ready(context.Background())
@@ -92,7 +92,7 @@ func TestSlotsThatMoveAsAWhole(t *testing.T) {
 
 func (m *moving) fleet() {
 	store := &stages.Store{Pool: m.pool(), Namespace: namespace, ReplyTimeout: 5 * time.Second}
-	require.NoError(m, store.Init(m.ctx, stages.Record{Stage: stages.Bridge, Patterns: []string{slotKeys + "*"}, Dialect: "jedis-ms", Shortest: lease}))
+	require.NoError(m, store.Init(m.ctx, stages.Record{Stage: stages.Bridge, Patterns: []string{slotKeys + "*"}, Dialect: "jedis-ms", Shortest: 2 * lease}))
 	end, err := endpoint.Parse(m.URL(), endpoint.TLSFiles{})
 	require.NoError(m, err)
 	through, err := fleet.StartSidecar(m.ctx, sidecar.Options{Pool: m.pool(), Namespace: namespace, Name: "billing"}, end, slotKeys, sidecar.Listener{})
