@@ -201,7 +201,9 @@ func (l *locker) giveBack(k *lock, began protocol.Instant) bool {
 		return gone
 	})
 	if m.Holds() {
-		l.notGivenBack(k.key, until, cause)
+		l.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: k.key, Err: &lockmigrate.Error{ // the caller may have left
+			Op: "acquire", Key: k.key, Kind: lockmigrate.ErrUnknownOutcome, Cause: cause, Until: until, Note: "the value on the key may be ours",
+		}})
 	}
 	return false
 }
@@ -214,11 +216,4 @@ func (l *locker) giveBackOver(key, value string) {
 		m.Fence, m.FenceTTL = names.Fence, l.opts.FenceTTL
 	}
 	l.Background.Go(func() { l.finish(l.Servers[0].Commands, m) })
-}
-
-// notGivenBack tells the observer that the key may stay taken: the caller may have left.
-func (l *locker) notGivenBack(key string, until time.Time, cause error) {
-	l.Seen(lockmigrate.Event{Kind: lockmigrate.EventFailed, Op: "give back", Key: key, Err: &lockmigrate.Error{
-		Op: "acquire", Key: key, Kind: lockmigrate.ErrUnknownOutcome, Cause: cause, Until: until, Note: "the value on the key may be ours",
-	}})
 }

@@ -117,13 +117,7 @@ func TestWaitersFollowTheStage(t *testing.T) {
 		time.Sleep(time.Second)
 		onA, _ := town.a.Value(key)
 		assert.NotEmpty(t, onA, "it holds Old and waits for New")
-		moved := make(chan bool)
-		go func() {
-			town.move(lockmigrate.StageNew)
-			close(moved)
-		}()
-		<-moved
-		time.Sleep(lease)
+		town.reach(lockmigrate.StageNew)
 		onA, _ = town.a.Value(key)
 		assert.Empty(t, onA, "Old was given back when the stage moved")
 		require.NoError(t, theirs.Release(context.Background()))
@@ -208,11 +202,7 @@ func TestNothingAfterTheLease(t *testing.T) {
 			Release:    func(context.Context, int) error { given.Add(1); return nil },
 			TTL:        time.Hour,
 		})
-		failed := make(chan error)
-		go func() {
-			_, err := m.TryAcquire(context.Background(), key)
-			failed <- err
-		}()
+		failed := redistest.BeginTurn(context.Background(), m.TryAcquire, key)
 		waits := redistest.BeginTurn(context.Background(), m.Acquire, key)
 		time.Sleep(time.Second)
 		m.toClerk.Partition()
@@ -292,11 +282,7 @@ func TestAnAttemptUnderWayIsInTheWay(t *testing.T) {
 		town.reach(lockmigrate.StageBoth)
 		town.reach(lockmigrate.StageNew)
 		ctx, cancel := context.WithCancel(context.Background())
-		left := make(chan error)
-		go func() {
-			_, err := m.Acquire(ctx, key)
-			left <- err
-		}()
+		left := redistest.BeginTurn(ctx, m.Acquire, key)
 		time.Sleep(time.Second)
 		town.move(lockmigrate.StageBoth)
 		time.Sleep(2 * lease)
@@ -506,11 +492,7 @@ func TestCloseBesideCallers(t *testing.T) {
 		require.NoError(t, err)
 		_, err = other.TryAcquire(context.Background(), key)
 		require.NoError(t, err)
-		waited, released := make(chan error, 1), make(chan error, 1)
-		go func() {
-			_, err := m.Acquire(context.Background(), key)
-			waited <- err
-		}()
+		waited, released := redistest.BeginTurn(context.Background(), m.Acquire, key), make(chan error, 1)
 		time.Sleep(time.Second)
 		m.toB.HalfOpen()
 		go func() { released <- held.Release(context.Background()) }()

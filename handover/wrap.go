@@ -209,15 +209,24 @@ func (k *wrappedLock[H]) ask(ctx context.Context, busy *atomic.Bool, f func(cont
 	if !busy.CompareAndSwap(false, true) {
 		return errors.New(k.locker.called + " has not answered an earlier call")
 	}
-	answered := make(chan error, 1)
+	answered := make(chan func() error, 1)
 	go func() {
-		err := f(ctx, k.held)
-		busy.Store(false)
-		answered <- err
+		var err error
+		defer func() {
+			panicked := recover()
+			busy.Store(false)
+			answered <- func() error {
+				if panicked != nil { // it is the caller's, as if it had called
+					panic(panicked)
+				}
+				return err
+			}
+		}()
+		err = f(ctx, k.held)
 	}()
 	select {
-	case err := <-answered:
-		return err
+	case answer := <-answered:
+		return answer()
 	case <-ctx.Done():
 		return context.Cause(ctx)
 	}

@@ -13,6 +13,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/handover"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 )
 
 // TestALongWaitIsNoLoss: an Acquire that waits for longer than the TTL has its lease begin when it returns; where that cannot be, nothing is held.
@@ -154,11 +155,7 @@ func TestAStageChangeCostsOneAttempt(t *testing.T) {
 			TTL:     time.Hour,
 		})
 		ctx, cancel := context.WithCancel(context.Background())
-		waited := make(chan error)
-		go func() {
-			_, err := m.Acquire(ctx, key)
-			waited <- err
-		}()
+		waited := redistest.BeginTurn(ctx, m.Acquire, key)
 		time.Sleep(2 * lease)
 		assert.EqualValues(t, 1, attempts.Load())
 		for n, to := range []lockmigrate.Stage{lockmigrate.StageBoth, lockmigrate.StageOld, lockmigrate.StageBoth} {
@@ -186,5 +183,22 @@ func TestAPanicLeavesNothing(t *testing.T) {
 		town.move(lockmigrate.StageOld)
 		town.move(lockmigrate.StageBoth)
 		town.move(lockmigrate.StageNew)
+
+		var asked atomic.Int32
+		l := handover.Wrap("theirs", handover.Funcs[int]{
+			Acquire: func(context.Context, string) (int, error) { return 1, nil },
+			Release: func(context.Context, int) error {
+				if asked.Add(1) == 1 {
+					panic("library")
+				}
+				return nil
+			}, TTL: time.Hour,
+		})
+		lock, err := l.Acquire(context.Background(), key)
+		require.NoError(t, err)
+		assert.PanicsWithValue(t, "library", func() { _ = lock.Release(context.Background()) })
+		time.Sleep(time.Second)
+		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased, "it was tried again")
+		assert.NoError(t, l.Close())
 	})
 }

@@ -127,7 +127,7 @@ func (q *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 	for {
 		k, err := q.attempt(ctx, key)
 		switch {
-		case err == nil, !q.worthAnother(err):
+		case err == nil, q.conns.Closed(), errors.Is(err, errRefused): // what the servers refuse, they will refuse again
 			return q.concluded(key, k, err, start, last != nil)
 		case ctx.Err() == nil || last == nil:
 			last = err
@@ -136,12 +136,6 @@ func (q *locker) Acquire(ctx context.Context, key string) (lockmigrate.Lock, err
 			return q.concluded(key, nil, notInTime(key, last, context.Cause(ctx)), start, true)
 		}
 	}
-}
-
-// worthAnother tells whether a wait goes on after an attempt: while another has the lock, and while too few servers answer.
-// What the servers refuse, they will refuse again.
-func (q *locker) worthAnother(err error) bool {
-	return !q.conns.Closed() && !errors.Is(err, errRefused)
 }
 
 // errRefused is matched by the error of an attempt that so many servers refused that there can be no majority.

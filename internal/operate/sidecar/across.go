@@ -74,7 +74,7 @@ func (t *translator) across(c *proxy.Client, here *place, name string, known com
 	one.Lock()
 	reply := x.run()
 	one.Unlock()
-	s.keys.lookNow(x.key)
+	s.keys.of(x.key, func(w *watched) { w.next = time.Now() }) // it is looked at soon
 	if lives && time.Now().After(o.Until) && yes(reply) {
 		reply = fmt.Errorf("%s: the lease of this member is over; what was taken ends with its lease", name)
 	}

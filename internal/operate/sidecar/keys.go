@@ -150,11 +150,6 @@ func (k *keys) of(key string, tell func(w *watched)) {
 	}
 }
 
-// lookNow has a key looked at soon: a command on it is over.
-func (k *keys) lookNow(key string) {
-	k.of(key, func(w *watched) { w.next = time.Now() })
-}
-
 // elsewhere tells whether anything of a key may be where the commands of a stage do not go.
 func (k *keys) elsewhere(key string, stage int, now time.Time) (may bool) {
 	k.of(key, func(w *watched) {

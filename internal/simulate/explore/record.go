@@ -48,12 +48,6 @@ const correction = 1 << 7
 
 func (n *node) corrected() bool { return n.spent&correction != 0 }
 
-// mayBegin tells whether a client may want the lock.
-func (s *search) mayBegin(n *node, i int) bool {
-	c := &s.model.Clients[i]
-	return !(c.After && !s.inEffect(n) || c.Before && n.corrected())
-}
-
 // mayCorrect tells whether the operator may change the record now.
 func (s *search) mayCorrect(n *node) bool {
 	r := s.model.Record

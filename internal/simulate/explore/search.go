@@ -120,7 +120,7 @@ func (s *search) expand(at int) {
 		}
 		s.acts = m.can(&m.Clients[i], t.actors[i].all[n.actors[i]], tick, s.acts[:0])
 		for _, what := range s.acts {
-			if what == begins && !s.mayBegin(&n, i) {
+			if c := &m.Clients[i]; what == begins && (c.After && !s.inEffect(&n) || c.Before && n.corrected()) {
 				continue
 			}
 			s.step(at, n, i, what)
