@@ -132,7 +132,8 @@ type server struct {
 	referee *redis.Pool
 	held    map[string]Held
 	out     sync.Mutex
-	stopped atomic.Bool
+	working context.Context // of those who take turns, until stop
+	stop    context.CancelFunc
 	turning sync.WaitGroup
 	taken   atomic.Int64
 	long    time.Duration // how long one turn of so many is
@@ -163,6 +164,7 @@ func serve(kind string, maker Maker, url string, words []string) error {
 		return err
 	}
 	s := &server{taker: taker, id: args["id"], referee: referee, held: map[string]Held{}, beat: beating()}
+	s.working, s.stop = context.WithCancel(context.Background())
 	s.long, s.pause = Millis(args, "long", 0), Millis(args, "pause", 0)
 	s.rarely, _ = strconv.Atoi(args["rarely"])
 	s.say(Event{Event: "ready", Kind: kind, Version: "go", PID: os.Getpid(), ID: s.id})
@@ -202,12 +204,17 @@ func (s *server) loop(in *bufio.Scanner) {
 		case words[0] == "turns" && len(words) == 5:
 			n, _ := strconv.Atoi(words[3])
 			hold, _ := strconv.Atoi(words[4])
-			s.stopped.Store(false)
-			s.turning.Go(func() { s.turns(strings.Split(words[1], ","), words[2], n, time.Duration(hold)*time.Millisecond) })
+			if s.working.Err() != nil {
+				s.working, s.stop = context.WithCancel(context.Background())
+			}
+			working := s.working
+			s.turning.Go(func() {
+				s.turns(working, strings.Split(words[1], ","), words[2], n, time.Duration(hold)*time.Millisecond)
+			})
 		case words[0] == "stop":
-			s.stopped.Store(true)
+			s.stop()
 		case words[0] == "quit":
-			s.stopped.Store(true)
+			s.stop()
 			s.turning.Wait()
 			return
 		default:
@@ -260,16 +267,16 @@ func (s *server) release(key string) {
 }
 
 // turns takes turns on one of the keys at a time. A * in the referee's name stands for the key.
-func (s *server) turns(keys []string, referee string, n int, hold time.Duration) {
+func (s *server) turns(working context.Context, keys []string, referee string, n int, hold time.Duration) {
 	done := Event{Event: "done"}
 	defer func() { s.say(done) }()
-	for done.Turns < n && !s.stopped.Load() {
+	for done.Turns < n && working.Err() == nil {
 		if s.pause > 0 {
 			time.Sleep(rand.N(2 * s.pause))
 		}
 		key, began := keys[rand.IntN(len(keys))], time.Now()
-		held, err := s.taker.Acquire(context.Background(), key)
-		if errors.Is(err, ErrBusy) {
+		held, err := s.taker.Acquire(working, key)
+		if errors.Is(err, ErrBusy) || err != nil && working.Err() != nil { // a key may be stuck: who is stopped does not wait on
 			continue
 		}
 		if err != nil {
