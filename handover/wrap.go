@@ -56,7 +56,7 @@ func Wrap[H any](name string, f Funcs[H]) lockmigrate.Locker {
 	return w
 }
 
-// longest is how long a library may take for one release or extension, unless its caller says so. A fourth of it is the patience with one command.
+// longest is how long a library may take for one release or extension. A fourth of it is the patience with one command.
 const longest = 10 * time.Second
 
 type wrapped[H any] struct {
@@ -211,7 +211,7 @@ func (k *wrappedLock[H]) ask(ctx context.Context, busy *atomic.Bool, f func(cont
 	}
 	answered := make(chan func() error, 1)
 	go func() {
-		var err error
+		err := errors.New(k.locker.called + " ended its goroutine")
 		defer func() {
 			panicked := recover()
 			busy.Store(false)

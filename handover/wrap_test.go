@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -188,8 +189,11 @@ func TestAPanicLeavesNothing(t *testing.T) {
 		l := handover.Wrap("theirs", handover.Funcs[int]{
 			Acquire: func(context.Context, string) (int, error) { return 1, nil },
 			Release: func(context.Context, int) error {
-				if asked.Add(1) == 1 {
+				switch asked.Add(1) {
+				case 1:
 					panic("library")
+				case 2:
+					runtime.Goexit()
 				}
 				return nil
 			}, TTL: time.Hour,
@@ -199,6 +203,7 @@ func TestAPanicLeavesNothing(t *testing.T) {
 		assert.PanicsWithValue(t, "library", func() { _ = lock.Release(context.Background()) })
 		time.Sleep(time.Second)
 		assert.ErrorIs(t, context.Cause(lock.Context()), lockmigrate.ErrReleased, "it was tried again")
+		assert.EqualValues(t, 3, asked.Load())
 		assert.NoError(t, l.Close())
 	})
 }
