@@ -228,7 +228,7 @@ func (k *wrappedLock[H]) ask(ctx context.Context, busy *atomic.Bool, f func(cont
 	case answer := <-answered:
 		return answer()
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return fmt.Errorf("%s has not answered: %w", k.locker.called, context.Cause(ctx))
 	}
 }
 

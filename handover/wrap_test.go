@@ -100,6 +100,7 @@ func TestAHangingLibraryIsTold(t *testing.T) {
 		require.NoError(t, err)
 		<-lock.Context().Done()
 		assert.Equal(t, 3*time.Second, time.Since(began))
+		assert.Regexp(t, "one was sent 2s ago, and has had no answer|has not answered", context.Cause(lock.Context()).Error())
 		assert.ErrorIs(t, lock.Release(context.Background()), lockmigrate.ErrLost)
 		close(hangs)
 	})

@@ -349,6 +349,9 @@ func (l *Life) Lost(why Loss) {
 			e.Note = fmt.Sprintf("no release was confirmed before the deadline of the lease of %v", span)
 		case l.Lease.Every > 0:
 			e.Note = fmt.Sprintf("no renewal came through for %v", span)
+			if asked := l.Lease.asked; asked != 0 {
+				e.Note += fmt.Sprintf("; one was sent %v ago, and has had no answer", l.locker.Now().Sub(asked).Round(time.Millisecond))
+			}
 		default:
 			e.Note = fmt.Sprintf("the lease of %v is over", span)
 		}

@@ -33,6 +33,7 @@ type Lease struct {
 	rests bool             // no renewal is sent any more
 	why   Loss             // why it is not in the heap any more, if it was lost
 	round *round           // the renewal that is under way
+	asked protocol.Instant // when the renewal was sent that had no answer at the deadline; 0: none was under way
 }
 
 // Begin sets when a lease began and until when it lasts.
@@ -268,7 +269,9 @@ func (r *Renewer) Extend(s *Lease, until protocol.Instant) (why Loss, ok bool) {
 func (r *Renewer) overdue(s *Lease, now protocol.Instant) bool {
 	switch {
 	case s.Until() <= now:
-		s.why = Deadline
+		if s.why = Deadline; s.round != nil && !s.round.decided {
+			s.asked = s.round.sent
+		}
 	case s.end != 0 && s.end <= now && !s.rests:
 		s.why = Outlived
 	default:

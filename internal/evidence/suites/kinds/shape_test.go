@@ -147,7 +147,7 @@ func TestALossSaysWhyInOneLine(t *testing.T) {
 		},
 			modern.Options{}, lockmigrate.ReasonClosed, `hold "orders": lock lost (the Locker was closed; the key stays until its TTL or lease is over)`},
 		"deadline after an I/O error": {func(t *testing.T, s *redistest.Server, _ lockmigrate.Lock, _ lockmigrate.Locker) { s.Mini.Close() },
-			modern.Options{TTL: time.Second, ReplyTimeout: 900 * time.Millisecond}, lockmigrate.ReasonDeadline, "(no renewal came through for 1s)"},
+			modern.Options{TTL: time.Second, ReplyTimeout: 900 * time.Millisecond}, lockmigrate.ReasonDeadline, "(no renewal came through for 1s"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := redistest.Mini(t)
