@@ -126,7 +126,7 @@ func Example_namespace() {
 	}
 	err = locker.Do(ctx, "lock.order.17", func(context.Context) error { return nil })
 	fmt.Println(err, locker.Close())
-	// Output:
+	// Unordered output:
 	// stage bridge epoch 1
 	// acquired lock.order.17
 	// <nil> <nil>
