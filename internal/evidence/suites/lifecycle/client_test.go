@@ -187,6 +187,10 @@ func (c *client) step(s step) {
 	case memoryOut:
 		c.full = true
 		c.servers[0].OutOfMemory(true)
+	case stranger:
+		time.Sleep(time.Duration(1 + c.id)) // two clients' are not of one instant
+		c.servers[1].Do("SET", c.key, "a stranger's", "NX", "PX", s.d.Milliseconds())
+		time.AfterFunc(s.d/2, func() { c.servers[0].Do("DEL", c.key) })
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
+	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 
 // plan is one sequence: what its clients do, and what happens to them. The seed makes all of it.
@@ -54,10 +55,11 @@ const (
 	heal
 	rights
 	memoryOut
+	stranger // another has New for d, and halfway Old's key goes, whoever holds it
 )
 
 var actions = [...]string{"acquire", "try", "do", "inner do", "hold", "renew", "release", "reopen", "next", "partition", "half-open", "stall",
-	"refuse connections", "hang connections", "cut", "freeze", "heal", "rights", "out of memory"}
+	"refuse connections", "hang connections", "cut", "freeze", "heal", "rights", "out of memory", "stranger"}
 
 func (s step) String() string {
 	text := actions[s.do]
@@ -151,6 +153,9 @@ func (p *plan) round(g *rand.Rand, steps []step, ms func(lo, hi int) time.Durati
 	}
 	if p.rough && g.IntN(8) == 0 {
 		steps = append(steps, left(ms)...)
+	}
+	if p.rough && p.variant.stage == stages.Both && g.IntN(3) == 0 { // Old is lost while New is waited for
+		steps = append(steps, step{do: stranger, d: ms(100, 900)})
 	}
 	fault()
 	early := g.IntN(5) == 0

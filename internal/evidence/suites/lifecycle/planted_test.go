@@ -124,4 +124,10 @@ var plants = []plant{
 		}}},
 		kinds: "handover", finds: `the lock was good until \S+, and its context goes on`,
 	},
+	{
+		Plant: redistest.Plant{Name: "who has lost Old waits for New, and is handed both", Files: map[string][]string{"handover/acquire.go": {
+			"func(cause error) { end(k.halfLost(cause)) }", "func(error) {}", "if errors.Is(context.Cause(attempt), errGivenBack) ||", "if false &&",
+		}}},
+		kinds: "handover", finds: `was handed a lock [1-9]\d\d\S*ms after its deadline`,
+	},
 }
