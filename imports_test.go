@@ -140,6 +140,10 @@ func TestModulesAreInStep(t *testing.T) {
 		}
 	}
 	assert.Greater(t, seen, 10, "requirements of both")
+	newest := regexp.MustCompile(`(?m)^## (\S+),`).FindStringSubmatch(read(t, "CHANGELOG.md"))
+	for _, module := range []string{"pool/goredis", "pool/rueidis"} { // which are released with this one, and name it
+		assert.Contains(t, read(t, module+"/go.mod"), "\tgithub.com/lockmigrate/lockmigrate v"+newest[1]+"\n")
+	}
 	language := regexp.MustCompile(`(?m)^go (\S+)$`)
 	for _, text := range []string{theirs, read(t, "go.work")} {
 		assert.Equal(t, language.FindString(ours), language.FindString(text), "the Go version")

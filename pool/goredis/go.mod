@@ -6,7 +6,7 @@ replace github.com/lockmigrate/lockmigrate => ../..
 
 require (
 	github.com/gomodule/redigo v1.9.3
-	github.com/lockmigrate/lockmigrate v0.0.0
+	github.com/lockmigrate/lockmigrate v0.1.0
 	github.com/redis/go-redis/v9 v9.22.0
 )
 

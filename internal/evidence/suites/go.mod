@@ -18,7 +18,7 @@ require (
 	github.com/go-redsync/redsync/v4 v4.16.0
 	github.com/gomodule/redigo v1.9.3
 	github.com/jackc/pgx/v5 v5.7.6
-	github.com/lockmigrate/lockmigrate v0.0.0
+	github.com/lockmigrate/lockmigrate v0.1.0
 	github.com/lockmigrate/lockmigrate/examples v0.0.0
 	github.com/lockmigrate/lockmigrate/pool/goredis v0.0.0
 	github.com/lockmigrate/lockmigrate/pool/rueidis v0.0.0
