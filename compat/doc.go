@@ -39,8 +39,8 @@
 // own, a displaced holder deletes redis-py's value without a lease, and a waiter whom the lock was handed to overwrites it. A
 // clobber after a takeover makes the bridge withdraw.
 //
-// G5. After a stale DEL the key is repaired within one renewal interval, and no client of this package enters meanwhile: package
-// modern does not look at the guard. If a legacy client came in, the holder is told within one renewal interval. Its guard stays
+// G5. After a stale DEL the key is repaired within one renewal interval, and no client of this package enters meanwhile. One of
+// package modern may, because it does not look at the guard. If a legacy client came in, the holder is told within one renewal interval. Its guard stays
 // until it has released, or until the guard's TTL is over.
 //
 // G6. Stages legacy and modern are never both in use in a namespace. That holds through crashes, partitions, pauses and repeated

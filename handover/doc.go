@@ -10,7 +10,7 @@
 // From then on the program is the same at every stage. The operator creates the record once, on the server that stays, and moves it:
 //
 //	lockmigrate stage init --handover --namespace orders-to-b --match 'lock.order.*' --old redis://a:6379/0 --redis redis://b:6379/0 --execute
-//	lockmigrate stage advance --namespace orders-to-b --to both --wait --execute
+//	lockmigrate stage advance --namespace orders-to-b --to both --wait --redis redis://b:6379/0 --execute
 //
 // A lock of another library becomes a Locker by Wrap.
 //

@@ -6,20 +6,23 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+	"sync"
 	"testing"
+	"time"
 
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
 // commandLine is a line of a document that a reader copies.
 var commandLine = regexp.MustCompile(`(?m)^    lockmigrate (.*)$`)
 
 // hasty makes the waits of a document short: nothing else of its lines is changed.
-var hasty = strings.NewReplacer("--for 26h", "--for 4s", "--longest-silence 25h", "--longest-silence 3s", "--shortest-lease 30s", "--shortest-lease 2s", "--for 10m", "--for 1s", "--for 4s --longest-silence 3s", "--for 1500ms --longest-silence 1s", "--for 8s", "--for 1s")
+var hasty = strings.NewReplacer("--for 26h", "--for 4s", "--longest-silence 25h", "--longest-silence 3s", "--for 10m", "--for 2s", "--for 4s --longest-silence 3s", "--for 1500ms --longest-silence 1s", "--for 8s", "--for 1s")
 
 // TestTheRunbookWorksAsPrinted runs every line of the runbook, in its order, beside Go services that lock and an old
 // client that is switched off where the runbook says so. Only the durations of its waits are shorter.
@@ -28,10 +31,13 @@ func TestTheRunbookWorksAsPrinted(t *testing.T) {
 	text, err := os.ReadFile(filepath.Join("..", "..", "docs", "runbook.md"))
 	require.NoError(t, err)
 	o := operator{t, s.URL()}
-	t.Chdir(t.TempDir()) // orders.json and the journal
+	t.Chdir(t.TempDir()) // the profile, the certificate and the journal
 	s.Do("ACL", "SETUSER", "java-orders", "on", ">pw", "~*", "&*", "+@all")
 	s.Do("ACL", "SETUSER", "orders-service", "on", ">pw", "~*", "&*", "+@all")
 	s.Do("SET", "lock.order.9", "1700000000123") // an old client died long ago
+	var clients sync.WaitGroup
+	leave := func() {}
+	defer func() { leave() }()
 	var lockers []compat.Locker
 	lines := commandLine.FindAllStringSubmatch(string(text), -1)
 	assert.Greater(t, len(lines), 20)
@@ -40,9 +46,21 @@ func TestTheRunbookWorksAsPrinted(t *testing.T) {
 		line := m[1]
 		words := shellWords(t, hasty.Replace(line))
 		switch {
+		case strings.HasPrefix(line, "observe"): // old clients work until they were seen
+			seen, stop := context.WithCancel(t.Context())
+			for range 2 {
+				old, err := legacy.New(s.Pool(), legacy.Options{Lease: 3 * time.Second})
+				require.NoError(t, err)
+				clients.Go(func() {
+					for seen.Err() == nil {
+						_ = old.Do(seen, "lock.order.17", func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
+					}
+				})
+			}
+			leave = func() { stop(); clients.Wait() }
 		case strings.HasPrefix(line, "stage --namespace"): // step 2 is done
 			for range 2 {
-				lockers = append(lockers, service(t, s.Pool()))
+				lockers = append(lockers, service(t, s.Pool(), func(opts *compat.Options) { opts.Lease, opts.ClockLag, opts.CommandDelay = 0, 0, 0 }))
 			}
 			o.reported(2)
 		case strings.HasPrefix(line, "stage delete"):
@@ -51,6 +69,7 @@ func TestTheRunbookWorksAsPrinted(t *testing.T) {
 			}
 		}
 		stdout, _ := o.runs(exitDone, words...)
+		leave()
 		assert.NotEmpty(t, stdout, line)
 		if strings.HasPrefix(line, "stage advance") || strings.HasPrefix(line, "stage rollback") {
 			if strings.Contains(line, "--execute") {
