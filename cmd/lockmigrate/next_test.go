@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
@@ -20,7 +19,6 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 	"github.com/lockmigrate/lockmigrate/internal/stages/profile"
-	"github.com/lockmigrate/lockmigrate/legacy"
 )
 
 // TestNextLeadsThrough migrates a fleet with nothing but the lines that next prints: from no record to a deleted one. The
@@ -31,25 +29,8 @@ func TestNextLeadsThrough(t *testing.T) {
 	t.Chdir(t.TempDir())
 	impatient := strings.NewReplacer("--for 10m", "--for 2s", "--for LONGER", "--for 4s", "--longest-silence HOW-LONG", "--longest-silence 4s") // what a person thinks of
 
-	old, stopOld := context.WithCancel(t.Context())
-	var clients sync.WaitGroup
-	for range 2 {
-		l, err := legacy.New(s.Pool(), legacy.Options{Lease: 4 * time.Second})
-		require.NoError(t, err)
-		clients.Go(func() {
-			for old.Err() == nil {
-				_ = l.Do(old, "lock.order.1", func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
-			}
-		})
-	}
-	busy, err := legacy.New(s.Pool(), legacy.Options{Lease: 4 * time.Second})
-	require.NoError(t, err)
-	clients.Go(func() { // alone on its key, which is held whenever somebody looks
-		for old.Err() == nil {
-			_ = busy.Do(old, "lock.order.2", func(context.Context) error { time.Sleep(time.Second); return nil })
-		}
-	})
-	defer func() { stopOld(); clients.Wait() }()
+	leave := oldClients(t, s)
+	defer leave()
 	s.Do("SET", "lock.order.9", "1700000000123") // a client died long ago
 
 	var lockers []compat.Locker
@@ -68,8 +49,7 @@ func TestNextLeadsThrough(t *testing.T) {
 			require.NoError(t, l.Ready(t.Context()))
 			lockers = append(lockers, l)
 		case strings.Contains(on.Do, "move the old clients"):
-			stopOld()
-			clients.Wait()
+			leave()
 		case on.Done && len(lockers) > 0:
 			for _, l := range lockers {
 				require.NoError(t, l.Do(t.Context(), "lock.order.1", func(context.Context) error { return nil }))

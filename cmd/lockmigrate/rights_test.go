@@ -156,16 +156,11 @@ func TestLeastRightsOfCommands(t *testing.T) {
 					continue // TestLeastRights takes each of them away; a story takes seconds
 				}
 				code, said, refused := runFew(t, s, use, line, &r)
-				t.Logf("%s without %s %s: %d, refused %v: %s", use.Name, r.Kind, r.Name, code, refused, lastLine(said))
+				t.Logf("%s without %s %s: %d, refused %v: %s", use.Name, r.Kind, r.Name, code, refused, strings.TrimSpace(said[strings.LastIndexByte(strings.TrimSpace(said), '\n')+1:]))
 				if !saysWhich(said, r) {
 					assert.NotEmpty(t, r.Without, "%s without %s %s: exit code %d, and nothing names it: %s", use.Name, r.Kind, r.Name, code, said)
 				}
 			}
 		})
 	}
-}
-
-func lastLine(text string) string {
-	text = strings.TrimSpace(text)
-	return text[strings.LastIndexByte(text, '\n')+1:]
 }

@@ -35,7 +35,6 @@ func TestTheRunbookWorksAsPrinted(t *testing.T) {
 	s.Do("ACL", "SETUSER", "java-orders", "on", ">pw", "~*", "&*", "+@all")
 	s.Do("ACL", "SETUSER", "orders-service", "on", ">pw", "~*", "&*", "+@all")
 	s.Do("SET", "lock.order.9", "1700000000123") // an old client died long ago
-	var clients sync.WaitGroup
 	leave := func() {}
 	defer func() { leave() }()
 	var lockers []compat.Locker
@@ -47,17 +46,7 @@ func TestTheRunbookWorksAsPrinted(t *testing.T) {
 		words := shellWords(t, hasty.Replace(line))
 		switch {
 		case strings.HasPrefix(line, "observe"): // old clients work until they were seen
-			seen, stop := context.WithCancel(t.Context())
-			for range 2 {
-				old, err := legacy.New(s.Pool(), legacy.Options{Lease: 3 * time.Second})
-				require.NoError(t, err)
-				clients.Go(func() {
-					for seen.Err() == nil {
-						_ = old.Do(seen, "lock.order.17", func(context.Context) error { time.Sleep(100 * time.Millisecond); return nil })
-					}
-				})
-			}
-			leave = func() { stop(); clients.Wait() }
+			leave = oldClients(t, s)
 		case strings.HasPrefix(line, "stage --namespace"): // step 2 is done
 			for range 2 {
 				lockers = append(lockers, service(t, s.Pool(), func(opts *compat.Options) { opts.Lease, opts.ClockLag, opts.CommandDelay = 0, 0, 0 }))
@@ -88,6 +77,25 @@ func TestTheRunbookWorksAsPrinted(t *testing.T) {
 	assert.Empty(t, s.Value("lock.order.9"), "the ghost is gone")
 	stdout, _ := o.runs(exitDone, "stage", "list")
 	assert.Equal(t, "no namespaces\n", stdout)
+}
+
+// oldClients take turns until they leave: two on one key, and one alone on another, which is held whenever somebody looks.
+func oldClients(t *testing.T, s *redistest.Server) (leave func()) {
+	work, stop := context.WithCancel(t.Context())
+	var clients sync.WaitGroup
+	for i, key := range []string{"lock.order.1", "lock.order.1", "lock.order.2"} {
+		l, err := legacy.New(s.Pool(), legacy.Options{Lease: 3 * time.Second})
+		require.NoError(t, err)
+		clients.Go(func() {
+			for work.Err() == nil {
+				_ = l.Do(work, key, func(context.Context) error {
+					time.Sleep([]time.Duration{100, 100, 1000}[i] * time.Millisecond)
+					return nil
+				})
+			}
+		})
+	}
+	return func() { stop(); clients.Wait() }
 }
 
 // shellWords splits a line as a shell does, as far as the documents need it.

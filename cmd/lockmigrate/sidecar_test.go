@@ -52,13 +52,8 @@ func sidecarWith(t *testing.T, args ...string) (status string, stop func() (log 
 	}()
 	stop = sync.OnceValue(func() string { cancel(); return <-ended })
 	t.Cleanup(func() { stop() })
-	awaitReady(t, status)
-	return status, stop
-}
-
-func awaitReady(t *testing.T, status string) {
-	t.Helper()
 	redistest.Await(t, "readiness", func() bool { code, _ := fetch("http://" + status + "/readyz"); return code == http.StatusOK })
+	return status, stop
 }
 
 // client connects as an old service does.

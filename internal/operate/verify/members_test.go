@@ -250,7 +250,9 @@ func TestOnlyMembers(t *testing.T) {
 	})
 	t.Run("a gap of MONITOR", func(t *testing.T) {
 		cert := f.look(func() {
-			for _, c := range mustClients(t, a) {
+			clients, err := endpoint.Clients(t.Context(), a.Conn())
+			require.NoError(t, err)
+			for _, c := range clients {
 				if c["cmd"] == "monitor" {
 					_, _ = a.Try("CLIENT", "KILL", "ID", c["id"])
 				}
@@ -286,12 +288,6 @@ func inPlaceOf(t *testing.T, s *redistest.Server, victim *net.TCPConn) redis.Con
 	conn := redis.NewConn(raw, time.Second, time.Second)
 	t.Cleanup(func() { _ = conn.Close() })
 	return conn
-}
-
-func mustClients(t *testing.T, s *redistest.Server) []map[string]string {
-	list, err := endpoint.Clients(t.Context(), s.Conn())
-	require.NoError(t, err)
-	return list
 }
 
 // TestOnlyMembersOfALibrary: an Old of another library on Redis has no mark. Its connections are known when it tells them.

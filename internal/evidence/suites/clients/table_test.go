@@ -239,13 +239,6 @@ func (c client) advice() string {
 	}
 }
 
-func (c client) besideGo() string {
-	if c.blind {
-		return "**overlaps**"
-	}
-	return "no overlap"
-}
-
 // cell is a list of commands, or a dash.
 func cell(commands string) string {
 	if commands == "" {
@@ -260,7 +253,7 @@ func document() string {
 	b.WriteString(head)
 	for _, c := range clients {
 		verdict := map[bool]string{true: "not a finding", false: "seen"}[c.modern()]
-		fmt.Fprintf(&b, "| %s | %s | %s, `%s` | %s | %s | %s |\n", c.name, c.scanSays(), c.observe, c.dialect, verdict, c.besideGo(), c.advice())
+		fmt.Fprintf(&b, "| %s | %s | %s, `%s` | %s | %s | %s |\n", c.name, c.scanSays(), c.observe, c.dialect, verdict, map[bool]string{true: "**overlaps**", false: "no overlap"}[c.blind], c.advice())
 	}
 	b.WriteString(middle)
 	for _, c := range clients {

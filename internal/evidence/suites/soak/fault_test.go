@@ -95,7 +95,10 @@ func (r *soaking) faults() []fault {
 // failover loses what the replica has not seen.
 func (r *soaking) failover(name string, i int, kill bool, unheard time.Duration) fault {
 	sim := fmt.Sprintf("server fails-over %v", max(unheard, time.Millisecond))
-	return fault{name, sim, func() { r.site.losing(func() { r.site.failover(i, kill, unheard); r.site.settle() }) }}
+	return fault{name, sim, func() {
+		during(&r.site.lossy, func() { r.site.failover(i, kill, unheard); r.site.settle() })
+		r.site.expect()
+	}}
 }
 
 // orderly loses nothing: the master waits until its replica has everything.

@@ -114,7 +114,7 @@ func (r *soaking) hasOld() bool { return r.fleet == fleetJava || r.fleet == flee
 func (r *soaking) muster(withRedisson bool) {
 	r.t.Helper()
 	if r.fleet == fleetBehind {
-		r.set = r.site.tagged(r.set.keys[0]) // what is behind a sidecar sees one server
+		r.set = r.site.linked(&keyset{keys: []string{"{" + r.set.keys[0] + "}:1", "{" + r.set.keys[0] + "}:2"}}) // what is behind a sidecar sees one server
 	}
 	pool, err := r.site.pool()
 	require.NoError(r.t, err)

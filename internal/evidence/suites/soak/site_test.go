@@ -89,11 +89,6 @@ func (s *site) keyset(prefix string) *keyset {
 	return s.linked(set)
 }
 
-// tagged makes the keys of a fleet that a cluster has on one master.
-func (s *site) tagged(prefix string) *keyset {
-	return s.linked(&keyset{keys: []string{"{" + prefix + "}:1", "{" + prefix + "}:2"}})
-}
-
 func (s *site) linked(set *keyset) *keyset {
 	for _, key := range set.keys {
 		set.links = append(set.links, redistest.NewLink(s.t, s.owner(key).Addr))
@@ -226,12 +221,6 @@ func (s *site) unasked() bool {
 	s.expect()
 	s.lossy = append(s.lossy, span{from, s.checked})
 	return true
-}
-
-// losing runs a fault that makes servers forget.
-func (s *site) losing(fault func()) {
-	during(&s.lossy, fault)
-	s.expect()
 }
 
 // breaking runs a fault that breaks connections of old clients and loses nothing.
