@@ -40,7 +40,7 @@ var examples = []example{
 	{"redislock", 3 * time.Second, onRedis},
 	{"rueidislock", 3 * time.Second, onRedis},
 	{"redisson", 3 * time.Second, onRedis},
-	{"postgres", 3 * time.Second, func(t testing.TB) (string, func()) {
+	{"postgres", 6 * time.Second, func(t testing.TB) (string, func()) {
 		addr := startPostgres(t)
 		admin, err := pgx.ConnectConfig(t.Context(), postgresConfig(addr))
 		require.NoError(t, err)
