@@ -51,7 +51,7 @@ func (r *record) report(t testing.TB, report *Report) {
 		report.Told, report.Overlaps = map[string]int{}, len(overlaps)
 	}
 	for _, o := range overlaps[:min(5, len(overlaps))] {
-		t.Logf("overlap: %v\n%s", o, r.before(o.Second.From))
+		t.Logf("overlap: %v\n%s", o, before(r.lock, o.Second.From))
 	}
 	known := map[*Stay]bool{}
 	for _, o := range told {
@@ -212,10 +212,10 @@ func Overlaps(stays []*Stay) (overlaps, told []Overlap) {
 	return overlaps, told
 }
 
-// before lists the last commands for the lock's key before an overlap.
-func (r *record) before(t time.Time) string {
+// before lists the last commands for the lock's key before something.
+func before(lock []redistest.Command, t time.Time) string {
 	var lines []string
-	for _, c := range r.lock {
+	for _, c := range lock {
 		if c.At.After(t) {
 			break
 		}
