@@ -37,7 +37,7 @@ func (c *Crew) Enlist(h *Holder) *Holder {
 		c.turns, c.ended = map[*Holder]int{}, map[*Holder]bool{}
 	}
 	if c.Record != nil && c.book == nil {
-		c.book = newRecord(c.Record, c.Key, c.Referee())
+		c.book = &record{monitor: c.Record.Monitor(), key: c.Key, referee: c.Referee(), turns: Turns{}}
 	}
 	c.mu.Unlock()
 	h.Send("turns %s %s %d %d", c.Key, c.Referee(), 1_000_000, cmp.Or(c.Hold, 2*time.Millisecond).Milliseconds())

@@ -67,13 +67,19 @@ func (r Report) String() string {
 		r.Turns, r.ByMember, r.Took.Round(time.Millisecond), r.Inside, r.Overlaps, r.Told, r.Kills, len(r.Errors))
 }
 
-// Thrown are the errors that no lock may throw, of a fleet that is recorded and has Go holders of a TTL or lease. A client that takes over with
-// GETSET asks first and writes then: a loser's GETSET that is late overwrites a holder's value, whatever that is. Go is told of it at its release,
-// and the record has that GETSET, which members at stage legacy send within a script. And a process that the machine did not run beyond its deadline is told: a turn takes moments, and the
-// shortest lease of a lock that was handed over is half of a third of the TTL. What is left has the last commands of the record before it.
-func (r Report) Thrown(ttl time.Duration) []Event {
+// Thrown are the errors that no lock may throw, of a fleet that is recorded and has Go holders of these TTLs and leases, the shortest first. A client that
+// takes over with GETSET asks first and writes then: a loser's GETSET that is late overwrites a holder's value, whatever that is, also before the holder
+// has heard that it has the lock. Go is told of it at its release, and the record has that GETSET, which members at stage legacy send within a script. And a
+// process that the machine did not run beyond its deadline is told: a turn takes moments, and the shortest lease of a lock that was handed over is
+// half of a third of the TTL. What is left has the last commands of the record before it.
+func (r Report) Thrown(ttls ...time.Duration) []Event {
 	thrown := slices.DeleteFunc(slices.Clone(r.Errors), func(e Event) bool {
-		from, to := min(e.Began, e.Until-ttl.Microseconds()), e.Ended
+		from, to := e.Began, e.Ended
+		for _, ttl := range slices.Backward(ttls) { // of what it was acquired with: the time before it asked
+			if sent := e.Until - ttl.Microseconds(); sent <= e.Began {
+				from = sent
+			}
+		}
 		if to == 0 { // a holder of another language says no times
 			from, to = 0, math.MaxInt64
 		}
@@ -82,7 +88,7 @@ func (r Report) Thrown(ttl time.Duration) []Event {
 			return slices.Contains(c.Words, "GETSET") && from <= at && at <= to
 		}
 		told := e.Op == "release" && (e.Lost || strings.Contains(e.Message, "displaced"))
-		return e.Stood(ttl/6) || told && slices.ContainsFunc(r.Lock, clobbered)
+		return e.Stood(ttls[0]/6) || told && slices.ContainsFunc(r.Lock, clobbered)
 	})
 	for i, e := range thrown {
 		thrown[i].Message += "\n" + before(r.Lock, time.UnixMicro(e.Ended))

@@ -18,11 +18,6 @@ type record struct {
 	lock         []redistest.Command // that were sent for the key itself
 }
 
-// newRecord begins to write down.
-func newRecord(s *redistest.Server, key, referee string) *record {
-	return &record{monitor: s.Monitor(), key: key, referee: referee, turns: Turns{}}
-}
-
 // note keeps what a holder said of a turn. A nil record does nothing.
 func (r *record) note(id string, turn Event) {
 	if r != nil {

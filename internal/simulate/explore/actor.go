@@ -107,11 +107,7 @@ func (m *Model) can(c *Client, a *actor, tick Ticks, acts []act) []act {
 // inside tells whether the client may be touching what the lock protects.
 func (m *Model) inside(a *actor, tick Ticks) bool {
 	s := &a.session
-	return s.Holds() && (!s.Bounded() || m.mono(tick) < s.Deadline)
-}
-
-func (m *Model) mono(tick Ticks) protocol.Instant {
-	return protocol.Instant(time.Duration(tick) * m.Tick)
+	return s.Holds() && (!s.Bounded() || protocol.Instant(time.Duration(tick)*m.Tick) < s.Deadline)
 }
 
 // latest is the last tick that this client allows to end, Unbounded if it does not mind.

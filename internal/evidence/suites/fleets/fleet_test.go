@@ -164,11 +164,11 @@ func TestFleets(t *testing.T) {
 			for i, n := range report.ByMember {
 				assert.GreaterOrEqual(t, n, c.each, "member %d", i)
 			}
-			longest := ttl
-			if !strings.HasPrefix(c.name, "bridge") {
-				longest = lease
+			leases := []time.Duration{lease}
+			if strings.HasPrefix(c.name, "bridge") { // one of its members may be at stage legacy
+				leases = []time.Duration{ttl, lease}
 			}
-			assert.Empty(t, report.Thrown(longest), "a lock threw")
+			assert.Empty(t, report.Thrown(leases...), "a lock threw")
 			t.Logf("clobbers told to their holders: %d", len(report.Errors))
 		})
 	}
