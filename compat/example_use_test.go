@@ -100,7 +100,7 @@ func Example_errors() {
 func Example_namespace() {
 	pool, stop := services()
 	defer stop()
-	ctx := context.Background()
+	told, joined := context.WithCancel(context.Background())
 	var mu sync.Mutex
 	locker, err := compat.New(pool, compat.Options{
 		Namespace: "orders",
@@ -111,6 +111,7 @@ func Example_namespace() {
 			switch e.Kind {
 			case lockmigrate.EventStage:
 				fmt.Println("stage", e.Stage, "epoch", e.Epoch)
+				joined()
 			case lockmigrate.EventLost:
 				fmt.Println("page somebody:", e.Key, e.Err)
 			case lockmigrate.EventAcquired:
@@ -121,12 +122,13 @@ func Example_namespace() {
 	if err != nil {
 		panic(err)
 	}
-	if err := locker.Ready(ctx); err != nil { // a misspelt namespace ends the service at its start
+	if err := locker.Ready(context.Background()); err != nil { // a misspelt namespace ends the service at its start
 		panic(err)
 	}
-	err = locker.Do(ctx, "lock.order.17", func(context.Context) error { return nil })
+	<-told.Done() // Ready does not wait until the observer was told
+	err = locker.Do(context.Background(), "lock.order.17", func(context.Context) error { return nil })
 	fmt.Println(err, locker.Close())
-	// Unordered output:
+	// Output:
 	// stage bridge epoch 1
 	// acquired lock.order.17
 	// <nil> <nil>

@@ -215,59 +215,6 @@ func TestNothingAfterTheLease(t *testing.T) {
 	})
 }
 
-// TestAHalfLostBeforeTheOther: whose Old is lost while it waits for New waits in vain. Acquire begins anew, at once; a New that comes too late all the
-// same is given back.
-func TestAHalfLostBeforeTheOther(t *testing.T) {
-	inTown(t, 18, func(town *town) {
-		come, given := make(chan struct{}), atomic.Int32{}
-		late := town.theirs(false, handover.Funcs[int]{
-			Acquire:    func(ctx context.Context, _ string) (int, error) { <-ctx.Done(); return 0, ctx.Err() },
-			TryAcquire: func(context.Context, string) (int, error) { <-come; return 1, nil },
-			Release:    func(context.Context, int) error { given.Add(1); return nil },
-			TTL:        time.Hour,
-		})
-		town.reach(lockmigrate.StageBoth)
-		ctx, stop := context.WithCancel(context.Background())
-		waits, failed := redistest.BeginTurn(ctx, late.Acquire, key), redistest.BeginTurn(ctx, late.TryAcquire, "lock.b")
-		time.Sleep(time.Second)
-		before, _ := town.a.Value(key)
-		town.a.Do("FLUSHALL")
-		time.Sleep(4 * time.Second)
-		after, _ := town.a.Value(key)
-		assert.NotContains(t, []string{"", before}, after, "Old was not acquired anew")
-		late.toA.Partition()
-		time.Sleep(4 * time.Second)
-		close(come)
-		err := <-failed
-		assert.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
-		assert.ErrorContains(t, err, "a half was lost before all was acquired")
-		late.toA.Heal()
-		stop()
-		assert.Error(t, <-waits)
-		time.Sleep(time.Second)
-		assert.EqualValues(t, 1, given.Load())
-	})
-}
-
-// TestAReleaseThatHangs: a library that does not come back from a release, whatever its ctx says, keeps neither the caller nor the stage for longer than
-// the lock lasts.
-func TestAReleaseThatHangs(t *testing.T) {
-	inTown(t, 19, func(town *town) {
-		m := town.theirs(true, handover.Funcs[int]{
-			Acquire: func(context.Context, string) (int, error) { return 1, nil },
-			Release: func(context.Context, int) error { <-town.Context().Done(); return nil },
-			TTL:     3 * time.Second,
-		})
-		lock, err := m.TryAcquire(context.Background(), key)
-		require.NoError(t, err)
-		began := time.Now()
-		assert.Error(t, lock.Release(context.Background()))
-		town.move(lockmigrate.StageBoth)
-		town.move(lockmigrate.StageNew)
-		assert.LessOrEqual(t, time.Since(began), 3*time.Second+lease)
-	})
-}
-
 // TestAnAttemptUnderWayIsInTheWay: an attempt of stage new that has not come back yet may hold New, so the stage does not go back to old beside it.
 func TestAnAttemptUnderWayIsInTheWay(t *testing.T) {
 	inTown(t, 10, func(town *town) {

@@ -36,7 +36,6 @@ func TestTheRunbookWorksAsPrinted(t *testing.T) {
 	s.Do("ACL", "SETUSER", "orders-service", "on", ">pw", "~*", "&*", "+@all")
 	s.Do("SET", "lock.order.9", "1700000000123") // an old client died long ago
 	leave := func() {}
-	defer func() { leave() }()
 	var lockers []compat.Locker
 	lines := commandLine.FindAllStringSubmatch(string(text), -1)
 	assert.Greater(t, len(lines), 20)
@@ -84,14 +83,12 @@ func oldClients(t *testing.T, s *redistest.Server) (leave func()) {
 	work, stop := context.WithCancel(t.Context())
 	var clients sync.WaitGroup
 	for i, key := range []string{"lock.order.1", "lock.order.1", "lock.order.2"} {
+		hold := []time.Duration{100, 100, 1000}[i] * time.Millisecond
 		l, err := legacy.New(s.Pool(), legacy.Options{Lease: 3 * time.Second})
 		require.NoError(t, err)
 		clients.Go(func() {
 			for work.Err() == nil {
-				_ = l.Do(work, key, func(context.Context) error {
-					time.Sleep([]time.Duration{100, 100, 1000}[i] * time.Millisecond)
-					return nil
-				})
+				_ = l.Do(work, key, func(context.Context) error { time.Sleep(hold); return nil })
 			}
 		})
 	}

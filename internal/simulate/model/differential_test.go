@@ -71,7 +71,10 @@ func agree(t *testing.T, addr string, count int, noStats bool, known func([]ques
 	conn, err := redis.Dial("tcp", addr)
 	require.NoError(t, err)
 	defer conn.Close()
-	load(t, conn)
+	for _, s := range scripts.All() {
+		_, err := conn.Do("SCRIPT", "LOAD", s.Source)
+		require.NoError(t, err)
+	}
 	listener, err := redis.Dial("tcp", addr)
 	require.NoError(t, err)
 	defer listener.Close()
@@ -270,13 +273,6 @@ func (r receiver) Send(name string, _ ...any) error {
 }
 func (r receiver) DoWithTimeout(time.Duration, string, ...any) (any, error) { return r.Receive() }
 func (r receiver) ReceiveWithTimeout(time.Duration) (any, error)            { return r.Receive() }
-
-func load(t *testing.T, conn redis.Conn) {
-	for _, s := range scripts.All() {
-		_, err := conn.Do("SCRIPT", "LOAD", s.Source)
-		require.NoError(t, err)
-	}
-}
 
 func answer(store *model.Store, now protocol.Instant, q *question) protocol.Reply {
 	switch q.special {

@@ -225,9 +225,9 @@ func (c client) advice() string {
 	case c.scan == "token-no-ttl":
 		return "Give it a TTL (`Cache::lock(name, seconds)`) before Go joins. After a crash nothing frees its key: Go reports a foreign value, `lockmigrate doctor` warns."
 	case c.observe == "legacy" && c.ttl:
-		return fmt.Sprintf("Namespace with `--dialect %s`; before stage modern a sidecar, or replace it. Its TTL frees the key of a crashed holder.", c.dialect)
+		return fmt.Sprintf("Namespace with `--dialect %s`; before stage modern, put a sidecar beside it or replace it. Its TTL frees the key of a crashed holder.", c.dialect)
 	case c.observe == "legacy":
-		return fmt.Sprintf("Namespace with `--dialect %s`; before stage modern a sidecar, or replace it.", c.dialect)
+		return fmt.Sprintf("Namespace with `--dialect %s`; before stage modern, put a sidecar beside it or replace it.", c.dialect)
 	case c.modern():
 		return "May stay at every stage."
 	case c.compares:
