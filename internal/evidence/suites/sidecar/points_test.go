@@ -165,10 +165,11 @@ func (b *brink) fails(f fault, r trip, acted bool, key string) {
 	if r.beside {
 		lease = 10 * time.Second // longer than it takes until the round trip comes, and the fault
 	}
-	text := strconv.FormatInt(time.Now().Add(lease).UnixMilli(), 10)
+	var text string
 	switch r.begins {
 	case "service":
 		redistest.Await(b, "the lock of "+what, func() bool { // after a restart it is a member a little later
+			text = strconv.FormatInt(time.Now().Add(lease).UnixMilli(), 10)
 			reply, err := redis.Int(conn.Do("SETNX", key, text))
 			require.NoError(b, err, what)
 			return reply == 1
