@@ -101,12 +101,13 @@ func (f Fleet) Run() Report {
 	f.T.Helper()
 	type said struct {
 		by    *Holder
-		event Event
+		event string
 	}
-	heard, quit := make(chan said, 1024), make(chan struct{})
+	// All that is said in minutes: a holder whose words nobody takes stands still while it says them, and that is inside.
+	heard, quit := make(chan said, 1<<18), make(chan struct{})
 	c := &Crew{T: f.T, Key: f.Key, Hold: f.Hold, heard: func(h *Holder, e Event) {
 		select {
-		case heard <- said{h, e}:
+		case heard <- said{h, e.Event}:
 		case <-quit:
 		}
 	}}
@@ -158,7 +159,7 @@ func (f Fleet) Run() Report {
 		case <-limit.C:
 			f.T.Fatalf("the fleet has stood still for %v: %d turns, %d killed", f.Limit, turns, kills)
 		}
-		switch s.event.Event {
+		switch s.event {
 		case "turn":
 			if woken[s.by] {
 				delete(stopped, s.by)
