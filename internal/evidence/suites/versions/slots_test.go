@@ -79,12 +79,13 @@ var whole = append(of("legacy-unexpired", "bridge", "modern-fencing", "modern-un
 // woken. Observe names nobody that is not there, and verify neither sees a client in it nor says that there was none.
 func TestSlotsThatMoveAsAWhole(t *testing.T) {
 	t.Parallel()
-	for _, name := range []string{"valkey-9.0.0", "redis-8.10.2"} {
+	// A move holds writes up, by default for up to ten seconds. Who was handed a lock just before has three until its first renewal.
+	for name, holdsUp := range map[string]string{"valkey-9.0.0": "--cluster-manual-failover-timeout", "redis-8.10.2": "--cluster-slot-migration-write-pause-timeout"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			ctx, cancel := context.WithTimeout(t.Context(), wholeTTL)
 			defer cancel()
-			m := &moving{T: t, Cluster: redistest.Shape{Version: name}.Cluster(t, 3, 0), ctx: ctx}
+			m := &moving{T: t, Cluster: redistest.Shape{Version: name}.Cluster(t, 3, 0, holdsUp, "1000"), ctx: ctx}
 			m.fleet()
 		})
 	}
