@@ -141,11 +141,7 @@ func (shape Shape) server(t testing.TB, args ...string) *Server {
 	if shape.TLS != nil {
 		args = append(shape.TLS.args(), args...)
 	}
-	dir, err := os.MkdirTemp("/dev/shm", "redis-server") // in memory: on a disk, whoever builds beside it holds each fsync up, for seconds
-	if err != nil {
-		dir = t.TempDir()
-	}
-	s := &Server{Addr: shape.Addr, t: t, shape: shape, program: "redis-server", args: args, dir: dir}
+	s := &Server{Addr: shape.Addr, t: t, shape: shape, program: "redis-server", args: args}
 	if s.Addr == "" {
 		s.Addr = FreeAddr(t)
 	}
@@ -159,10 +155,14 @@ func (shape Shape) server(t testing.TB, args ...string) *Server {
 			t.Fatalf("%s (component %s of LOCKMIGRATE_SUITES): %v; scripts/servers builds it", shape.Version, Servers, err)
 		}
 	}
+	var err error
+	if s.dir, err = os.MkdirTemp("/dev/shm", "redis-server"); err != nil { // in memory: on a disk, whoever builds beside it holds each fsync up, for seconds
+		s.dir = t.TempDir()
+	}
 	t.Cleanup(func() {
 		s.endless()
 		s.Kill()
-		_ = os.RemoveAll(dir)
+		_ = os.RemoveAll(s.dir)
 	})
 	return s
 }
