@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strings"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -94,24 +93,35 @@ func (s slow) Release(ctx context.Context) error {
 	return nil
 }
 
+// spoiled plays a demo in which somebody writes to its key at the beginning of an act.
+func spoiled(t *testing.T, act, command string, value func() any) error {
+	o, _ := servers(t, 250*time.Millisecond)
+	defer nothingLeft(t, o)
+	o.Event = func(e Event) {
+		if e.Act != act {
+			return
+		}
+		act = "" // once
+		conn, err := o.End.Dial(context.Background())
+		require.NoError(t, err)
+		defer conn.Close()
+		records, err := redis.Strings(conn.Do("KEYS", "*lockmigrate-demo-*"))
+		require.NoError(t, err)
+		_, id, _ := strings.Cut(records[0], "lockmigrate-demo-")
+		_, err = conn.Do(command, "lockmigrate-demo:"+id[:12]+":orders", value())
+		require.NoError(t, err)
+	}
+	return Demo(context.Background(), o)
+}
+
 // TestStoryThatNobodyCanPlay: what keeps the members out is the error.
 func TestStoryThatNobodyCanPlay(t *testing.T) {
-	o, _ := servers(t, 250*time.Millisecond)
-	var once sync.Once
-	o.Event = func(Event) {
-		once.Do(func() { // the first act begins
-			conn, err := o.End.Dial(context.Background())
-			require.NoError(t, err)
-			defer conn.Close()
-			records, err := redis.Strings(conn.Do("KEYS", "*lockmigrate-demo-*"))
-			require.NoError(t, err)
-			_, id, _ := strings.Cut(records[0], "lockmigrate-demo-")
-			_, err = conn.Do("LPUSH", "lockmigrate-demo:"+id[:12]+":orders", "x")
-			require.NoError(t, err)
-		})
-	}
-	assert.ErrorContains(t, Demo(context.Background(), o), "a key holds another type than this command works with")
-	nothingLeft(t, o)
+	assert.ErrorContains(t, spoiled(t, "legacy", "LPUSH", func() any { return "x" }), "a key holds another type than this command works with")
+}
+
+// TestWhoLosesARaceAtLast: an old client's GETSET, late, puts its expiry on the key just before it retires. It is over before tokens only are taken.
+func TestWhoLosesARaceAtLast(t *testing.T) {
+	assert.NoError(t, spoiled(t, "modern", "GETSET", func() any { return time.Now().Add(lease / 4).UnixMilli() }))
 }
 
 func TestInterruptedStoryLeavesNothing(t *testing.T) {

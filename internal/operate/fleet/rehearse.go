@@ -220,7 +220,7 @@ func empty(ctx context.Context, end *endpoint.Endpoint) (redis.Conn, error) {
 // play changes the fleet and the stage, and measures.
 func (p *player) play(ctx context.Context, a act) (Act, error) {
 	out := Act{Name: a.name, Stage: a.stage.String(), What: a.what, Like: a.like}
-	began, store := time.Now(), p.store
+	began, store, left := time.Now(), p.store, 0
 	if a.stage >= stages.Both {
 		if err := p.prepare(ctx); err != nil {
 			return out, err
@@ -238,6 +238,9 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 		}
 	}
 	if from := view.Record.Stage; from != a.stage {
+		if p.story && a.stage == stages.Modern { // what an old client left is taken over at stage bridge, and never after it
+			left = p.referee.Since().Overlaps + p.first(ctx, Sheet{}).Overlaps
+		}
 		verb := "advance"
 		if a.stage < from {
 			verb = "rollback"
@@ -273,7 +276,7 @@ func (p *player) play(ctx context.Context, a act) (Act, error) {
 	s := p.referee.Since()
 	if p.story {
 		s = p.first(ctx, s)
-		s.Overlaps += way.Overlaps
+		s.Overlaps += left + way.Overlaps
 	}
 	cpuThen, memory := p.figures(ctx)
 	out.Seconds, out.Turns, out.Overlaps, out.WithMembers, out.Lost, out.Failures = time.Since(began).Seconds(), s.Turns, s.Overlaps, s.WithMembers, s.Lost, s.Failures
