@@ -235,7 +235,7 @@ func TestObserverHearsALocksLife(t *testing.T) {
 		}))
 		hears := func(what string) {
 			t.Helper()
-			await(t, what, func() bool {
+			redistest.Await(t, what, func() bool {
 				mu.Lock()
 				defer mu.Unlock()
 				return slices.ContainsFunc(heard, func(h string) bool { return strings.Contains(h, what) })

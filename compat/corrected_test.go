@@ -51,7 +51,7 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 		late, _ := view.ChangingOver()
 		return len(late) == 0
 	}
-	await(t, "the member hears of the correction", func() bool {
+	redistest.Await(t, "the member hears of the correction", func() bool {
 		_, runs, err := l.Stage()
 		return err == nil && runs == epoch
 	})
@@ -62,7 +62,7 @@ func TestAMemberFollowsWhenItsAttemptsDo(t *testing.T) {
 	if err := <-done; err != nil && !errors.Is(err, lockmigrate.ErrStage) { // that late it is refused
 		t.Error(err)
 	}
-	await(t, "the member follows", follows)
+	redistest.Await(t, "the member follows", follows)
 }
 
 // TestHeldLocksFollowAShorterLease: a lock that is held is renewed as often as the corrected record wants it.
@@ -76,13 +76,13 @@ func TestHeldLocksFollowAShorterLease(t *testing.T) {
 		k := acquire(t, l, "orders:1")
 		before := k.Expiry()
 		epoch := correct(t, store, shortest(time.Second))
-		await(t, "the member hears of the correction", func() bool {
+		redistest.Await(t, "the member hears of the correction", func() bool {
 			_, runs, err := l.Stage()
 			return err == nil && runs == epoch
 		})
-		await(t, "a renewal, which was a minute away", func() bool { return k.Expiry().After(before) })
+		redistest.Await(t, "a renewal, which was a minute away", func() bool { return k.Expiry().After(before) })
 		after := k.Expiry()
-		await(t, "the next one", func() bool { return k.Expiry().After(after) })
+		redistest.Await(t, "the next one", func() bool { return k.Expiry().After(after) })
 		release(t, k)
 	})
 }

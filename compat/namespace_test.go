@@ -70,7 +70,7 @@ func TestAMemberWithAFixedNameComesBack(t *testing.T) {
 		pool := link.Pool()
 		first := opened(t, pool, quick(ofOrders, func(o *compat.Options) { o.Member, o.ReplyTimeout = "pay-0", 300*time.Millisecond }))
 		acquire(t, first, "orders:1")
-		await(t, "several reports of the first", func() bool {
+		redistest.Await(t, "several reports of the first", func() bool {
 			view, err := store.Show(t.Context())
 			return err == nil && len(view.Members) == 1 && view.Members[0].Epoch == 1
 		})
@@ -173,14 +173,14 @@ func TestALateReportAfterGoodbye(t *testing.T) {
 	l := opened(t, poolTo(t, proxy.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 200 * time.Millisecond }))
 	<-arrived
 	l.Close()
-	await(t, "the goodbye", func() bool {
+	redistest.Await(t, "the goodbye", func() bool {
 		view, err := store.Show(t.Context())
 		return err == nil && len(view.Members) == 0
 	})
 	monitor := s.Monitor()
 	close(held)
 	var seen []redistest.Command
-	await(t, "the late report at the server", func() bool {
+	redistest.Await(t, "the late report at the server", func() bool {
 		seen = append(seen, monitor.Commands()...)
 		return strings.Contains(fmt.Sprint(seen), stages.RecordKey("orders"))
 	})
@@ -201,12 +201,12 @@ func TestAMisfitSaysWhy(t *testing.T) {
 			t.Fatalf("ready: %v", err)
 		}
 		var view stages.View
-		await(t, "the canary's reason in the record", func() bool {
+		redistest.Await(t, "the canary's reason in the record", func() bool {
 			view, _ = store.Show(t.Context())
 			return len(view.Members) == 2 && strings.Contains(view.Members[0].Misfit+view.Members[1].Misfit, "Options.Dialect says redispy-float")
 		})
 		var blockers []stages.Blocker
-		await(t, "nobody but the canary in the way", func() bool {
+		redistest.Await(t, "nobody but the canary in the way", func() bool {
 			blockers, _ = store.Move(t.Context(), view.Record.Epoch, stages.Bridge, true)
 			return len(blockers) == 1
 		})
@@ -234,10 +234,10 @@ func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 			t.Fatalf("a lease of 5 s where the shortest is an hour: %v", err)
 		}
 		correct(t, store, shortest(time.Second))
-		await(t, "the Locker takes the correction over", func() bool { return l.Ready(t.Context()) == nil })
+		redistest.Await(t, "the Locker takes the correction over", func() bool { return l.Ready(t.Context()) == nil })
 		k := acquire(t, l, "orders:1")
 		correct(t, store, shortest(time.Hour))
-		await(t, "the refusal", func() bool {
+		redistest.Await(t, "the refusal", func() bool {
 			_, err := l.TryAcquire(t.Context(), "orders:2")
 			return errors.Is(err, lockmigrate.ErrStage)
 		})
@@ -248,12 +248,12 @@ func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 
 		// A holder finishes its work: its lock is renewed beyond the lease that it was taken under.
 		correct(t, store, shortest(time.Second))
-		await(t, "the Locker takes the correction over", func() bool { return l.Ready(t.Context()) == nil })
+		redistest.Await(t, "the Locker takes the correction over", func() bool { return l.Ready(t.Context()) == nil })
 		moveTo(t, store, stages.Bridge)
 		runs(t, l, lockmigrate.StageBridge)
 		k = acquire(t, l, "orders:1")
 		correct(t, store, shortest(time.Hour))
-		await(t, "the refusal", func() bool { return l.Ready(t.Context()) != nil })
+		redistest.Await(t, "the refusal", func() bool { return l.Ready(t.Context()) != nil })
 		select {
 		case <-k.Context().Done():
 			t.Errorf("a holder lost its lock because the record does not fit any more: %v", context.Cause(k.Context()))
@@ -278,7 +278,7 @@ func TestReady(t *testing.T) {
 	link.Heal()
 	assert.NoError(t, cut.Ready(within(t, 20*time.Second)), "after it can be reached:")
 	var m stages.Member
-	await(t, "a report of what it runs", func() bool {
+	redistest.Await(t, "a report of what it runs", func() bool {
 		view, err := store.Show(t.Context())
 		require.NoError(t, err)
 		require.Len(t, view.Members, 1)
@@ -313,7 +313,7 @@ func TestTheRecordKnowsTheLongestLock(t *testing.T) {
 	release(t, acquire(t, l, "orders:1"))
 	for i, lease := range []time.Duration{time.Hour, time.Minute} {
 		correct(t, store, shortest(lease))
-		await(t, "the new epoch", func() bool { _, e, err := l.Stage(); return err == nil && e == int64(i+2) })
+		redistest.Await(t, "the new epoch", func() bool { _, e, err := l.Stage(); return err == nil && e == int64(i+2) })
 	}
 	needed := map[int64]int64{-1: (10 * time.Minute).Milliseconds(), 1: (10 * time.Minute).Milliseconds(), 2: time.Hour.Milliseconds(), 3: time.Hour.Milliseconds()}
 	seen := map[int64]bool{}
@@ -354,7 +354,7 @@ func TestAServerClockThatJumps(t *testing.T) {
 	for _, jump := range []time.Duration{time.Hour, -30 * time.Minute, 24 * time.Hour} {
 		clock = clock.Add(jump)
 		s.Mini.SetTime(clock)
-		await(t, fmt.Sprint("a report after a jump of ", jump), func() bool {
+		redistest.Await(t, fmt.Sprint("a report after a jump of ", jump), func() bool {
 			view, err := store.Show(t.Context())
 			return err == nil && len(view.Members) == 1 && view.Members[0].Seen == 0
 		})
@@ -389,7 +389,7 @@ func TestRightsThatWereNeverThere(t *testing.T) {
 		_, err = l.Acquire(within(t, 10*time.Second), "orders:1")
 		assert.False(t, !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded), "without %s: %v", missing, err)
 		s.Do("ACL", "SETUSER", "app", rules[1])
-		await(t, "the Locker works with "+missing, func() bool { return l.Ready(t.Context()) == nil })
+		redistest.Await(t, "the Locker works with "+missing, func() bool { return l.Ready(t.Context()) == nil })
 		l.Close()
 		_ = pool.Close()
 	}

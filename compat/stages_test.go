@@ -37,7 +37,7 @@ func moveTo(t testing.TB, store *stages.Store, to stages.Stage) {
 
 func runs(t testing.TB, l compat.Locker, want lockmigrate.Stage) {
 	t.Helper()
-	await(t, fmt.Sprint("stage ", want), func() bool {
+	redistest.Await(t, fmt.Sprint("stage ", want), func() bool {
 		stage, _, err := l.Stage()
 		return err == nil && stage == want
 	})
@@ -61,7 +61,7 @@ func TestLocksOutliveAStageChange(t *testing.T) {
 
 		// The next stage is two away from the lock that is held.
 		view, _ := store.Show(t.Context())
-		await(t, "the report of the lock that blocks", func() bool {
+		redistest.Await(t, "the report of the lock that blocks", func() bool {
 			blockers, err := store.Move(t.Context(), view.Record.Epoch, stages.Modern, true)
 			return err == nil && len(blockers) == 1 && blockers[0].Why == "holds"
 		})
@@ -82,16 +82,16 @@ func TestLocksOutliveAStageChange(t *testing.T) {
 func TestMemberFailsClosed(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout = 300 * time.Millisecond }))
-		await(t, "the refusal without a record", func() bool {
+		redistest.Await(t, "the refusal without a record", func() bool {
 			_, err := l.TryAcquire(t.Context(), "orders:1")
 			return errors.Is(err, lockmigrate.ErrStage) && strings.Contains(err.Error(), "no such namespace")
 		})
 		namespace(t, s)
-		await(t, "the record, at a later report", func() bool { return l.Ready(t.Context()) == nil })
+		redistest.Await(t, "the record, at a later report", func() bool { return l.Ready(t.Context()) == nil })
 		release(t, acquire(t, l, "orders:1"))
 
 		s.Do("DEL", stages.RecordKey("orders"))
-		await(t, "the refusal after the record is gone", func() bool {
+		redistest.Await(t, "the refusal after the record is gone", func() bool {
 			k, err := l.TryAcquire(t.Context(), "orders:1")
 			if err == nil {
 				release(t, k)
@@ -124,7 +124,7 @@ func TestMemberOfANewerProtocol(t *testing.T) {
 		s.Do("HSET", stages.RecordKey("orders"), "protocol", "2 lockmigrate v0.7.0", "patterns", "what else", "stage", "x")
 		late := newLocker(t, s, quick(ofOrders))
 		for _, member := range []compat.Locker{l, late} {
-			await(t, "the refusal of another protocol", func() bool {
+			redistest.Await(t, "the refusal of another protocol", func() bool {
 				k, err := member.TryAcquire(t.Context(), "orders:1")
 				if err == nil {
 					release(t, k)
@@ -141,7 +141,7 @@ func TestMemberOfANewerProtocol(t *testing.T) {
 		}
 		s.Do("DEL", stages.RecordKey("orders"), stages.MembersKey("orders"))
 		namespace(t, s)
-		await(t, "a record that can be read", func() bool { return l.Ready(t.Context()) == nil && late.Ready(t.Context()) == nil })
+		redistest.Await(t, "a record that can be read", func() bool { return l.Ready(t.Context()) == nil && late.Ready(t.Context()) == nil })
 		release(t, acquire(t, l, "orders:1"))
 	})
 }
@@ -179,7 +179,7 @@ func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
 			result <- err
 		}()
 		<-arrived
-		await(t, "the end of the member's lease", func() bool {
+		redistest.Await(t, "the end of the member's lease", func() bool {
 			view, err := store.Show(t.Context())
 			return err == nil && len(view.Members) == 1 && view.Members[0].Left < 0
 		})
@@ -187,7 +187,7 @@ func TestLateCommandsOfAMemberAreRefused(t *testing.T) {
 		assert.ErrorIs(t, <-result, lockmigrate.ErrStage, "stage %v: a command that came after the lease", stage)
 		assert.Equal(t, "", s.Value("orders:late")+s.Value(protocol.GuardKey("orders:late")), "stage %v: it left", stage)
 		l.Close()
-		await(t, "the member has run out or left", func() bool {
+		redistest.Await(t, "the member has run out or left", func() bool {
 			view, err := store.Show(t.Context())
 			return err == nil && len(view.Members) == 0
 		})
@@ -267,14 +267,6 @@ func settling(change ...func(*compat.Options)) compat.Options {
 	}}, change...)...)
 }
 
-// await polls the server until a condition holds: nothing announces what another client sees.
-func await(t testing.TB, what string, condition func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(30 * time.Second); !condition(); time.Sleep(time.Millisecond) {
-		require.False(t, time.Now().After(deadline), "never came: %s", what)
-	}
-}
-
 // takeOver starts an acquisition of a key that a crashed legacy client left, and returns when the key is
 // taken over and settles.
 func takeOver(t *testing.T, s *redistest.Server, l compat.Locker, key string) (bridge string, result chan error, locked chan lockmigrate.Lock) {
@@ -286,7 +278,7 @@ func takeOver(t *testing.T, s *redistest.Server, l compat.Locker, key string) (b
 		locked <- k
 		result <- err
 	}()
-	await(t, "the takeover", func() bool { bridge = s.Value(protocol.GuardKey(key)); return bridge != "" })
+	redistest.Await(t, "the takeover", func() bool { bridge = s.Value(protocol.GuardKey(key)); return bridge != "" })
 	require.True(t, s.Value(key) == bridge, "the key holds %q, the guard %q", s.Value(key), bridge)
 	return bridge, result, locked
 }
@@ -335,7 +327,7 @@ func TestStaleDeleteWhileSettling(t *testing.T) {
 		l := newLocker(t, s, settling())
 		bridge, result, locked := takeOver(t, s, l, "orders")
 		s.Do("DEL", "orders")
-		await(t, "the repair", func() bool { return s.Value("orders") == bridge })
+		redistest.Await(t, "the repair", func() bool { return s.Value("orders") == bridge })
 		k := <-locked
 		require.NoError(t, <-result)
 		release(t, k)
@@ -353,7 +345,7 @@ func TestLoserOfDialectBComesBackAsWinner(t *testing.T) {
 			_, err := l.TryAcquire(t.Context(), "orders")
 			result <- err
 		}()
-		await(t, "the acquisition", func() bool { return s.Value("orders") != "" })
+		redistest.Await(t, "the acquisition", func() bool { return s.Value("orders") != "" })
 
 		// The client is between its GET, which found nothing, and its GETSET.
 		rules := protocol.JedisUUID
@@ -379,7 +371,7 @@ func TestStaleDeleteIsRepaired(t *testing.T) {
 			for _, l := range []compat.Locker{other, modern} {
 				assert.ErrorIs(t, failed(l.TryAcquire(t.Context(), "orders")), lockmigrate.ErrNotAcquired, "another came in after a stale DEL")
 			}
-			await(t, "the repair", func() bool { return s.Value("orders") == k.Token() })
+			redistest.Await(t, "the repair", func() bool { return s.Value("orders") == k.Token() })
 			assert.LessOrEqual(t, time.Since(deleted), time.Second, "repaired after")
 		}
 		assert.True(t, k.Context().Err() == nil, "the holder was disturbed: %v", context.Cause(k.Context()))

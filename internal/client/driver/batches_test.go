@@ -52,7 +52,7 @@ func writesForARound(t *testing.T, callers int) float64 {
 	}
 	before := 0
 	for round := range rounds {
-		eventually(t, "everybody has asked", func() bool { return f.sent() == (round+1)*callers })
+		redistest.Await(t, "everybody has asked", func() bool { return f.sent() == (round+1)*callers })
 		if round == rounds/2 {
 			before = f.writes()
 		}
@@ -200,9 +200,9 @@ func TestBatchHasRoomOfItsOwn(t *testing.T) {
 	for range 12 {
 		callers = append(callers, ask(t.Context(), l, "OTHERS"))
 	}
-	eventually(t, "the pipeline is full", func() bool { return f.sent() == 8 })
+	redistest.Await(t, "the pipeline is full", func() bool { return f.sent() == 8 })
 	k := l.only.link.Load()
-	eventually(t, "the others wait for room", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 4 })
+	redistest.Await(t, "the others wait for room", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 4 })
 	done := make(chan int)
 	go func() {
 		answers := 0
@@ -212,7 +212,7 @@ func TestBatchHasRoomOfItsOwn(t *testing.T) {
 		})
 		done <- answers
 	}()
-	eventually(t, "a batch is sent as far as half the bound", func() bool { return f.sent() == 12 })
+	redistest.Await(t, "a batch is sent as far as half the bound", func() bool { return f.sent() == 12 })
 	for range 18 {
 		f.replies <- "OK"
 	}
@@ -227,9 +227,9 @@ func TestCancelledBatch(t *testing.T) {
 	l := over(t, f, func(o *SharedOptions) { o.Bound = 8 })
 	ctx, cancel := context.WithCancel(t.Context())
 	go func() {
-		eventually(t, "the window is under way", func() bool { return f.sent() == 4 })
+		redistest.Await(t, "the window is under way", func() bool { return f.sent() == 4 })
 		f.replies <- "OK"
-		eventually(t, "one more", func() bool { return f.sent() == 5 })
+		redistest.Await(t, "one more", func() bool { return f.sent() == 5 })
 		cancel()
 	}()
 	var good, without, never int

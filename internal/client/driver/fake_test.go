@@ -9,8 +9,8 @@ import (
 	"time"
 
 	"github.com/gomodule/redigo/redis"
-	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 )
@@ -141,14 +141,9 @@ func ask(ctx context.Context, l *Shared, name string) <-chan error {
 	return got
 }
 
-func eventually(t testing.TB, what string, is func() bool) {
-	t.Helper()
-	require.Eventually(t, is, time.Minute, 100*time.Microsecond, what)
-}
-
 // queuedUp waits until n commands wait for the writer.
 func queuedUp(t testing.TB, l *Shared, n uint32) {
 	t.Helper()
 	k := l.only.link.Load()
-	eventually(t, "it is queued", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.tail-k.next == n })
+	redistest.Await(t, "it is queued", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.tail-k.next == n })
 }

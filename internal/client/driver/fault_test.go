@@ -26,7 +26,7 @@ func busyWriter(t *testing.T) (f *fake, l *Shared, first <-chan error) {
 	f.gate = make(chan struct{})
 	l = over(t, f, nil)
 	first = ask(t.Context(), l, "FIRST")
-	eventually(t, "the writer is busy", func() bool { return f.sent() == 1 })
+	redistest.Await(t, "the writer is busy", func() bool { return f.sent() == 1 })
 	return f, l, first
 }
 
@@ -119,9 +119,9 @@ func TestQueueIsBounded(t *testing.T) {
 	for range 5 {
 		all.Go(func() { assert.NoError(t, <-ask(t.Context(), l, "A")) })
 	}
-	eventually(t, "two are under way", func() bool { return f.sent() == 2 })
+	redistest.Await(t, "two are under way", func() bool { return f.sent() == 2 })
 	k := l.only.link.Load()
-	eventually(t, "three wait", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 3 })
+	redistest.Await(t, "three wait", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 3 })
 	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
 	defer cancel()
 	require.ErrorIs(t, <-ask(ctx, l, "B"), ErrNotSent)
@@ -143,7 +143,7 @@ func TestBrokenConnection(t *testing.T) {
 		o.Dial = func(context.Context) (redis.Conn, error) { c := conns[0]; conns = conns[1:]; return c, nil }
 	})
 	sent := ask(t.Context(), l, "SENT")
-	eventually(t, "the writer is busy", func() bool { return f.sent() == 1 })
+	redistest.Await(t, "the writer is busy", func() bool { return f.sent() == 1 })
 	waiting := ask(t.Context(), l, "WAITING")
 	queuedUp(t, l, 1)
 	f.replies <- io.ErrUnexpectedEOF

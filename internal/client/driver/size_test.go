@@ -13,6 +13,7 @@ import (
 	"github.com/stretchr/testify/assert"
 	"github.com/stretchr/testify/require"
 
+	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
 	"github.com/lockmigrate/lockmigrate/internal/scripts"
@@ -85,7 +86,7 @@ func TestCallersDoNotWaitForAWrite(t *testing.T) {
 		}()
 	}
 	k := func() *link { return l.only.link.Load() }
-	eventually(t, "everybody has asked", func() bool {
+	redistest.Await(t, "everybody has asked", func() bool {
 		if k() == nil {
 			return false
 		}

@@ -390,11 +390,11 @@ func Await(t testing.TB, what string, reached func() bool) {
 // Within is Await for what is promised by then.
 func Within(t testing.TB, what string, within time.Duration, reached func() bool) {
 	t.Helper()
-	for deadline := time.Now().Add(within); !reached(); {
+	for deadline, pause := time.Now().Add(within), 100*time.Microsecond; !reached(); pause = min(2*pause, 10*time.Millisecond) {
 		if time.Now().After(deadline) {
 			t.Fatalf("waited %v in vain for %s", within, what)
 		}
-		time.Sleep(10 * time.Millisecond) // polling another process: there is nothing to be notified by
+		time.Sleep(pause) // polling another process: there is nothing to be notified by
 	}
 }
 

@@ -11,26 +11,15 @@ import (
 
 // Told collects the keys that may have something on the server, as somebody was told: as an observer those of
 // losses and unknown outcomes, and what callers Note. The zero value is empty; it is safe for concurrent use.
-type Told struct {
-	mu   sync.Mutex
-	keys map[string]bool
-}
+type Told struct{ keys sync.Map }
 
 // Note adds a key.
-func (r *Told) Note(key string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	if r.keys == nil {
-		r.keys = make(map[string]bool)
-	}
-	r.keys[key] = true
-}
+func (r *Told) Note(key string) { r.keys.Store(key, true) }
 
 // Of tells whether somebody was told of a key.
 func (r *Told) Of(key string) bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.keys[key]
+	_, told := r.keys.Load(key)
+	return told
 }
 
 // Observe implements lockmigrate.Observer.

@@ -114,9 +114,7 @@ func openRedisson(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.L
 }
 
 func openOwned(t *testing.T, pools []lockmigrate.Pool, c terms) lockmigrate.Locker {
-	l, err := modern.New(pools[0], c.modern())
-	require.NoError(t, err)
-	return owned{l}
+	return owned{openModern(modern.Options{})(t, pools, c)}
 }
 
 // owned gives the second Lock of an owner's hold: the first is released before.
