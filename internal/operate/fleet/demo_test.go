@@ -121,6 +121,8 @@ func TestStoryThatNobodyCanPlay(t *testing.T) {
 
 // TestWhoLosesARaceAtLast: an old client's GETSET, late, puts its expiry on the key just before it retires. It is over before tokens only are taken.
 func TestWhoLosesARaceAtLast(t *testing.T) {
+	defer func(whole []act) { story = whole }(story)
+	story = []act{{stage: story[2].stage, cast: story[4].cast}, story[4]} // no old client deletes it
 	assert.NoError(t, spoiled(t, "modern", "GETSET", func() any { return time.Now().Add(lease / 4).UnixMilli() }))
 }
 
