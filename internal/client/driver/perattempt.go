@@ -133,7 +133,7 @@ func (d *PerAttempt) advance(ctx context.Context, m protocol.Machine, reply prot
 				reply, err = wire.Do(conn, d.ReplyTimeout, c)
 			}
 		}
-		if reply.Kind == protocol.Silence {
+		if reply.Kind == protocol.Silence || conn.Err() != nil {
 			closeConn(conn)
 			conn = nil
 		}

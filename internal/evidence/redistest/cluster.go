@@ -412,14 +412,18 @@ func (s *Server) Role() string {
 
 // Try runs one command on a fresh connection, within a second.
 func (s *Server) Try(name string, args ...any) (any, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
+	return s.ask(time.Second, name, args...)
+}
+
+func (s *Server) ask(within time.Duration, name string, args ...any) (any, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), within)
 	defer cancel()
 	conn, err := s.Dial(ctx)
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close()
-	return redis.DoWithTimeout(conn, time.Second, name, args...)
+	return redis.DoWithTimeout(conn, within, name, args...)
 }
 
 // text reads a bulk or simple string; a cluster node without a name of its own is on the loopback.

@@ -310,8 +310,7 @@ func (s *Server) Kill() {
 	if s.cmd == nil {
 		return
 	}
-	_ = s.cmd.Process.Kill()
-	_ = s.cmd.Wait()
+	_, _ = s.cmd.Process.Kill(), s.cmd.Wait()
 	s.cmd = nil
 }
 
@@ -387,12 +386,7 @@ func (s *Server) Conn() redis.Conn {
 // Do runs one command on a fresh connection and fails the test on an error.
 func (s *Server) Do(name string, args ...any) any {
 	s.t.Helper()
-	conn, err := s.Dial(context.Background())
-	if err != nil {
-		s.t.Fatalf("connect to %s: %v", s.Addr, err)
-	}
-	defer conn.Close()
-	reply, err := conn.Do(name, args...)
+	reply, err := s.ask(time.Hour, name, args...)
 	if err != nil {
 		s.t.Fatalf("%s %v: %v", name, args, err)
 	}

@@ -1,6 +1,7 @@
 package redistest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"sync"
@@ -41,10 +42,8 @@ func (m *Mode) Observe(e lockmigrate.Event) {
 
 // Is returns the mode.
 func (m *Mode) Is() string {
-	if mode, told := m.last.Load().(string); told {
-		return mode
-	}
-	return "idle"
+	mode, _ := m.last.Load().(string)
+	return cmp.Or(mode, "idle")
 }
 
 // BeginTurn takes a lock and gives it back, and tells when it is over.

@@ -104,12 +104,11 @@ func spoiled(t *testing.T, act, command string, value func() any) error {
 		act = "" // once
 		conn, err := o.End.Dial(context.Background())
 		require.NoError(t, err)
-		defer conn.Close()
 		records, err := redis.Strings(conn.Do("KEYS", "*lockmigrate-demo-*"))
 		require.NoError(t, err)
 		_, id, _ := strings.Cut(records[0], "lockmigrate-demo-")
 		_, err = conn.Do(command, "lockmigrate-demo:"+id[:12]+":orders", value())
-		require.NoError(t, err)
+		require.NoError(t, errors.Join(err, conn.Close()))
 	}
 	return Demo(context.Background(), o)
 }

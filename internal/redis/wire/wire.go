@@ -147,7 +147,11 @@ func commit(conn redis.Conn, timeout time.Duration, c protocol.Command) (protoco
 	if err := conn.Send(request.Name, request.Args()...); err != nil {
 		return Translate(nil, err)
 	}
-	return executed(redis.DoWithTimeout(conn, timeout, "EXEC"))
+	raw, err := redis.DoWithTimeout(conn, timeout, "EXEC")
+	if refused := redis.Error(""); errors.As(err, &refused) { // Redis 5 keeps a transaction whose EXEC it refuses (BUSY): nothing else may go over this connection
+		_, _ = redis.DoWithTimeout(conn, time.Nanosecond, "DISCARD")
+	}
+	return executed(raw, err)
 }
 
 // executed reads the reply of EXEC: that of its only command, or nil when a watched key has changed.
