@@ -59,8 +59,7 @@ func TestCallerThatLeavesTheQueueHasNotSent(t *testing.T) {
 	f.gate <- struct{}{}
 	f.replies <- "OK"
 	f.replies <- "OK"
-	require.NoError(t, <-first)
-	require.NoError(t, <-fourth)
+	require.NoError(t, errors.Join(<-first, <-fourth))
 	assert.Equal(t, []string{"FIRST[]", "FOURTH[]"}, f.got)
 }
 

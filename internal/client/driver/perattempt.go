@@ -104,8 +104,11 @@ func (d *PerAttempt) Close() { d.background.Close() }
 
 func (d *PerAttempt) advance(ctx context.Context, m protocol.Machine, reply protocol.Reply) Outcome {
 	var conn redis.Conn
-	ends, begun := []context.CancelFunc(nil), false
+	ends, begun, watching := []context.CancelFunc(nil), false, false
 	defer func() {
+		if watching && conn != nil {
+			wire.GiveUp(conn)
+		}
 		closeConn(conn)
 		for _, end := range ends {
 			end()
@@ -125,7 +128,7 @@ func (d *PerAttempt) advance(ctx context.Context, m protocol.Machine, reply prot
 			}
 		}
 		first := !begun
-		begun = true
+		begun, watching = true, c.Op == protocol.Watch || watching && c.Op != protocol.Unwatch && c.Op != protocol.Commit
 		reply, err = wire.Do(conn, d.ReplyTimeout, c)
 		if first {
 			if fresh := topology.Again(ctx, d.Pool, conn, err); fresh != nil {

@@ -137,6 +137,7 @@ func malformed(raw any) (protocol.Reply, error) {
 // MULTI: behind one that was refused it would run by itself, whatever stands on the key by then.
 func commit(conn redis.Conn, timeout time.Duration, c protocol.Command) (protocol.Reply, error) {
 	if _, err := redis.DoWithTimeout(conn, timeout, "MULTI"); err != nil {
+		GiveUp(conn)
 		return Translate(nil, err)
 	}
 	request := Plain("SET", c.Key, c.Value)
@@ -148,11 +149,15 @@ func commit(conn redis.Conn, timeout time.Duration, c protocol.Command) (protoco
 		return Translate(nil, err)
 	}
 	raw, err := redis.DoWithTimeout(conn, timeout, "EXEC")
-	if refused := redis.Error(""); errors.As(err, &refused) { // Redis 5 keeps a transaction whose EXEC it refuses (BUSY): nothing else may go over this connection
-		_, _ = redis.DoWithTimeout(conn, time.Nanosecond, "DISCARD")
+	if err != nil { // Redis 5 keeps a transaction whose EXEC it refuses (BUSY)
+		GiveUp(conn)
 	}
 	return executed(raw, err)
 }
+
+// GiveUp breaks a connection that is within WATCH or MULTI: nothing else may go over it. Its Close would ask the server to end that, and wait for the
+// answer without a limit.
+func GiveUp(conn redis.Conn) { _, _ = redis.DoWithTimeout(conn, time.Nanosecond, "UNWATCH") }
 
 // executed reads the reply of EXEC: that of its only command, or nil when a watched key has changed.
 func executed(raw any, err error) (protocol.Reply, error) {
