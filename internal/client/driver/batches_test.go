@@ -52,7 +52,7 @@ func writesForARound(t *testing.T, callers int) float64 {
 	}
 	before := 0
 	for round := range rounds {
-		redistest.Await(t, "everybody has asked", func() bool { return f.sent() == (round+1)*callers })
+		require.Eventually(t, func() bool { return f.sent() == (round+1)*callers }, time.Minute, 100*time.Microsecond)
 		if round == rounds/2 {
 			before = f.writes()
 		}
