@@ -396,8 +396,7 @@ func TestContestantsAreLocks(t *testing.T) {
 				}
 			}
 			release := acquire(two[0])
-			impatient, cancel := context.WithTimeout(t.Context(), 60*time.Millisecond)
-			defer cancel()
+			impatient := redistest.Bounded(t, 60*time.Millisecond)
 			if _, err := two[1].Acquire(impatient, "check"); err == nil {
 				t.Fatal("a second client got a lock that was held")
 			}

@@ -166,8 +166,7 @@ var peerFaults = []struct {
 		warm := take(t, p, l, "another")
 		check(t, warm.release(t.Context()))
 		s.Do("CLIENT", "PAUSE", 3000)
-		ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		defer cancel()
+		ctx := redistest.Bounded(t, 200*time.Millisecond)
 		began := time.Now()
 		_, err := l.try(ctx, faultKey)
 		took := time.Since(began)
@@ -200,8 +199,7 @@ var peerFaults = []struct {
 		warm := take(t, p, l, "another")
 		check(t, warm.release(t.Context()))
 		link.HalfOpen()
-		ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-		defer cancel()
+		ctx := redistest.Bounded(t, 500*time.Millisecond)
 		done := make(chan error, 1)
 		go func() { _, err := l.try(ctx, faultKey); done <- err }()
 		redistest.Await(t, "the command", func() bool { return keyOf(t, s) != "" })
@@ -262,8 +260,7 @@ var peerFaults = []struct {
 	{busy, func(t *testing.T, p peer) outcome {
 		s := redistest.Real(t)
 		l := p.open(t, s.Addr, 10*time.Second)
-		ctx, cancel := context.WithTimeout(t.Context(), 4*time.Second)
-		defer cancel()
+		ctx := redistest.Bounded(t, 4*time.Second)
 		var turns [16]atomic.Int64
 		var all sync.WaitGroup
 		for i := range turns {
@@ -295,8 +292,7 @@ var peerFaults = []struct {
 		check(t, h.release(t.Context()))
 		redistest.Await(t, "a free key", func() bool { return keyOf(t, s) == "" })
 		s.Do("SET", key, "another's", "PX", 4000)
-		ctx, cancel := context.WithTimeout(t.Context(), 12*time.Second)
-		defer cancel()
+		ctx := redistest.Bounded(t, 12*time.Second)
 		done := make(chan error, 1)
 		began := time.Now()
 		go func() { _, err := l.acquire(ctx, faultKey); done <- err }()

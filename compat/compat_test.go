@@ -67,8 +67,7 @@ func opened(t testing.TB, pool lockmigrate.Pool, o compat.Options) compat.Locker
 
 func acquire(t testing.TB, l compat.Locker, key string) lockmigrate.Lock {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, time.Minute)
 	k, err := l.Acquire(ctx, key)
 	require.NoError(t, err, "acquire:")
 	return k

@@ -30,8 +30,7 @@ func ofOrders(o *compat.Options) { o.Namespace = "orders" }
 
 func moveTo(t testing.TB, store *stages.Store, to stages.Stage) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := redistest.Bounded(t, 20*time.Second)
 	require.NoError(t, (&stages.Mover{Store: store, Look: 5 * time.Millisecond}).Run(ctx, to, func(stages.View, []stages.Blocker) {}))
 }
 
@@ -98,8 +97,7 @@ func TestMemberFailsClosed(t *testing.T) {
 			}
 			return errors.Is(err, lockmigrate.ErrStage)
 		})
-		ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
-		defer cancel()
+		ctx := redistest.Bounded(t, 50*time.Millisecond)
 		_, err := l.Acquire(ctx, "orders:1")
 		if !errors.Is(err, lockmigrate.ErrNotAcquired) || !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "no such namespace") {
 			t.Errorf("the wait does not say why: %v", err)
@@ -409,8 +407,7 @@ func TestADisplacementBehindItsCallerIsToldInFull(t *testing.T) {
 		k := acquire(t, compat.Tune(opened(t, route.Pool(), quick()), 900*time.Millisecond, 0), "orders")
 		theirs := fmt.Sprint(later(long))
 		s.Do("SET", "orders", theirs)
-		ctx, cancel := context.WithTimeout(t.Context(), 10*time.Millisecond)
-		defer cancel()
+		ctx := redistest.Bounded(t, 10*time.Millisecond)
 		route.Next(1, world.Fault{LateReply: 50 * time.Millisecond}) // Release is back by then
 		require.ErrorIs(t, k.Release(ctx), lockmigrate.ErrUnknownOutcome, "release")
 		lost(t, k, 5*time.Second)

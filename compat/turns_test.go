@@ -46,8 +46,7 @@ func TestProcessesTakeTurns(t *testing.T) {
 	s := redistest.Real(t)
 	for _, stage := range []lockmigrate.Stage{lockmigrate.StageBridge, lockmigrate.StageModern} {
 		t.Run(stage.String(), func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-			defer cancel()
+			ctx := redistest.Bounded(t, 2*time.Minute)
 			var lockers []lockmigrate.Locker
 			for range 2 {
 				m, err := modern.New(s.Pool(), modern.Options{FenceTTL: time.Minute})
@@ -100,8 +99,7 @@ func TestWaitersOfProcessesAreServedInOrder(t *testing.T) {
 		for n := range waiters {
 			l := compat.Tune(newLocker(t, s, eager()), 0, 2*time.Second) // nobody is passed over on a busy machine
 			all.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-				defer cancel()
+				ctx := redistest.Bounded(t, 2*time.Minute)
 				k, err := l.Acquire(ctx, "orders")
 				assert.NoError(t, err, "waiter %d:", n)
 				served <- n
@@ -306,8 +304,7 @@ func firstTurn(t *testing.T, s *redistest.Server) time.Duration {
 	old, err := legacy.New(s.Pool(), legacy.Options{Lease: 10 * time.Second})
 	require.NoError(t, err)
 	defer old.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, time.Minute)
 	began := time.Now()
 	k, err := old.Acquire(ctx, "orders")
 	require.NoError(t, err, "the old client:")

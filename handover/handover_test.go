@@ -393,8 +393,7 @@ func TestTheRecordsNameMovesToAnotherServer(t *testing.T) {
 	})})
 	require.NoError(t, err)
 	defer l.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
-	defer cancel()
+	ctx := redistest.Bounded(t, 10*time.Second)
 	assert.NotErrorIs(t, l.Ready(ctx), context.DeadlineExceeded, "the new server says at once that it has no such record")
 }
 

@@ -289,8 +289,7 @@ func TestADialThatReturnsNothing(t *testing.T) {
 	l := newLocker(t, &redis.Pool{Dial: func() (redis.Conn, error) { return nil, nil }}, modern.Options{ReplyTimeout: 50 * time.Millisecond})
 	_, err := l.TryAcquire(t.Context(), key)
 	assert.ErrorContains(t, err, "neither a connection nor an error")
-	ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
-	defer cancel()
+	ctx := redistest.Bounded(t, 300*time.Millisecond)
 	_, err = l.Acquire(ctx, key)
 	assert.Error(t, err)
 }

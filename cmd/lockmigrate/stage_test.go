@@ -67,8 +67,7 @@ func service(t testing.TB, pool lockmigrate.Pool, change ...func(*compat.Options
 	l, err := compat.New(pool, opts)
 	require.NoError(t, err)
 	t.Cleanup(func() { _ = l.Close() })
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := redistest.Bounded(t, 20*time.Second)
 	require.NoError(t, l.Ready(ctx))
 	return l
 }

@@ -33,8 +33,7 @@ func TestALookIsFinished(t *testing.T) {
 			assert.False(t, !errors.As(err, &waited) || !errors.Is(err, context.DeadlineExceeded) || waited.Blockers[0].Member != "a", "slow at round trip %d: %v", slow, err)
 		}
 		a.report()
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
+		ctx := redistest.Bounded(t, 20*time.Millisecond)
 		route := s.Route("operator")
 		route.Decide = func([]string) world.Fault { return world.Fault{LateCommand: 20 * time.Millisecond} }
 		mover := Mover{Store: &Store{Pool: route.Pool(), Namespace: store.Namespace, ReplyTimeout: time.Minute}, Look: time.Millisecond}
@@ -98,8 +97,7 @@ func TestFollowWaitsForThoseWhoAct(t *testing.T) {
 		a.Epoch, a.Stage = -1, -1
 		a.Seq++
 		require.NoError(t, failed(store.Join(t.Context(), a.Report)))
-		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
-		defer cancel()
+		ctx := redistest.Bounded(t, 20*time.Millisecond)
 		var waited *Waited
 		if err := mover.Follow(ctx, Legacy, func(View) {}); !errors.As(err, &waited) || waited.Blockers[0].Member != "a" || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("given up: %v", err)

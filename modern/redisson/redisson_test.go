@@ -1,7 +1,6 @@
 package redisson_test
 
 import (
-	"context"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -77,8 +76,7 @@ func TestALostSubscriptionKeepsNobodyFromAFreeKey(t *testing.T) {
 		holder, waiter := newLocker(t, s.Pool(), opts), newLocker(t, pool, opts)
 		held, err := holder.Acquire(t.Context(), "orders")
 		require.NoError(t, err)
-		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
+		ctx := redistest.Bounded(t, 30*time.Second)
 		got := redistest.BeginTurn(ctx, waiter.Acquire, "orders")
 		redistest.Await(t, "the subscription is lost", func() bool { return lost.Load() > 0 })
 		freed := time.Now()

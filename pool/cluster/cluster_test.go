@@ -66,8 +66,7 @@ func TestLocksOnAClusterThatReshards(t *testing.T) {
 	pool := newPool(t, c)
 	for name, l := range lockers(t, pool) {
 		t.Run(name, func(t *testing.T) {
-			ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-			defer cancel()
+			ctx := redistest.Bounded(t, 30*time.Second)
 			// The keys beside a lock's are in its slot, whatever braces its name has: else a script is refused (CROSSSLOT).
 			keys := []string{"orders", "{orders}", "{7}orders", "a}b", "{}a", "{a", "a{}{b}", "}{", "{{a}}", "lock.\x00\xff"}
 			for i := range 30 {
@@ -149,8 +148,7 @@ func TestMastersThatNameEachOther(t *testing.T) {
 	}})
 	require.NoError(t, err)
 	t.Cleanup(func() { assert.NoError(t, pool.Close()) })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, time.Minute)
 	var working sync.WaitGroup
 	for name, l := range lockers(t, pool) {
 		workers := 2
@@ -198,8 +196,7 @@ func TestRollingFailoverOfEveryMaster(t *testing.T) {
 	c := redistest.NewCluster(t, masters, 1)
 	pool := newPool(t, c)
 	all := lockers(t, pool)
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, time.Minute)
 	stop := make(chan struct{})
 	var turns, failures atomic.Int64
 	var working sync.WaitGroup
@@ -246,8 +243,7 @@ func TestRollingFailoverOfEveryMaster(t *testing.T) {
 func TestOneMasterThatHangs(t *testing.T) {
 	c := redistest.NewCluster(t, 3, 0, "--cluster-node-timeout", "60000")
 	pool := newPool(t, c)
-	ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := redistest.Bounded(t, 30*time.Second)
 	lost := make(chan error, 30)
 	l, err := modern.New(pool, modern.Options{TTL: time.Second, ReplyTimeout: 400 * time.Millisecond})
 	require.NoError(t, err)
@@ -304,8 +300,7 @@ func TestNothingReachable(t *testing.T) {
 	_, err = m.TryAcquire(t.Context(), "k")
 	assert.ErrorContains(t, err, "connection refused")
 	assert.NotErrorIs(t, err, lockmigrate.ErrUnknownOutcome, "nothing was sent")
-	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
-	defer cancel()
+	ctx := redistest.Bounded(t, time.Second)
 	_, err = l.TryAcquire(ctx, "k")
 	assert.Error(t, err)
 }
@@ -322,8 +317,7 @@ func TestOptions(t *testing.T) {
 func TestAHungMasterHoldsUpNoWaiterOfAnother(t *testing.T) {
 	c := redistest.NewCluster(t, 3, 0, "--cluster-node-timeout", "60000")
 	pool := newPool(t, c)
-	ctx, cancel := context.WithTimeout(t.Context(), 3*time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, 3*time.Minute)
 	keyOn := func(m *redistest.Server, name string) string {
 		for i := 0; ; i++ {
 			if key := fmt.Sprint(name, i); c.Owner(protocol.Slot(key)) == m {

@@ -37,8 +37,7 @@ func newPool(t *testing.T, g *redistest.SentinelGroup) *Pool {
 func TestFailover(t *testing.T) {
 	g := redistest.NewSentinels(t, 1, 3, "--min-replicas-to-write", "0")
 	pool := newPool(t, g)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a sentinel in tilt takes its time
-	defer cancel()
+	ctx := redistest.Bounded(t, 5*time.Minute) // a sentinel in tilt takes its time
 	var mode redistest.Mode
 	m, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute, FenceTTL: time.Hour, Observer: mode.Observe})
 	require.NoError(t, err)
@@ -81,8 +80,7 @@ func TestFailover(t *testing.T) {
 func TestReadOnlyFromStaleConnections(t *testing.T) {
 	g := redistest.NewSentinels(t, 1, 3)
 	pool := newPool(t, g)
-	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute) // a sentinel in tilt takes its time
-	defer cancel()
+	ctx := redistest.Bounded(t, 5*time.Minute) // a sentinel in tilt takes its time
 	m, err := modern.New(pool, modern.Options{TTL: 5 * time.Second})
 	require.NoError(t, err)
 	defer m.Close()

@@ -242,8 +242,7 @@ func TestClosingEndsTheWatch(t *testing.T) {
 func TestAWaiterTurnsToTheNewMaster(t *testing.T) {
 	g := redistest.NewSentinels(t, 1, 3)
 	pool := newPool(t, g)
-	ctx, cancel := context.WithTimeout(t.Context(), 4*time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, 4*time.Minute)
 	var mode redistest.Mode
 	newLocker := func(o lockmigrate.Observer) lockmigrate.Locker {
 		l, err := modern.New(pool, modern.Options{TTL: 5 * time.Minute, Observer: o})

@@ -76,7 +76,7 @@ func (shape Shape) Cluster(t testing.TB, masters, replicas int, args ...string) 
 		}
 	}
 	var met time.Time
-	c.await("nodes that know all others", func() bool {
+	Await(c.t, "nodes that know all others", func() bool {
 		// Everybody meets everybody: gossip alone would take seconds to spread the word. On a busy machine a
 		// handshake may take longer than the second that Redis gives it, and is then forgotten: again.
 		if time.Since(met) > 3*time.Second {
@@ -157,7 +157,7 @@ func (c *Cluster) URL() string { return "redis+cluster://" + strings.Join(c.Addr
 // AwaitOK waits until every node that runs says that all slots are served, and every replica is in step.
 func (c *Cluster) AwaitOK() {
 	c.t.Helper()
-	c.await("a cluster that is up", func() bool {
+	Await(c.t, "a cluster that is up", func() bool {
 		for _, s := range c.Nodes() {
 			if !s.Running() {
 				continue
@@ -204,7 +204,7 @@ func (c *Cluster) Owner(slot int) *Server {
 // of it takes a moment to go round.
 func (c *Cluster) AwaitOwner(slot int, owner *Server) {
 	c.t.Helper()
-	c.await("everybody to name a slot's new owner", func() bool {
+	Await(c.t, "everybody to name a slot's new owner", func() bool {
 		for _, s := range c.Nodes() {
 			if s.Running() && s.owner(slot) != owner.Addr {
 				return false
@@ -226,7 +226,7 @@ func (c *Cluster) Migrate(slot int, to *Server) *Migration {
 	c.t.Helper()
 	m := &Migration{cluster: c, slot: slot, To: to}
 	// The last move may not have come round to everybody.
-	c.await("the owner of a slot to begin its move", func() bool {
+	Await(c.t, "the owner of a slot to begin its move", func() bool {
 		m.From = c.Owner(slot)
 		if m.From == to {
 			return true // it has it already
@@ -276,7 +276,7 @@ func (m *Migration) Finish() {
 		}
 	}
 	// Nor may the next move begin before everybody has heard of this epoch: its own would be the same.
-	m.cluster.await("everybody to agree on the slot's owner", func() bool {
+	Await(m.cluster.t, "everybody to agree on the slot's owner", func() bool {
 		agreed, epoch := true, m.To.epoch()
 		for _, s := range m.cluster.Nodes() {
 			if s.Running() && s.owner(m.slot) != m.To.Addr {
@@ -305,7 +305,7 @@ func (c *Cluster) MoveWhole(slot int, to *Server) {
 		return
 	}
 	// The node that was given a slot last may still be tidying up; and a move that holds writes up for longer than the server is to allow is given up.
-	c.await("a slot's move as a whole", func() bool {
+	Await(c.t, "a slot's move as a whole", func() bool {
 		_, err := from.Try("CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", text(to.Do("CLUSTER", "MYID")))
 		if err != nil && strings.Contains(err.Error(), "unknown subcommand") {
 			_, _ = to.Try("CLUSTER", "MIGRATION", "IMPORT", slot, slot)
@@ -360,7 +360,7 @@ func (c *Cluster) Failover(replica *Server) {
 // AwaitMaster waits until a node is a master.
 func (c *Cluster) AwaitMaster(s *Server) {
 	c.t.Helper()
-	c.await("a replica that became the master", func() bool { return s.Role() == "master" })
+	Await(c.t, "a replica that became the master", func() bool { return s.Role() == "master" })
 }
 
 // Pairs puts the masters of the present first, where each has one replica: any pair may have changed places.
@@ -368,17 +368,12 @@ func (c *Cluster) Pairs() {
 	for i, group := range c.Replicas {
 		role := "down"
 		if group[0].Running() {
-			c.await("a node to tell its role", func() bool { role = group[0].Role(); return role != "" })
+			Await(c.t, "a node to tell its role", func() bool { role = group[0].Role(); return role != "" })
 		}
 		if role == "master" {
 			c.Masters[i], group[0] = group[0], c.Masters[i]
 		}
 	}
-}
-
-func (c *Cluster) await(what string, reached func() bool) {
-	c.t.Helper()
-	Await(c.t, what, reached)
 }
 
 // Await polls another process until something is so that has to come, however slow the machine is.
@@ -396,6 +391,13 @@ func Within(t testing.TB, what string, within time.Duration, reached func() bool
 		}
 		time.Sleep(pause) // polling another process: there is nothing to be notified by
 	}
+}
+
+// Bounded is a context of the test's that ends after a time.
+func Bounded(t testing.TB, d time.Duration) context.Context {
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	t.Cleanup(cancel)
+	return ctx
 }
 
 // Running tells that the server's process is there.

@@ -2,7 +2,6 @@
 package builds
 
 import (
-	"context"
 	"crypto/sha256"
 	"flag"
 	"fmt"
@@ -128,8 +127,7 @@ func earlierBuild(t *testing.T, root, rev string) build {
 // run runs a build's command.
 func (b build) run(t *testing.T, server *redistest.Server, args ...string) (code int, out, stderr string) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, 2*time.Minute)
 	return server.Command(ctx, b.lockmigrate(), args...)
 }
 

@@ -1,7 +1,6 @@
 package handover
 
 import (
-	"context"
 	"flag"
 	"fmt"
 	"maps"
@@ -306,8 +305,7 @@ func (f *fleet) progress() {
 // move makes a step of the stages as soon as nobody is in the way.
 func move(t testing.TB, store *stages.Store, to lockmigrate.Stage) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, 2*time.Minute)
 	for {
 		view, err := store.Show(ctx)
 		require.NoError(t, err)

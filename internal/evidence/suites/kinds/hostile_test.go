@@ -112,8 +112,7 @@ func TestHostileValues(t *testing.T) {
 			t.Run(fmt.Sprintf("%s/%d", kind, i), func(t *testing.T) {
 				s.Do("FLUSHALL")
 				s.Do("SET", "k", value)
-				ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-				defer cancel()
+				ctx := redistest.Bounded(t, 5*time.Second)
 				held, err := try(ctx, "k")
 				if err != nil {
 					printable(t, err.Error())

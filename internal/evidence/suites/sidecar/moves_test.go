@@ -71,8 +71,7 @@ func (f form) run(t *testing.T, program string, kind holders.Kind, dialect strin
 			})
 		}
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, 15*time.Minute)
 	reached := stages.Legacy
 	at := map[string]int{}
 	said := ""

@@ -1,7 +1,6 @@
 package versions
 
 import (
-	"context"
 	"encoding/json"
 	"slices"
 	"strings"
@@ -57,8 +56,7 @@ func TestRenamed(t *testing.T) {
 			broken := map[string]bool{} // rows that do not work
 			for _, l := range locks {
 				func() {
-					ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
-					defer cancel()
+					ctx := redistest.Bounded(t, 5*time.Second)
 					lock, err := l.process(t, server.Pool(), patient, nil).Acquire(ctx, "lock."+l.name)
 					if err != nil {
 						broken[l.feature] = true

@@ -83,8 +83,7 @@ func TestSlotsThatMoveAsAWhole(t *testing.T) {
 	for name, holdsUp := range map[string]string{"valkey-9.0.0": "--cluster-manual-failover-timeout", "redis-8.10.2": "--cluster-slot-migration-write-pause-timeout"} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			ctx, cancel := context.WithTimeout(t.Context(), wholeTTL)
-			defer cancel()
+			ctx := redistest.Bounded(t, wholeTTL)
 			m := &moving{T: t, Cluster: redistest.Shape{Version: name}.Cluster(t, 3, 0, holdsUp, "1000"), ctx: ctx}
 			m.fleet()
 		})

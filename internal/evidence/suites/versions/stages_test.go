@@ -55,8 +55,7 @@ func roundTrip(t *testing.T, server *redistest.Server, dialect string, old func(
 	store := &stages.Store{Pool: server.Pool(), Namespace: namespace, ReplyTimeout: 5 * time.Second}
 	move := func(to stages.Stage) {
 		t.Helper()
-		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-		defer cancel()
+		ctx := redistest.Bounded(t, time.Minute)
 		require.NoError(t, (&stages.Mover{Store: store, Look: 20 * time.Millisecond}).Run(ctx, to, func(stages.View, []stages.Blocker) {}))
 	}
 	require.NoError(t, store.Init(t.Context(), stages.Record{Stage: stages.Legacy, Patterns: []string{"lock.*"}, Dialect: dialect, Shortest: lease}))

@@ -1,7 +1,6 @@
 package versions
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"path/filepath"
@@ -53,8 +52,7 @@ var trials = map[string]func(t *testing.T, on site, cell servers.Cell){
 		locker, err := memberOf(server)
 		require.NoError(t, err)
 		defer locker.Close()
-		bounded, cancel := context.WithTimeout(t.Context(), 30*time.Second)
-		defer cancel()
+		bounded := redistest.Bounded(t, 30*time.Second)
 		err = locker.Ready(bounded)
 		require.Error(t, err)
 		require.NoError(t, bounded.Err(), "Ready waits for what will never come")

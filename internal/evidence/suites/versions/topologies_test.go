@@ -35,8 +35,7 @@ func over(t *testing.T, pool lockmigrate.Pool) kinds {
 // turns takes and gives back a lock of each kind, n times. None may be lost.
 func turns(t *testing.T, kinds kinds, n int) {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, time.Minute)
 	for name, l := range kinds {
 		for range n {
 			lock, err := l.Acquire(ctx, "lock."+name)
