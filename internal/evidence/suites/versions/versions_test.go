@@ -238,6 +238,50 @@ func TestWaiting(t *testing.T) {
 	})
 }
 
+// beforeSET does something before a SET is sent.
+type beforeSET struct {
+	redis.ConnWithTimeout
+	do func()
+}
+
+func (c beforeSET) Send(name string, args ...any) error {
+	if name == "SET" {
+		c.do()
+	}
+	return c.ConnWithTimeout.Send(name, args...)
+}
+
+// TestBusyBehindMulti: a script that goes on and on begins between a take-over's MULTI and its SET. Redis 5 keeps the transaction whose EXEC it refuses:
+// the next attempt needs another connection. From 6.0 on it needs none.
+func TestBusyBehindMulti(t *testing.T) {
+	t.Parallel()
+	each(t, func(t *testing.T, on site) {
+		server := on.start(t, "--lua-time-limit", "1")
+		server.Do("SET", key, "1600000000000") // long expired
+		pool, dialed := server.Pool(), 0
+		dial, busy := pool.DialContext, sync.OnceFunc(func() {
+			go func() { _, _ = server.Try("EVAL", "while true do end", 0) }()
+			redistest.Await(t, "a busy server", func() bool { _, err := server.Try("PING"); return err != nil && strings.HasPrefix(err.Error(), "BUSY") })
+		})
+		pool.DialContext = func(ctx context.Context) (redis.Conn, error) {
+			conn, err := dial(ctx)
+			dialed++
+			return beforeSET{conn.(redis.ConnWithTimeout), busy}, err
+		}
+		locker, err := legacy.New(pool, legacy.Options{Dialect: legacy.Dialect{Name: "servicestack"}, Lease: patient})
+		require.NoError(t, err)
+		defer locker.Close()
+		_, err = locker.TryAcquire(t.Context(), key)
+		require.ErrorContains(t, err, "BUSY")
+		server.Do("SCRIPT", "KILL")
+		lock, err := locker.TryAcquire(t.Context(), key)
+		require.NoError(t, err)
+		assert.Equal(t, lock.Token(), server.Value(key))
+		connections := map[bool]int{true: 2, false: 1}[serverOf(server).Version < "6"]
+		assert.Equal(t, connections, dialed)
+	})
+}
+
 // TestVerbatimReplication has Redis 6.2 with a setting that older configurations may carry: scripts are replicated as text unless
 // they ask otherwise, and may then not write after TIME.
 func TestVerbatimReplication(t *testing.T) {
