@@ -224,8 +224,7 @@ func FuzzReplies(f *testing.F) {
 		var all sync.WaitGroup
 		for range 6 {
 			all.Go(func() {
-				ctx, cancel := context.WithTimeout(t.Context(), 500*time.Millisecond)
-				defer cancel()
+				ctx := redistest.Bounded(t, 500*time.Millisecond)
 				reply, err := l.Do(ctx, protocol.Command{Op: protocol.CompareDel, Key: "k", Value: "token"})
 				if err == nil && reply.Kind == protocol.Silence || err != nil && reply.Kind != protocol.Silence && reply.Kind != protocol.Fault {
 					t.Errorf("%+v with error %v", reply, err)

@@ -121,8 +121,7 @@ func TestQueueIsBounded(t *testing.T) {
 	redistest.Await(t, "two are under way", func() bool { return f.sent() == 2 })
 	k := l.only.link.Load()
 	redistest.Await(t, "three wait", func() bool { k.mu.Lock(); defer k.mu.Unlock(); return k.waiting == 3 })
-	ctx, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
+	ctx := redistest.Bounded(t, time.Millisecond)
 	require.ErrorIs(t, <-ask(ctx, l, "B"), ErrNotSent)
 	for range 5 {
 		f.replies <- "OK"
@@ -200,8 +199,7 @@ func TestAttemptsToConnect(t *testing.T) {
 	// What comes next waits for the next attempt, as long as its context lasts: the error of the last one says
 	// nothing about what that will find.
 	start := time.Now()
-	short, cancel := context.WithTimeout(t.Context(), time.Millisecond)
-	defer cancel()
+	short := redistest.Bounded(t, time.Millisecond)
 	require.ErrorIs(t, <-ask(short, l, "A"), context.DeadlineExceeded)
 	for range 20 {
 		up.replies <- "OK"

@@ -115,9 +115,7 @@ func (r *Renewer) take(p *post) (portion []entry, commands []protocol.Command) {
 		if e.over() {
 			continue
 		}
-		if e.round.sent == 0 {
-			e.round.sent = now
-		}
+		e.round.sent = cmp.Or(e.round.sent, now)
 		portion, commands = append(portion, e), append(commands, e.lease.Owner.Renewal())
 	}
 	if len(portion) == 0 {

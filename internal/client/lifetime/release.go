@@ -1,6 +1,7 @@
 package lifetime
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -145,10 +146,7 @@ func (l *Life) goBehind(ctx context.Context, of purpose) error {
 func (l *Life) tryAgain() {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	first := l.locker.Pause
-	if first == 0 {
-		first = 50 * time.Millisecond
-	}
+	first := cmp.Or(l.locker.Pause, 50*time.Millisecond)
 	l.pause = min(max(2*l.pause, first), 20*first)
 	if left := l.Lease.Until().Sub(l.locker.Now()); l.pause < left && !l.waits {
 		l.waits = true

@@ -212,8 +212,7 @@ func hold(t *testing.T, url string, files TLSFiles) {
 	pool, err := e.Locks()
 	require.NoError(t, err)
 	defer pool.Close()
-	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
-	defer cancel()
+	ctx := redistest.Bounded(t, 20*time.Second)
 	var mode redistest.Mode
 	m, err := modern.New(pool, modern.Options{FenceTTL: time.Minute, Observer: mode.Observe})
 	require.NoError(t, err)

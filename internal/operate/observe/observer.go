@@ -113,9 +113,7 @@ func (o *Observer) Commands() int64 { return o.counts.Commands }
 
 // Take takes in the next command.
 func (o *Observer) Take(l *traffic.Command) {
-	if o.first == 0 {
-		o.first = l.At
-	}
+	o.first = cmp.Or(o.first, l.At)
 	o.last = max(o.last, l.At)
 	if !l.InScript() && o.opts.Ignore != nil && o.opts.Ignore(l.Addr) {
 		return

@@ -183,8 +183,7 @@ func TestOnlyMembers(t *testing.T) {
 				f.opts.Window = 2 * time.Second
 				a.Do("SET", "lock:ends", "x", "PX", 2000)
 				old := modernOld(t, a.Pool())
-				ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-				defer cancel()
+				ctx := redistest.Bounded(t, 200*time.Millisecond)
 				_, err := old.Acquire(ctx, "lock:ends") // it listens before it is a member's
 				require.ErrorIs(t, err, lockmigrate.ErrNotAcquired)
 				f.join(old, nil, "lock:ends")

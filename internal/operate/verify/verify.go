@@ -74,9 +74,7 @@ func Run(ctx context.Context, end *endpoint.Endpoint, opts Options) (Certificate
 	if opts.OnlyMembers {
 		q.opts.Whole, q.opts.Save = true, nil
 	}
-	if q.opts.Look == 0 {
-		q.opts.Look = min(time.Second, max(opts.Window/10, 10*time.Millisecond))
-	}
+	q.opts.Look = cmp.Or(q.opts.Look, min(time.Second, max(opts.Window/10, 10*time.Millisecond)))
 	q.facts = Evidence{AskedSeconds: opts.Window.Seconds(), LongestSeconds: opts.Longest.Seconds(), Masters: []Master{}, Seen: []Client{}, OnlyMembers: opts.OnlyMembers, Values: Values{HeldBefore: []string{}, HeldAfter: []string{}}}
 	defer func() {
 		if q.record != nil {

@@ -1,6 +1,7 @@
 package model
 
 import (
+	"cmp"
 	"fmt"
 	"slices"
 	"strconv"
@@ -187,9 +188,7 @@ func sidecarTake(c *call) protocol.Reply {
 		if place != "" && s.stands > 0 {
 			stood = entry()
 		}
-		if place == "" {
-			place = cmd.Value
-		}
+		place = cmp.Or(place, cmd.Value)
 		s.place, s.stands = place, c.ms+2*claim
 		if cmd.NotAfter != 0 {
 			s.stands = min(s.stands, int64(cmd.NotAfter)/int64(time.Millisecond))
@@ -237,11 +236,7 @@ func sidecarTake(c *call) protocol.Reply {
 			return waits()
 		}
 		if head := c.head(); head != "" && !(place != "" && head == entry()) {
-			own := place
-			if own == "" {
-				own = cmd.Value
-			}
-			if given, _ := c.grant(own, true); given {
+			if given, _ := c.grant(cmp.Or(place, cmd.Value), true); given {
 				return waits()
 			}
 		}
@@ -257,9 +252,7 @@ func sidecarTake(c *call) protocol.Reply {
 		if settles && owns && stands {
 			return refused()
 		}
-		if place == "" {
-			place = cmd.Value
-		}
+		place = cmp.Or(place, cmd.Value)
 		if s.place, s.settle = place, c.ms; slow {
 			s.settle += settle
 		}
