@@ -188,8 +188,7 @@ func runPrinted(t *testing.T, s *redistest.Server, file, line string) {
 	if !slices.Contains([]string{"simulate", "forecast", "explore", "completion", "scripts", "--version"}, words[0]) {
 		words = append(words, "--redis", s.URL())
 	}
-	ctx, cancel := context.WithTimeout(t.Context(), hung)
-	defer cancel()
+	ctx := redistest.Bounded(t, hung)
 	began := time.Now()
 	code, stdout, stderr := lockmigrateIn(ctx, false, words...)
 	t.Logf("%5d ms  %s", time.Since(began).Milliseconds(), place)

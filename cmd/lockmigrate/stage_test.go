@@ -28,8 +28,7 @@ type operator struct {
 // runs wants an exit code, and returns what was printed.
 func (o operator) runs(code int, args ...string) (stdout, stderr string) {
 	o.t.Helper()
-	ctx, cancel := context.WithTimeout(o.t.Context(), hung)
-	defer cancel()
+	ctx := redistest.Bounded(o.t, hung)
 	if o.url != "" {
 		args = append(args, "--redis", o.url)
 	}

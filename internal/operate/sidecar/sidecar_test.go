@@ -80,8 +80,7 @@ func (b *bed) start(opts sidecar.Options, data, dialect string) *started {
 // moves moves the stage as soon as nobody is in the way, and waits until all sidecars follow.
 func (b *bed) moves(to stages.Stage, all ...*started) {
 	b.t.Helper()
-	ctx, cancel := context.WithTimeout(b.t.Context(), 30*time.Second)
-	defer cancel()
+	ctx := redistest.Bounded(b.t, 30*time.Second)
 	mover := stages.Mover{Store: b.store, Look: 20 * time.Millisecond}
 	require.NoError(b.t, mover.Run(ctx, to, func(stages.View, []stages.Blocker) {}))
 	redistest.Await(b.t, "all to follow", func() bool {

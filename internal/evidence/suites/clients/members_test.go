@@ -1,7 +1,6 @@
 package clients
 
 import (
-	"context"
 	"flag"
 	"maps"
 	"os"
@@ -63,8 +62,7 @@ func TestJavaMembers(t *testing.T) {
 // ofAnotherLanguage runs the tests of a library against a server, and with a command line, of their own.
 func ofAnotherLanguage(t *testing.T, name string, args ...string) string {
 	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
-	defer cancel()
+	ctx := redistest.Bounded(t, 5*time.Minute)
 	tests := exec.CommandContext(ctx, name, args...)
 	tests.Env = append(os.Environ(), "REDIS_URL="+redistest.Real(t).URL(), "LOCKMIGRATE="+redistest.Built(t, redistest.Operators))
 	tests.WaitDelay = 10 * time.Second

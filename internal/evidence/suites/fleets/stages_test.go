@@ -1,7 +1,6 @@
 package fleets
 
 import (
-	"context"
 	"maps"
 	"slices"
 	"strings"
@@ -98,8 +97,7 @@ func (c *crew) silent(id string) {
 // move changes the stage and returns how long that took, and whom it waited for.
 func (c *crew) move(to stages.Stage) (took time.Duration, waited map[string]bool) {
 	c.T.Helper()
-	ctx, cancel := context.WithTimeout(c.T.Context(), 40*time.Second)
-	defer cancel()
+	ctx := redistest.Bounded(c.T, 40*time.Second)
 	began, waited := time.Now(), map[string]bool{}
 	mover := &stages.Mover{Store: c.store, Look: 20 * time.Millisecond}
 	err := mover.Run(ctx, to, func(_ stages.View, blockers []stages.Blocker) {
