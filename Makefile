@@ -24,7 +24,7 @@ check: ## formatting, vet, staticcheck, the GitHub workflows
 	$(GO) vet work
 	GOOS=js GOARCH=wasm $(GO) vet ./cmd/playground
 	$(GO) run $(STATICCHECK) work
-	cd bench && $(GO) vet ./...
+	cd internal/evidence/bench && $(GO) vet ./...
 	$(GO) run $(ACTIONLINT)
 
 vulnerabilities: ## what govulncheck knows of the code and its requirements; it says where its database could not be reached
@@ -63,7 +63,7 @@ image: ## the static program of deploy/Dockerfile in an empty root as a user wit
 	LOCKMIGRATE_SUITES=redis,image $(GO) test ./internal/evidence/suites/deploy -run TestContainers -v
 
 bench: ## every lock beside its peers, compared by benchstat; see docs/benchmarks.md (redis-server on the PATH)
-	GO="$(GO)" ./bench/run
+	GO="$(GO)" ./internal/evidence/bench/run
 
 bench-smoke: ## the bench module's own checks and a tiny round of everything
-	cd bench && $(GO) vet ./... && LOCKMIGRATE_SUITES=$(SUITES) $(GO) test -short -bench . -benchtime 3x ./...
+	cd internal/evidence/bench && $(GO) vet ./... && LOCKMIGRATE_SUITES=$(SUITES) $(GO) test -short -bench . -benchtime 3x ./...

@@ -15,7 +15,7 @@ import (
 // layers lists the packages from the lowest layer up. A folder stands for everything below it, except where a longer name has a
 // layer of its own. A package imports packages of its own folder, and of lower layers; never of higher ones.
 var layers = [][]string{
-	{".", "internal/protocol", "internal/scripts", "pool/rawconn", "internal/stages/profile"},
+	{".", "internal/protocol", "internal/redis/scripts", "pool/rawconn", "internal/stages/profile"},
 	{"internal/redis", "internal/simulate"},
 	{"internal/client", "internal/stages", "pool", "prommetrics"},
 	{"legacy", "modern", "locktest"},

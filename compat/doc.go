@@ -113,7 +113,7 @@
 // When is a gap? A waiting old client sends SETNX. A release compares the server's count of SETNX with the count at the last
 // look. Where it stands still there is no gap. If the count grew, old clients are waiting. Bridge clients then leave the key free
 // for about as long as polling clients would have. So both sides keep about the turns that they had when all were old
-// (docs/runbook.md has figures; internal/scripts/bridge_yield.lua has the rule).
+// (docs/runbook.md has figures; internal/redis/scripts/bridge_yield.lua has the rule).
 //
 // SETNX on other keys is counted too. A gap that nobody uses doubles the time to the next one, up to 16 times Yield. Old clients
 // that poll by another command get one gap in 30 s: a refused SET NX leaves nothing on its key, and the server's count of SET has
@@ -163,14 +163,14 @@
 //   - G3: TestLifecycle in internal/evidence/suites/lifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in
 //     internal/evidence/suites/kinds.
 //   - G4: TestClobberWhileSettling, TestWithdrawingIsWhatKeepsTwoHoldersApart, TestLoserOfDialectBComesBackAsWinner;
-//     the exception: TestLosersLeaveNothingForEver in internal/evidence/suites/clients, TestExamples in internal/scripts.
+//     the exception: TestLosersLeaveNothingForEver in internal/evidence/suites/clients, TestExamples in internal/redis/scripts.
 //   - G5: TestStaleDeleteIsRepaired, TestDisplacedHolderIsTold.
 //   - G6: TestNoHistoryReachesLegacyBesideModern in internal/stages; TestEachRoundTripMayFail in cmd/lockmigrate;
 //     TestStageChangesUnderLoad; TestARestoredRecord, and the claim LM-forgot of internal/simulate/explore;
 //     TestMemberFailsClosed, TestLateCommandsOfAMemberAreRefused.
 //   - G7: TestLocksOutliveAStageChange.
 //   - G8: TestBridgeWaiterWakesAtAJavaDelete; TestLegacyHolderIsWatchedAtOnce.
-//   - G9: TestProcessesTakeTurns; TestExamples in internal/scripts, bridge_acquire.
+//   - G9: TestProcessesTakeTurns; TestExamples in internal/redis/scripts, bridge_acquire.
 //   - G10: TestCancelledAcquireLeavesNothing; TestNothingAnswers in internal/evidence/suites/kinds.
 //   - G11: TestWaitersOfProcessesAreServedInOrder, TestProcessesTakeTurns, TestQueueOutlivesItsWaiters;
 //     TestNoGapsWithoutOldClients; TestOldClientWhenGapsAreRare.
@@ -178,7 +178,7 @@
 //   - Not guaranteed: TestBreath in internal/evidence/suites/clients; TestLosersLeaveNothingForEver in
 //     internal/evidence/suites/clients.
 //   - Waiting: TestProcessesTakeTurns; TestWaitersInTheQueueFollowTheStage.
-//   - Gaps: TestNoGapsWithoutOldClients; TestOldClientWhenGapsAreRare; TestExamples in internal/scripts, bridge_release and
+//   - Gaps: TestNoGapsWithoutOldClients; TestOldClientWhenGapsAreRare; TestExamples in internal/redis/scripts, bridge_release and
 //     bridge_acquire; TestGapsWithoutTheRightToCount in internal/redis/wire.
 //   - Stages: TestAMemberWithAFixedNameComesBack; TestALateReportAfterGoodbye.
 //   - Concurrency: TestStressTenThousandHeldLocks in package modern; TestDueRenewalsGoTogether in internal/client/lifetime.

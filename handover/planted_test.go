@@ -30,7 +30,7 @@ var plants = []struct {
 		"	g.inUse[used]--\n", "	if p.Kept {\n		g.inUse[used]--\n	}\n",
 		"	p.Kept = true\n	g := p.gate\n	g.mu.Lock()\n	defer g.mu.Unlock()\n", "	p.Kept = true\n	g := p.gate\n	g.mu.Lock()\n	defer g.mu.Unlock()\n	g.inUse[Number(p.Stage)]++\n",
 	}}}, "TestAnAttemptUnderWayIsInTheWay"},
-	{redistest.Plant{Name: "e a move counts a silent member as gone before its lease is over", Files: map[string][]string{"internal/scripts/stage_shared.lua": {
+	{redistest.Plant{Name: "e a move counts a silent member as gone before its lease is over", Files: map[string][]string{"internal/redis/scripts/stage_shared.lua": {
 		"  return member.ends + member.longest + slack_ms\n", "  return member.seen + slack_ms\n",
 	}}}, "TestASilentMemberIsWaitedFor"},
 	{redistest.Plant{Name: "f two members with different halves", Files: map[string][]string{"internal/stages/halves.go": {

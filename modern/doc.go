@@ -87,7 +87,7 @@
 //     "<token> head" tells a waiter that it is the first in line.
 //
 // The names beside a key are in its cluster slot; for a key with a hash tag or braces they look a little
-// different. Package modern/redisson has RLock's own format. The scripts are in internal/scripts, each with its contract.
+// different. Package modern/redisson has RLock's own format. The scripts are in internal/redis/scripts, each with its contract.
 //
 // On a cluster a Locker works where its connections lead to the node that has the keys: one Locker for
 // each master. Pub/sub counts the listeners of one node.
@@ -97,7 +97,7 @@
 // A queue on the server with direct hand-over was measured against waking the first waiter and letting it compete
 // (Options.Unfair). Sections of 1 ms, redis 7.0.15, two cores:
 //
-//	BENCH_ASIDE=1 bench/run 'Turns/clients=(4x4|32x1)'
+//	BENCH_ASIDE=1 internal/evidence/bench/run 'Turns/clients=(4x4|32x1)'
 //
 // In 4 processes of 4 workers the worker with the most turns had 1.02 times the fewest. In 16 processes of one worker it was the
 // same; waking alone left workers without a single turn in both. It took 6 and 17 round trips an acquisition instead of 2. A
@@ -110,7 +110,7 @@
 //   - G1: TestGrantIsNotOverheard; TestLifecycle in internal/evidence/suites/lifecycle; on real servers TestProcessesTakeTurns in
 //     package compat; beside others TestFleets in internal/evidence/suites/fleets.
 //   - G2: TestLifecycle; TestARefusedReleaseIsTriedAgain and TestDoNeverHidesTheLoss in internal/evidence/suites/kinds.
-//   - G3: TestLifecycle; TestExamples in internal/scripts.
+//   - G3: TestLifecycle; TestExamples in internal/redis/scripts.
 //   - G4: TestLifecycle.
 //   - G5: TestFault04LostReplies; TestNothingAnswers in internal/evidence/suites/kinds.
 //   - G6: TestProcessesTakeTurns in package compat; TestFleets; TestOldClientsDeletionIsOneSetAway; TestOldClientIsWatchedAtOnce.

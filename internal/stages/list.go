@@ -13,9 +13,9 @@ import (
 
 	"github.com/gomodule/redigo/redis"
 
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/redis/servers"
 	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // A key belongs to one namespace at most: with two it would have two stages. The records of two namespaces are in

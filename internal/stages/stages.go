@@ -21,9 +21,9 @@ import (
 
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // Stage is one of the three ways to hold a key that a fleet goes through.

@@ -38,7 +38,7 @@ type Fleet struct {
 }
 
 // Noise is a Meanwhile: another application's SETNX with each turn. Go takes it for a sign of old clients and leaves gaps. Beside clients
-// that send none there is one gap in 30 s, see TestExamples in internal/scripts, bridge_release.
+// that send none there is one gap in 30 s, see TestExamples in internal/redis/scripts, bridge_release.
 func Noise(s *redistest.Server) func(turns int) {
 	conn := s.Conn()
 	return func(int) { _, _ = conn.Do("SETNX", "of another application", 1) }

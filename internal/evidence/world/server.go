@@ -20,7 +20,7 @@ import (
 	"github.com/alicebob/miniredis/v2/server"
 	"github.com/gomodule/redigo/redis"
 
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 )
 
 // Server is a server in the world. Its methods run at once, and not over the network.

@@ -13,8 +13,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // SweepOptions say which keys to clear, and how.

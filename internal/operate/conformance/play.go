@@ -18,7 +18,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/operate/fleet"
 	"github.com/lockmigrate/lockmigrate/internal/operate/link"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 

@@ -6,8 +6,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // appendRequest appends a command. With five keys and one argument it stays within the ten words that a server allows before AUTH, also

@@ -12,8 +12,8 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/operate/sidecar/proxy"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 

@@ -15,8 +15,8 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/lockers"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/stages"
 )
 

@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 )
 
 // dialogues pairs the requests and replies of the connections to one server, and tells what ran. It is not safe for concurrent use.

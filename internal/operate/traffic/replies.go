@@ -1,7 +1,7 @@
 package traffic
 
 import (
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 )
 
 // learn tells the copy of the keys what a reply says of the state before its command.

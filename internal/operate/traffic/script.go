@@ -4,7 +4,7 @@ import (
 	"slices"
 	"strconv"
 
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 )
 
 // Script is one call of a server script.

@@ -19,7 +19,7 @@ import (
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/operate/endpoint"
 	"github.com/lockmigrate/lockmigrate/internal/operate/verify"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/modern"
 	"github.com/lockmigrate/lockmigrate/modern/redisson"
 )

@@ -90,7 +90,7 @@ func mutated(rng *rand.Rand, value string) string {
 	return string(bytes)
 }
 
-// TestGapsWithoutTheRightToCount: where INFO is refused, gaps come without evidence. TestExamples of internal/scripts has the other rules.
+// TestGapsWithoutTheRightToCount: where INFO is refused, gaps come without evidence. TestExamples of internal/redis/scripts has the other rules.
 func TestGapsWithoutTheRightToCount(t *testing.T) {
 	s := redistest.Real(t)
 	s.Do("ACL", "SETUSER", "app", "on", ">secret", "~*", "&*", "+@all", "-info")

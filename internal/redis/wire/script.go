@@ -7,7 +7,7 @@ import (
 	"time"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 )
 
 // scriptOf are the scripts that commands stand for.

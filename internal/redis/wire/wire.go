@@ -14,8 +14,8 @@ import (
 	"github.com/gomodule/redigo/redis"
 
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/redis/topology"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
 )
 
 // Do sends one command and waits at most timeout for its reply, and as long for a server that is busy with a script. A server's refusal comes back as a

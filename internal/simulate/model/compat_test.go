@@ -13,8 +13,8 @@ import (
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/redis/wire"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
 	"github.com/lockmigrate/lockmigrate/internal/simulate/model"
 )
 

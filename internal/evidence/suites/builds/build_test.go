@@ -2,6 +2,7 @@
 package builds
 
 import (
+	"bytes"
 	"crypto/sha256"
 	"flag"
 	"fmt"
@@ -109,6 +110,9 @@ func earlierBuild(t *testing.T, root, rev string) build {
 	require.NoError(t, err)
 	out, err := exec.Command("tar", "-xf", filepath.Join(tree, "source.tar"), "-C", tree).CombinedOutput()
 	require.NoError(t, err, "%s", out)
+	if _, err := os.Stat(filepath.Join(tree, "internal/scripts")); err == nil { // their place before the first release
+		source = bytes.ReplaceAll(source, []byte("internal/redis/scripts"), []byte("internal/scripts"))
+	}
 	require.NoError(t, os.MkdirAll(filepath.Join(tree, "cmd/member"), 0o755))
 	require.NoError(t, os.WriteFile(filepath.Join(tree, "cmd/member/main.go"), source, 0o644))
 	made := filepath.Join(tree, "made")

@@ -19,7 +19,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 )
 
 var update = flag.Bool("update", false, "write the scripts of earlier builds down")

@@ -8,7 +8,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 )
 
 // wrong is one thing done wrong: by other scripts, by other words of a command, or in what the holder is told.

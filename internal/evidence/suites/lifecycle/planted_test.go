@@ -75,7 +75,7 @@ var plants = []plant{
 				"internal/client/waiting/place.go": {
 					"\t\th.forget(p) // the next one who waits there tries at once\n", "\t\tp.failures++\n\t\tp.again = time.AfterFunc(time.Hour, func() {})\n",
 				},
-				"internal/scripts/queue_grant.lua": {"if channel == '-' then return true end", "if channel == '-' then return false end"},
+				"internal/redis/scripts/queue_grant.lua": {"if channel == '-' then return true end", "if channel == '-' then return false end"},
 			}},
 		kinds: "modern", finds: `did not get the lock for \S+, with nothing in the way`,
 	},
@@ -89,7 +89,7 @@ var plants = []plant{
 	{
 		Plant: redistest.Plant{Name: "a fenced acquisition fails after its SET",
 			Files: map[string][]string{
-				"internal/scripts/modern_take.lua": {
+				"internal/redis/scripts/modern_take.lua": {
 					"  local n = next_fence(fence, fence_ttl)\n  redis.call('SET', key, token, 'PX', ttl)\n",
 					"  redis.call('SET', key, token, 'PX', ttl)\n  local n = next_fence(fence, fence_ttl)\n",
 				},
@@ -106,14 +106,14 @@ var plants = []plant{
 	},
 	{
 		Plant: redistest.Plant{Name: "a bridge lock is extended by SET",
-			Files: map[string][]string{"internal/scripts/bridge_renew.lua": {
+			Files: map[string][]string{"internal/redis/scripts/bridge_renew.lua": {
 				"  redis.call('PEXPIRE', key, ttl)\n  redis.call('PEXPIRE', guard, ttl)\n", "  redis.call('SET', key, value, 'PX', ttl)\n  redis.call('PEXPIRE', guard, ttl)\n",
 			}}},
 		kinds: "compat", finds: `a renew was refused: .*OOM.*`,
 	},
 	{
 		Plant: redistest.Plant{Name: "a bridge lock's release writes before it deletes",
-			Files: map[string][]string{"internal/scripts/bridge_release.lua": {
+			Files: map[string][]string{"internal/redis/scripts/bridge_release.lua": {
 				"if others == unwanted and not breathes then\n", "if others == unwanted and not breathes then\n  redis.call('SET', KEYS[3], '0 0', 'PX', 1000)\n",
 			}}},
 		kinds: "compat", finds: `a release was refused: .*OOM.*`,

@@ -12,7 +12,7 @@ import (
 
 	"github.com/lockmigrate/lockmigrate/compat"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/holders"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
 )

@@ -30,7 +30,7 @@ import (
 // The ten faults that modern/faults_test.go and suite lifecycle look for in package modern, tried on the peers and on
 // modern in the same way, on a real server. What came out is docs/faults.md:
 //
-//	cd bench && LOCKMIGRATE_SUITES=redis go test -run TestPeersFaults -update
+//	cd internal/evidence/bench && LOCKMIGRATE_SUITES=redis go test -run TestPeersFaults -update
 
 var update = flag.Bool("update", false, "write its section of docs/faults.md")
 
@@ -407,7 +407,7 @@ func TestPeersFaults(t *testing.T) {
 		doc.WriteByte('\n')
 	}
 	if *update {
-		redistest.Section(t, filepath.Join("..", "docs", "faults.md"), "peers", "cd bench && LOCKMIGRATE_SUITES=redis go test -run TestPeersFaults -update", doc.String(), true)
+		redistest.Section(t, filepath.Join("..", "..", "..", "docs", "faults.md"), "peers", "cd internal/evidence/bench && LOCKMIGRATE_SUITES=redis go test -run TestPeersFaults -update", doc.String(), true)
 	}
 	t.Log("\n" + doc.String())
 }

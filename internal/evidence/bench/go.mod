@@ -1,8 +1,8 @@
-module github.com/lockmigrate/lockmigrate/bench
+module github.com/lockmigrate/lockmigrate/internal/evidence/bench
 
 go 1.26.0
 
-replace github.com/lockmigrate/lockmigrate => ..
+replace github.com/lockmigrate/lockmigrate => ../../..
 
 require (
 	github.com/bsm/redislock v0.10.0

@@ -17,12 +17,12 @@
 //
 // For a bridge script, these files change:
 //
-//   - internal/scripts/NAME.lua: a line of the header, and its use
-//   - internal/scripts/testdata/NAME.txt: an example
+//   - internal/redis/scripts/NAME.lua: a line of the header, and its use
+//   - internal/redis/scripts/testdata/NAME.txt: an example
 //   - internal/protocol/protocol.go: a field of Command; internal/protocol/bridge.go: who sets it
 //   - internal/redis/wire/script.go: a case of argument, from the field to the name
 //   - internal/simulate/model/bridge.go: the same rule for the explorer and the simulator
-//   - clients/java, Machines.java, and clients/python, _machines.py: a value; `go test ./internal/scripts -update` brings them the script
+//   - clients/java, Machines.java, and clients/python, _machines.py: a value; `go test ./internal/redis/scripts -update` brings them the script
 //   - compat/options.go, where a user chooses it
 //
 // A name that nobody fills in stops the program when it starts, and the other libraries when they read the script.

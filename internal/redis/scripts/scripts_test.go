@@ -16,7 +16,7 @@ import (
 	"github.com/yuin/gopher-lua/parse"
 
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
-	"github.com/lockmigrate/lockmigrate/internal/scripts"
+	"github.com/lockmigrate/lockmigrate/internal/redis/scripts"
 )
 
 // Every script tells its keys, arguments and replies, and why it is one.
@@ -58,7 +58,7 @@ var updateClients = flag.Bool("update", false, "write the scripts into the clien
 
 // TestTheClientsHaveTheseScripts: the libraries for other languages send the very bytes that the Go library sends, so a server keeps each script once.
 func TestTheClientsHaveTheseScripts(t *testing.T) {
-	folders, err := filepath.Glob("../../clients/*/src/**/lua")
+	folders, err := filepath.Glob("../../../clients/*/src/**/lua")
 	require.NoError(t, err)
 	require.NotEmpty(t, folders)
 	of := map[string]string{}
