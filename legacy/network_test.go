@@ -77,18 +77,6 @@ func TestLostReplies(t *testing.T) {
 	}
 }
 
-// A reply that takes longer than the lease brings no lock.
-func TestLateReplyIsNoLock(t *testing.T) {
-	const lease = 200 * time.Millisecond
-	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
-		route := s.Route("a")
-		route.Next(1, world.Fault{LateReply: lease + 50*time.Millisecond})
-		_, err := newLocker(t, route.Pool(), legacy.Options{Lease: lease, ReplyTimeout: time.Minute}).TryAcquire(t.Context(), key)
-		assert.ErrorIs(t, err, lockmigrate.ErrLost)
-		assert.EqualValues(t, 0, s.Do("EXISTS", key), "given back")
-	})
-}
-
 // A DEL whose reply does not come in time is on its way yet. Nobody may get in before it: it would delete the successor's key.
 func TestADELOnItsWayIsNotSentAgain(t *testing.T) {
 	for _, c := range []struct {

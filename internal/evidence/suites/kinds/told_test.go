@@ -19,6 +19,7 @@ import (
 	"github.com/lockmigrate/lockmigrate"
 	"github.com/lockmigrate/lockmigrate/internal/client/lifetime"
 	"github.com/lockmigrate/lockmigrate/internal/evidence/redistest"
+	"github.com/lockmigrate/lockmigrate/internal/evidence/world"
 	"github.com/lockmigrate/lockmigrate/internal/protocol"
 	"github.com/lockmigrate/lockmigrate/legacy"
 	"github.com/lockmigrate/lockmigrate/modern"
@@ -213,6 +214,19 @@ func TestNothingAnswers(t *testing.T) {
 		if !s.kind.old { // whose value stays, and is over
 			assert.EqualValues(s, 0, s.server.Do("EXISTS", key, "another", protocol.GuardKey(key), protocol.GuardKey("another")), "taken for no longer than said")
 		}
+	})
+}
+
+// TestLateRepliesAreNoLock: where all replies to an attempt took longer than the lease, together, it brings no lock, and gives back what it has taken.
+func TestLateRepliesAreNoLock(t *testing.T) {
+	virtually(t, func(k kind) bool { return k.old }, terms{ttl: 2 * time.Second, reply: time.Second}, func(s *scene) {
+		s.server.Do("SET", key, "1600000000000") // an old client's, long over
+		for n := range 6 {
+			s.link.(*world.Route).Next(1+n, world.Fault{LateReply: 900 * time.Millisecond})
+		}
+		lock, err := s.TryAcquire(s.Context(), key)
+		require.ErrorContains(s, err, "the lease", "%v", lock)
+		redistest.Await(s.T, "nothing on the key", s.free)
 	})
 }
 
