@@ -149,8 +149,8 @@ func commit(conn redis.Conn, timeout time.Duration, c protocol.Command) (protoco
 		return Translate(nil, err)
 	}
 	raw, err := redis.DoWithTimeout(conn, timeout, "EXEC")
-	if err != nil { // Redis 5 keeps a transaction whose EXEC it refuses (BUSY), and may refuse DISCARD too; 6.0 and later have discarded it
-		if _, refused := redis.DoWithTimeout(conn, timeout, "DISCARD"); refused != nil && !strings.HasSuffix(refused.Error(), "without MULTI") {
+	if err != nil { // Redis 5 keeps a transaction whose EXEC it refuses (BUSY), and refuses or queues this one too; 6.0 and later have discarded it
+		if answer, _ := redis.String(redis.DoWithTimeout(conn, timeout, "UNWATCH")); answer != "OK" {
 			GiveUp(conn)
 		}
 	}
