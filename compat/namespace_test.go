@@ -53,13 +53,6 @@ func poolTo(t testing.TB, addr string) *redis.Pool {
 	return pool
 }
 
-// within bounds a call that must answer by itself.
-func within(t testing.TB, d time.Duration) context.Context {
-	ctx, cancel := context.WithTimeout(t.Context(), d)
-	t.Cleanup(cancel)
-	return ctx
-}
-
 // TestAMemberWithAFixedNameComesBack: a process that crashed cannot say goodbye, and the one that follows it
 // under the same name, as in a StatefulSet, works at once. What the first one may still hold is waited for.
 func TestAMemberWithAFixedNameComesBack(t *testing.T) {
@@ -79,7 +72,7 @@ func TestAMemberWithAFixedNameComesBack(t *testing.T) {
 
 		began := time.Now()
 		second := newLocker(t, s, named)
-		k, err := second.Acquire(within(t, 10*time.Second), "orders:2")
+		k, err := second.Acquire(redistest.Bounded(t, 10*time.Second), "orders:2")
 		require.NoError(t, err, "the process that follows:")
 		release(t, k)
 		assert.LessOrEqual(t, time.Since(began), 5*time.Second, "it worked after")
@@ -101,7 +94,7 @@ func TestTheRecordsFiguresBindMembers(t *testing.T) {
 			l, err := compat.New(s.Pool(), o)
 			require.NoError(t, err)
 			defer l.Close()
-			return l.Ready(within(t, 10*time.Second))
+			return l.Ready(redistest.Bounded(t, 10*time.Second))
 		}
 		for says, change := range map[string]func(*compat.Options){
 			"ShortestLease 25s is longer than the record's 20s":  func(o *compat.Options) { o.ShortestLease = 25 * time.Second },
@@ -146,7 +139,7 @@ func TestWhatCannotWorkFailsAtOnce(t *testing.T) {
 					return l.Do(ctx, c.key, func(context.Context) error { return nil })
 				},
 			} {
-				err := call(within(t, 10*time.Second))
+				err := call(redistest.Bounded(t, 10*time.Second))
 				if !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), c.says) {
 					t.Errorf("%s: %s: %v", name, verb, err)
 				}
@@ -195,9 +188,9 @@ func TestAMisfitSaysWhy(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespace(t, s)
 		well := newLocker(t, s, quick(ofOrders))
-		require.NoError(t, well.Ready(within(t, 10*time.Second)))
+		require.NoError(t, well.Ready(redistest.Bounded(t, 10*time.Second)))
 		canary := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Member, o.Dialect = "canary", legacy.Dialect{Name: "redispy-float"} }))
-		if err := canary.Ready(within(t, 10*time.Second)); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Options.Dialect says redispy-float") {
+		if err := canary.Ready(redistest.Bounded(t, 10*time.Second)); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Options.Dialect says redispy-float") {
 			t.Fatalf("ready: %v", err)
 		}
 		var view stages.View
@@ -218,7 +211,7 @@ func TestAMisfitSaysWhy(t *testing.T) {
 		runs(t, well, lockmigrate.StageBridge)
 
 		again := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.Dialect = legacy.Dialect{Name: "redispy-float"} }))
-		_ = again.Ready(within(t, 10*time.Second))
+		_ = again.Ready(redistest.Bounded(t, 10*time.Second))
 		moveTo(t, store, stages.Legacy) // the way back is open
 		runs(t, well, lockmigrate.StageLegacy)
 	})
@@ -230,7 +223,7 @@ func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		store := namespaceOf(t, s, stages.Record{Shortest: time.Hour})
 		l := newLocker(t, s, quick(ofOrders, func(o *compat.Options) { o.ShortestLease = 0 }))
-		if _, err := l.Acquire(within(t, 10*time.Second), "orders:1"); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Lease 5s is shorter") {
+		if _, err := l.Acquire(redistest.Bounded(t, 10*time.Second), "orders:1"); !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), "Lease 5s is shorter") {
 			t.Fatalf("a lease of 5 s where the shortest is an hour: %v", err)
 		}
 		correct(t, store, shortest(time.Second))
@@ -241,7 +234,7 @@ func TestAServiceOutlivesACorrectedRecord(t *testing.T) {
 			_, err := l.TryAcquire(t.Context(), "orders:2")
 			return errors.Is(err, lockmigrate.ErrStage)
 		})
-		if _, err := l.Acquire(within(t, 10*time.Second), "orders:2"); !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) {
+		if _, err := l.Acquire(redistest.Bounded(t, 10*time.Second), "orders:2"); !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("it waits for what no waiting mends: %v", err)
 		}
 		release(t, k) // what was taken can be given back
@@ -272,11 +265,11 @@ func TestReady(t *testing.T) {
 	link := redistest.NewLink(t, s.Addr)
 	link.Partition()
 	cut := opened(t, poolTo(t, link.Addr), quick(ofOrders, func(o *compat.Options) { o.ReplyTimeout, o.Member = 100*time.Millisecond, "pay-7" }))
-	if err := cut.Ready(within(t, 300*time.Millisecond)); !errors.Is(err, lockmigrate.ErrStage) || !errors.Is(err, context.DeadlineExceeded) {
+	if err := cut.Ready(redistest.Bounded(t, 300*time.Millisecond)); !errors.Is(err, lockmigrate.ErrStage) || !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("while the server cannot be reached: %v", err)
 	}
 	link.Heal()
-	assert.NoError(t, cut.Ready(within(t, 20*time.Second)), "after it can be reached:")
+	assert.NoError(t, cut.Ready(redistest.Bounded(t, 20*time.Second)), "after it can be reached:")
 	var m stages.Member
 	redistest.Await(t, "a report of what it runs", func() bool {
 		view, err := store.Show(t.Context())
@@ -309,7 +302,7 @@ func TestTheRecordKnowsTheLongestLock(t *testing.T) {
 		}
 	})
 	l := opened(t, poolTo(t, proxy.Addr), compat.Options{Namespace: "orders", TTL: 200 * time.Millisecond, CommandDelay: 20 * time.Millisecond})
-	require.NoError(t, l.Ready(within(t, 10*time.Second)), "the default lease follows the record:")
+	require.NoError(t, l.Ready(redistest.Bounded(t, 10*time.Second)), "the default lease follows the record:")
 	release(t, acquire(t, l, "orders:1"))
 	for i, lease := range []time.Duration{time.Hour, time.Minute} {
 		correct(t, store, shortest(lease))
@@ -333,7 +326,7 @@ func TestAClockOfTheLastCentury(t *testing.T) {
 	for name, l := range map[string]compat.Locker{
 		"namespace": newLocker(t, s, quick(ofOrders)),
 	} {
-		_, err := l.Acquire(within(t, 10*time.Second), "orders:1")
+		_, err := l.Acquire(redistest.Bounded(t, 10*time.Second), "orders:1")
 		if !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded) || !strings.Contains(err.Error(), "clock stands before 2001-09-09") {
 			t.Errorf("%s: %v", name, err)
 		}
@@ -350,7 +343,7 @@ func TestAServerClockThatJumps(t *testing.T) {
 	s.Mini.SetTime(clock)
 	store := namespace(t, s)
 	l := newLocker(t, s, quick(ofOrders))
-	require.NoError(t, l.Ready(within(t, 10*time.Second)))
+	require.NoError(t, l.Ready(redistest.Bounded(t, 10*time.Second)))
 	for _, jump := range []time.Duration{time.Hour, -30 * time.Minute, 24 * time.Hour} {
 		clock = clock.Add(jump)
 		s.Mini.SetTime(clock)
@@ -386,7 +379,7 @@ func TestRightsThatWereNeverThere(t *testing.T) {
 		}}
 		l, err := compat.New(pool, quick(ofOrders))
 		require.NoError(t, err)
-		_, err = l.Acquire(within(t, 10*time.Second), "orders:1")
+		_, err = l.Acquire(redistest.Bounded(t, 10*time.Second), "orders:1")
 		assert.False(t, !errors.Is(err, lockmigrate.ErrStage) || errors.Is(err, context.DeadlineExceeded), "without %s: %v", missing, err)
 		s.Do("ACL", "SETUSER", "app", rules[1])
 		redistest.Await(t, "the Locker works with "+missing, func() bool { return l.Ready(t.Context()) == nil })
@@ -401,7 +394,7 @@ func TestAGoodbyeWithoutARecord(t *testing.T) {
 	redistest.Virtual(t, func(t *testing.T, s *redistest.Server) {
 		namespace(t, s)
 		l := newLocker(t, s, quick(ofOrders))
-		require.NoError(t, l.Ready(within(t, time.Minute)))
+		require.NoError(t, l.Ready(redistest.Bounded(t, time.Minute)))
 		s.Do("FLUSHALL")
 		l.Close()
 		assert.Equal(t, int64(0), s.Do("EXISTS", stages.MembersKey("orders")), "it has left an entry")

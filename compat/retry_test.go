@@ -63,7 +63,7 @@ func TestAWaitersLostRepliesAreSettled(t *testing.T) {
 		}
 		var mode redistest.Mode
 		l := opened(t, route.Pool(), quick(func(o *compat.Options) { o.TTL, o.ReplyTimeout = 20*time.Second, time.Second }, watchedBy(&mode)))
-		locks, errs := wait(t, within(t, time.Minute), l, &mode, "orders")
+		locks, errs := wait(t, redistest.Bounded(t, time.Minute), l, &mode, "orders")
 		// Armed while it waits: whichever of its attempts finds the key free loses every reply.
 		armed.Store(true)
 		release(t, held)
@@ -120,7 +120,7 @@ func TestARefusalEndsAWait(t *testing.T) {
 	acquire(t, newLocker(t, s, quick(func(o *compat.Options) { o.TTL = time.Minute })), "orders")
 	var mode redistest.Mode
 	l := newLocker(t, s, quick(watchedBy(&mode)))
-	_, errs := wait(t, within(t, time.Minute), l, &mode, "orders")
+	_, errs := wait(t, redistest.Bounded(t, time.Minute), l, &mode, "orders")
 	s.Do("ACL", "SETUSER", "default", "-eval", "-evalsha")
 	s.Do("CLIENT", "KILL", "TYPE", "pubsub")
 	select {

@@ -245,7 +245,7 @@ func TestReadySaysWhy(t *testing.T) {
 			namespace(t, s)
 			c.before(s)
 			l := newLocker(t, s, quick(ofOrders))
-			err := l.Ready(within(t, time.Second))
+			err := l.Ready(redistest.Bounded(t, time.Second))
 			if !errors.Is(err, lockmigrate.ErrStage) || !strings.Contains(err.Error(), c.says) {
 				t.Errorf("%v", err)
 			}
